@@ -1,0 +1,4 @@
+"""The broker process: one replica of one raft group. Inside, imports only point downwards:
+
+app > net > replication > processors > state > store.
+"""

@@ -1,0 +1,1 @@
+"""Client connections, the group's address, name-server registration."""

@@ -1,0 +1,67 @@
+"""
+What a processor may ask of the world: one closed union.
+
+Processors never touch a socket or the log. They return effects; the shell sends, proposes
+and closes. A reply that depends on a record leaves only when the record is committed and
+applied, because it stands in ``Propose.applied``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_protocol.command import RemotingCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The two clocks of a leader: wall time for records, monotonic time for deadlines."""
+
+    wall_ms: int
+    monotonic_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where a request came from; ``connection`` is unique for the life of the process."""
+
+    connection: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Write *command* to a connection; nothing happens when it is gone."""
+
+    connection: int
+    command: RemotingCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a connection, for requests that may not be answered with an error code."""
+
+    connection: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Propose:
+    """Replicate *records*; exactly one of *applied* and *lost* is called, once.
+
+    Attributes:
+        records: what the state machine will apply, all or nothing, in this order.
+        messages: the stored records of the ``Append`` records, in their order.
+        applied: called with one outcome per record, after commit and apply on this leader.
+        lost: called when it is certain that the records were not and will not be applied.
+    """
+
+    records: Sequence[Record]
+    messages: Sequence[bytes] = ()
+    applied: "Callable[[Sequence[Outcome], Now], list[Effect]] | None" = None
+    lost: "Callable[[], list[Effect]] | None" = None
+
+
+Effect: TypeAlias = Send | Close | Propose

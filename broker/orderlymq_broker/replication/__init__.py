@@ -1,0 +1,1 @@
+"""The shell around the raft core: turns of persist, send, apply; transport between replicas."""

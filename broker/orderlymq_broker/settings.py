@@ -1,0 +1,117 @@
+"""
+Every setting of a broker process, with unit and default, and how a file of them is read.
+
+The local backend and the operator write this file; nobody else needs to. Times are in
+milliseconds and sizes in bytes unless the name says otherwise.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A host name or IP and a TCP port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Timing and flow control of replication inside one group."""
+
+    tick_ms: int = 25
+    heartbeat_ms: int = 50  # two ticks: a lost heartbeat is noticed well inside the election time
+    election_ms: int = 200  # randomised up to twice this: a new leader in about 0.3 s on a LAN
+    append_size_max: int = 1 << 20
+    inflight_appends_max: int = 64
+    uncommitted_size_max: int = 64 << 20  # beyond it sends are refused with code 2
+    entries_kept: int = 20_000  # compaction leaves this many entries for followers that lag
+    snapshot_chunk_size: int = 1 << 20
+
+
+class TimerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """RocketMQ's timers, as settings so that tests need not wait."""
+
+    lock_lease_ms: int = 60_000
+    client_expiry_ms: int = 120_000
+    scan_ms: int = 1_000
+    member_return_grace_ms: int = 35_000  # heartbeat interval of 30 s plus a margin, after fail-over
+    delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+    delay_scan_ms: int = 100
+    register_ms: int = 30_000
+    long_poll_sweep_ms: int = 500
+    retention_scan_ms: int = 10_000
+
+
+class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Durability, retention and limits of what is kept."""
+
+    flush: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = "SYNC_FLUSH"
+    retention_ms: int = 72 * 3600 * 1000
+    retention_size: int | None = None
+    disk_refuse_ratio: float = 0.90  # sends are refused with code 14 above this use of the disk
+    disk_resume_ratio: float = 0.88
+    body_size_max: int = 4 << 20
+    dedup_window_count: int = 100_000
+    dedup_window_ms: int = 10 * 60 * 1000
+    tail_cache_size: int = 64 << 20
+    block_cache_size: int = 64 << 20
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica of one group.
+
+    Attributes:
+        cluster: RocketMQ cluster name.
+        group: broker name in RocketMQ's words; all replicas of a raft group share it.
+        node_id: this replica, a key of *peers*.
+        peers: raft address of every replica of the group, by node id.
+        address: the group's stable client address, published as broker id 0.
+        bind: ``leader`` when only the leader listens on *address* (one machine), ``always``
+            when an outer service leads to the leader (Kubernetes).
+        listen: where to bind when it differs from *address* (a pod binds 0.0.0.0).
+        http: address of /healthz, /readyz, /metrics and /status.
+        name_servers: all of them; the replica registers with each.
+    """
+
+    cluster: str
+    group: str
+    node_id: int
+    peers: dict[int, Address]
+    address: Address
+    http: Address
+    data_dir: Path
+    name_servers: list[Address] = []
+    bind: Literal["leader", "always"] = "leader"
+    listen: Address | None = None
+    join: bool = False  # a replica added later starts without a vote until it is a member
+    auto_create_topic: bool = True
+    auto_create_group: bool = True
+    raft: RaftSettings = RaftSettings()
+    timers: TimerSettings = TimerSettings()
+    storage: StorageSettings = StorageSettings()
+    log_level: str = "INFO"
+    log_format: Literal["text", "json"] = "text"
+
+
+def load(path: Path) -> BrokerSettings:
+    """Read settings from a JSON file.
+
+    Raises:
+        SettingsError: the file is missing, not JSON, or a field has a wrong name, type or range.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=BrokerSettings, strict=True)
+    except FileNotFoundError as error:
+        raise SettingsError(f"{path}: no such file; give the path of a settings file") from error
+    except msgspec.MsgspecError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+class SettingsError(ValueError):
+    """The settings file cannot be used; the text names the field."""

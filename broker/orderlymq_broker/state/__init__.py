@@ -1,0 +1,1 @@
+"""The replicated state machine: records go in, tables change, outcomes come out. Pure."""

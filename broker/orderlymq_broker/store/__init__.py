@@ -1,0 +1,1 @@
+"""Where bytes rest: an ordered key-value store with families, over RocksDB or in memory."""
