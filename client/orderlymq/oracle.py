@@ -1,0 +1,448 @@
+"""
+The order oracle: reads a history of what happened and says whether the promise was kept.
+
+One definition of order serves the demo, the simulator, the tests and ``orderlymq verify``. The
+oracle is pure: it gets events and returns a verdict, it never asks a broker. What the history
+does not tell is not judged, and the verdict says so: without a final read of the log
+(``stored``) or the word that a group has drained its queues (``drained``), nothing can be
+called lost. ``history.py`` reads and writes histories as JSON lines.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+
+class Kind(StrEnum):
+    """What an event tells."""
+
+    SEND = "send"  # a producer starts to send: process, topic, key, message
+    ACK = "ack"  # the broker said it is stored: message, queue, offset
+    REFUSED = "refused"  # definite failure: it was not stored and never will be
+    UNKNOWN = "unknown"  # the producer does not know
+    DELIVER = "deliver"  # a listener starts with a message: group, client, queue, offset
+    DONE = "done"  # the listener succeeded with it
+    FAILED = "failed"  # the listener wants it again
+    DEAD = "dead"  # handed over to the dead-letter queue
+    COMMIT = "commit"  # a consumer offset is durable: group, queue, offset
+    RESET = "reset"  # an administrator moved an offset
+    LOCK = "lock"  # a queue was granted: group, queue, client, epoch
+    UNLOCK = "unlock"
+    GONE = "gone"  # a client's process is dead: client
+    STORED = "stored"  # the final read of the log found it: message, queue, offset
+    SCANNED = "scanned"  # the final read of this topic is complete
+    DRAINED = "drained"  # this group has consumed all there is
+    FAULT = "fault"  # something was broken on purpose: detail
+
+
+class Defect(StrEnum):
+    """The ways in which the promise can be broken."""
+
+    LOST = "lost"
+    DUPLICATED = "duplicated"
+    REORDERED = "reordered"
+    OVERLAPPED = "overlapped"
+    SKIPPED = "skipped"
+    ROLLED_BACK = "rolled back"
+    RESURRECTED = "resurrected"
+    OVERTAKEN = "overtaken"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One line of a history; ``at`` is in nanoseconds of one clock shared by all processes."""
+
+    at: int
+    kind: Kind
+    process: str = ""
+    topic: str = ""
+    key: str = ""
+    message: str = ""
+    queue: str = ""
+    offset: int = -1
+    group: str = ""
+    client: str = ""
+    epoch: int = -1
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One broken promise, with the shortest slice of history that shows it."""
+
+    defect: Defect
+    message: str
+    queue: str
+    explanation: str
+    evidence: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the history proves.
+
+    Attributes:
+        findings: empty when the promise held.
+        counts: numbers of sent, acknowledged, refused, unknown, delivered, redelivered and
+            dead-lettered messages.
+        not_judged: checks for which the history holds no evidence.
+        duration_s: from the first to the last event.
+        ack_gap_ms: longest time without an acknowledgement around each fault, by its detail.
+    """
+
+    findings: tuple[Finding, ...]
+    counts: dict[str, int]
+    not_judged: tuple[str, ...]
+    duration_s: float
+    ack_gap_ms: dict[str, float]
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise held as far as it was judged."""
+        return not self.findings
+
+    def number(self, defect: Defect) -> int:
+        """Return how often *defect* was found."""
+        return sum(finding.defect is defect for finding in self.findings)
+
+
+def judge(events: Iterable[Event]) -> Verdict:
+    """Judge a history; events may come in any order and are sorted by time."""
+    history = sorted(events, key=lambda event: event.at)
+    facts = _Facts(history)
+
+    findings = [
+        *_lost(facts),
+        *_duplicated(facts),
+        *_resurrected(facts),
+        *_misplaced(facts),
+        *_delivered_out_of_order(facts),
+        *_Queues(facts).findings,
+    ]
+
+    return Verdict(
+        findings=tuple(sorted(findings, key=lambda finding: finding.evidence[-1].at)),
+        counts=facts.counts(),
+        not_judged=facts.not_judged(),
+        duration_s=(history[-1].at - history[0].at) / 1e9 if history else 0.0,
+        ack_gap_ms=_ack_gaps(facts),
+    )
+
+
+def _place_of(events: Iterable[Event]) -> dict[str, dict[tuple[str, str, int], Event]]:
+    """Return, per message, every place it was seen at, with the first event that says so."""
+    places: dict[str, dict[tuple[str, str, int], Event]] = defaultdict(dict)
+    for event in events:
+        if event.offset >= 0 and event.message:
+            places[event.message].setdefault((event.topic, event.queue, event.offset), event)
+    return places
+
+
+@dataclass(slots=True)
+class _Facts:
+    """The history, indexed once for all checks."""
+
+    history: Sequence[Event]
+    sends: dict[str, Event] = field(default_factory=dict)
+    acks: dict[str, Event] = field(default_factory=dict)
+    refusals: dict[str, Event] = field(default_factory=dict)
+    unknowns: dict[str, Event] = field(default_factory=dict)
+    stored: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
+    deliveries: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
+    dead: dict[tuple[str, str], Event] = field(default_factory=dict)
+    scanned: dict[str, Event] = field(default_factory=dict)
+    drained: dict[tuple[str, str], Event] = field(default_factory=dict)
+    faults: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for event in self.history:
+            match event.kind:
+                case Kind.SEND:
+                    self.sends.setdefault(event.message, event)
+                case Kind.ACK:
+                    self.acks.setdefault(event.message, event)
+                case Kind.REFUSED:
+                    self.refusals.setdefault(event.message, event)
+                case Kind.UNKNOWN:
+                    self.unknowns.setdefault(event.message, event)
+                case Kind.STORED:
+                    self.stored[event.message].append(event)
+                case Kind.DELIVER:
+                    self.deliveries[event.message].append(event)
+                case Kind.DEAD:
+                    self.dead.setdefault((event.group, event.message), event)
+                case Kind.SCANNED:
+                    self.scanned[event.topic] = event
+                case Kind.DRAINED:
+                    self.drained[event.group, event.topic] = event
+                case Kind.FAULT:
+                    self.faults.append(event)
+                case _:
+                    pass  # commits, locks and listener results are read queue by queue
+
+    def counts(self) -> dict[str, int]:
+        delivered = [event for events in self.deliveries.values() for event in events]
+        first = {(event.group, event.message) for event in delivered}
+        return {
+            "sent": len(self.sends),
+            "acknowledged": len(self.acks),
+            "refused": len(self.refusals),
+            "unknown": len(self.unknowns.keys() - self.acks.keys()),
+            "delivered": len(first),
+            "redelivered": len(delivered) - len(first),
+            "dead-lettered": len(self.dead),
+        }
+
+    def not_judged(self) -> tuple[str, ...]:
+        missing: list[str] = []
+        topics = {event.topic for event in self.acks.values()}
+        covered = self.scanned.keys() | {topic for _, topic in self.drained}
+        missing.extend(f"loss in topic {topic}" for topic in sorted(topics - covered))
+        if not self.deliveries:
+            missing.append("order of delivery")
+        return tuple(missing)
+
+
+def _lost(facts: _Facts) -> list[Finding]:
+    findings = []
+    for message, ack in facts.acks.items():
+        scan = facts.scanned.get(ack.topic)
+        if scan is not None and ack.at < scan.at and message not in facts.stored:
+            findings.append(
+                Finding(
+                    Defect.LOST,
+                    message,
+                    ack.queue,
+                    f"acknowledged at offset {ack.offset}, absent from the log",
+                    (ack, scan),
+                )
+            )
+            continue
+
+        groups = {event.group for event in facts.deliveries.get(message, ())}
+        for (group, topic), drained in facts.drained.items():
+            if topic == ack.topic and ack.at < drained.at and group not in groups:
+                findings.append(
+                    Finding(
+                        Defect.LOST,
+                        message,
+                        ack.queue,
+                        f"acknowledged at offset {ack.offset}, never delivered to group {group}",
+                        (ack, drained),
+                    )
+                )
+    return findings
+
+
+def _duplicated(facts: _Facts) -> list[Finding]:
+    seen = [
+        event
+        for event in facts.history
+        if event.kind in (Kind.ACK, Kind.STORED, Kind.DELIVER) and event.message in facts.sends
+    ]
+    findings: list[Finding] = []
+    for message, places in _place_of(seen).items():
+        first, *others = places.values()
+        findings.extend(
+            Finding(
+                Defect.DUPLICATED,
+                message,
+                other.queue,
+                f"one send stands at {first.queue}@{first.offset} and {other.queue}@{other.offset}",
+                (first, other),
+            )
+            for other in others
+        )
+    return findings
+
+
+def _resurrected(facts: _Facts) -> list[Finding]:
+    findings = []
+    for message, refused in facts.refusals.items():
+        if message in facts.acks:
+            continue  # a later attempt of the same send succeeded
+        sightings = [*facts.stored.get(message, ()), *facts.deliveries.get(message, ())]
+        if sightings:
+            sight = min(sightings, key=lambda event: event.at)
+            findings.append(
+                Finding(
+                    Defect.RESURRECTED,
+                    message,
+                    sight.queue,
+                    f"refused for good, yet it stands at offset {sight.offset}",
+                    (refused, sight),
+                )
+            )
+    return findings
+
+
+def _chains(facts: _Facts) -> Iterable[tuple[Event, Event]]:
+    """Yield the pairs of sends whose order is promised.
+
+    That is: one producer, one key, the first acknowledged before the second began.
+    """
+    chains: dict[tuple[str, str, str], list[Event]] = defaultdict(list)
+    for message, send in facts.sends.items():
+        if send.key and message in facts.acks:
+            chains[send.process, send.topic, send.key].append(send)
+    for sends in chains.values():
+        for before, after in pairwise(sends):
+            if facts.acks[before.message].at <= after.at:
+                yield before, after
+
+
+def _misplaced(facts: _Facts) -> list[Finding]:
+    findings = []
+    for before, after in _chains(facts):
+        first, second = facts.acks[before.message], facts.acks[after.message]
+        if first.queue != second.queue:
+            why = f"key {before.key!r} moved from {first.queue} to {second.queue}"
+        elif first.offset >= second.offset:
+            why = f"acknowledged first at offset {first.offset}, then at {second.offset}"
+        else:
+            continue
+        findings.append(
+            Finding(Defect.REORDERED, after.message, second.queue, why, (first, after, second))
+        )
+    return findings
+
+
+def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
+    firsts: dict[tuple[str, str], Event] = {}
+    for message, deliveries in facts.deliveries.items():
+        for event in deliveries:
+            firsts.setdefault((event.group, message), event)
+    groups = {group for group, _ in firsts}
+
+    findings = []
+    for before, after in _chains(facts):
+        for group in groups:
+            first = firsts.get((group, before.message))
+            second = firsts.get((group, after.message))
+            if first is not None and second is not None and second.at < first.at:
+                findings.append(
+                    Finding(
+                        Defect.REORDERED,
+                        after.message,
+                        second.queue,
+                        f"group {group} got it before {before.message}, "
+                        "which was acknowledged earlier",
+                        (second, first),
+                    )
+                )
+    return findings
+
+
+@dataclass(slots=True)
+class _Line:
+    """One queue as one ordered group sees it."""
+
+    open: dict[str, Event] = field(default_factory=dict)  # client -> delivery under way
+    delivered: dict[int, Event] = field(default_factory=dict)  # offset -> its first delivery
+    settled: set[int] = field(default_factory=set)  # offsets done or dead-lettered
+    highest: int = -1
+    newest: Event | None = None  # delivery with the highest epoch
+    committed: Event | None = None
+
+
+class _Queues:
+    """Checks of one queue at a time: one owner, no gaps, no offset that falls."""
+
+    def __init__(self, facts: _Facts) -> None:
+        self.findings: list[Finding] = []
+        self._lines: dict[tuple[str, str, str], _Line] = defaultdict(_Line)
+        self._known: dict[tuple[str, str], dict[int, Event]] = defaultdict(dict)
+        # A group that never reports DONE is a concurrent one: its queues have no single owner.
+        self._ordered = {event.group for event in facts.history if event.kind is Kind.DONE}
+        for events in (facts.acks.values(), *facts.stored.values()):
+            for event in events:
+                self._known[event.topic, event.queue].setdefault(event.offset, event)
+        for event in facts.history:
+            self._read(event)
+
+    def _read(self, event: Event) -> None:
+        line = self._lines[event.group, event.topic, event.queue]
+        match event.kind:
+            case Kind.DELIVER if event.group in self._ordered:
+                self._deliver(line, event)
+            case Kind.DONE | Kind.DEAD:
+                line.open.pop(event.client, None)
+                line.settled.add(event.offset)
+            case Kind.FAILED:
+                line.open.pop(event.client, None)
+            case Kind.GONE:
+                for other in self._lines.values():
+                    other.open.pop(event.client, None)
+            case Kind.COMMIT:
+                self._commit(line, event)
+            case Kind.RESET:
+                line.committed = None
+                line.highest = event.offset - 1
+                line.newest = None
+            case _:
+                pass
+
+    def _deliver(self, line: _Line, event: Event) -> None:
+        for client, other in line.open.items():
+            if client != event.client:
+                self._add(Defect.OVERLAPPED, event, f"{client} still works on the queue", other)
+        newest = line.newest
+        if newest is not None and 0 <= event.epoch < newest.epoch:
+            why = f"epoch {event.epoch} delivers after epoch {newest.epoch} has begun"
+            self._add(Defect.OVERLAPPED, event, why, newest)
+        if newest is None or event.epoch >= newest.epoch:
+            line.newest = event
+
+        self._check_gap(line, event)
+        line.open[event.client] = event
+        line.delivered.setdefault(event.offset, event)
+        line.highest = max(line.highest, event.offset)
+
+    def _check_gap(self, line: _Line, event: Event) -> None:
+        known = self._known[event.topic, event.queue]
+        # Only offsets between the highest one seen and this one can have been jumped over now;
+        # a first delivery may start anywhere, where the group's start position said.
+        if line.delivered:
+            for offset in range(line.highest + 1, event.offset):
+                if offset in known:
+                    self._add(
+                        Defect.SKIPPED,
+                        event,
+                        f"offset {offset} was never delivered before {event.offset}",
+                        known[offset],
+                    )
+                    break
+        before = line.delivered.get(event.offset - 1)
+        if before is not None and event.offset - 1 not in line.settled:
+            why = f"delivered while offset {event.offset - 1} is neither done nor dead-lettered"
+            self._add(Defect.OVERTAKEN, event, why, before)
+
+    def _commit(self, line: _Line, event: Event) -> None:
+        if line.committed is not None and event.offset < line.committed.offset:
+            why = f"committed offset fell from {line.committed.offset} to {event.offset}"
+            self._add(Defect.ROLLED_BACK, event, why, line.committed)
+        line.committed = event
+
+    def _add(self, defect: Defect, event: Event, explanation: str, other: Event) -> None:
+        self.findings.append(
+            Finding(defect, event.message, event.queue, explanation, (other, event))
+        )
+
+
+#: How far after a fault its effect on acknowledgements is looked for.
+_FAULT_WINDOW_NS = 30_000_000_000
+
+
+def _ack_gaps(facts: _Facts) -> dict[str, float]:
+    times = sorted(ack.at for ack in facts.acks.values())
+    gaps: dict[str, float] = {}
+    for fault in facts.faults:
+        longest = 0
+        for before, after in pairwise(times):
+            if after >= fault.at and before <= fault.at + _FAULT_WINDOW_NS:
+                longest = max(longest, after - before)
+        name = fault.detail or "fault"
+        gaps[name] = max(gaps.get(name, 0.0), longest / 1e6)
+    return gaps
