@@ -1,0 +1,67 @@
+# Everything a person may run. `make help` lists it; CI runs the same targets.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+TESTS  ?= tests
+SHELL  := /bin/bash
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## List what can be run
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+.PHONY: run
+run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the order demo, stay up until Ctrl-C
+	@$(BIN)/orderlymq up -f examples/quickstart.yaml --demo
+
+.PHONY: test
+test: $(VENV)/.dev ## Run all tests with a coverage report
+	@$(BIN)/python -m pytest $(TESTS) --cov --cov-report=term:skip-covered
+
+.PHONY: lint
+lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated files
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m orderlymq_operator.crd --check
+
+.PHONY: bench
+bench: $(VENV)/.dev ## Measure sends with 1 and 64 senders and a drain; QUICK=1 for a short run
+	@$(BIN)/python -m bench.sends $(if $(QUICK),--quick)
+
+.PHONY: crds
+crds: $(VENV)/.dev ## Generate crds/ from the manifest models
+	@$(BIN)/python -m orderlymq_operator.crd
+
+.PHONY: lock
+lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
+	@$(BIN)/pip -q install uv
+	@for extra in run dev; do \
+	  $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links $$([ $$extra = dev ] && echo --extra dev) \
+	    pyproject.toml -o requirements/$$extra.lock; done
+
+.PHONY: clean
+clean: ## Remove the environment, caches and the local cluster's data
+	rm -rf $(VENV) .orderlymq .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "OrderlyMQ needs Python 3.11 or newer; name one with: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@echo "Making a Python environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || \
+	  { rm -rf $(VENV); echo "Python's venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.run: requirements/run.lock pyproject.toml | $(VENV)/bin/python
+	@echo "Installing what the cluster needs (once; requirements/run.lock)"
+	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/run.lock
+	@$(BIN)/pip -q --disable-pip-version-check install --no-deps -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/bin/python
+	@echo "Installing what the tests need (once; requirements/dev.lock)"
+	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/dev.lock
+	@$(BIN)/pip -q --disable-pip-version-check install --no-deps -e .
+	@touch $@ $(VENV)/.run
