@@ -146,9 +146,7 @@ def encode(command: RemotingCommand) -> bytes:
     header_size = len(header)
     total = 4 + header_size + len(body)
     _check_size(total, header_size)
-    return b"".join(
-        (_PREFIX.pack(total, command.serialize_type << 24 | header_size), header, body)
-    )
+    return b"".join((_PREFIX.pack(total, command.serialize_type << 24 | header_size), header, body))
 
 
 def encode_parts(command: RemotingCommand) -> list[bytes]:

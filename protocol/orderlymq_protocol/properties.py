@@ -113,9 +113,7 @@ def remove_property(raw: bytes, key: str) -> bytes:
     first, _ = _needles(key)
     if first not in raw:
         return raw
-    return _SEPARATOR.join(
-        entry for entry in raw.split(_SEPARATOR) if not entry.startswith(first)
-    )
+    return _SEPARATOR.join(entry for entry in raw.split(_SEPARATOR) if not entry.startswith(first))
 
 
 def find_property(raw: bytes, key: str | bytes) -> str | None:

@@ -86,9 +86,7 @@ def body_crc(body: bytes) -> int:
     return crc32(body) & _CRC_MASK
 
 
-def record_size(
-    body_len: int, topic_bytes_len: int, properties_len: int, sys_flag: int = 0
-) -> int:
+def record_size(body_len: int, topic_bytes_len: int, properties_len: int, sys_flag: int = 0) -> int:
     """Return the bytes of a record; of *sys_flag* only the two IPv6 bits count."""
     return (
         _FIXED_SIZE_V1

@@ -57,9 +57,7 @@ def without_compression(sys_flag: int) -> int:
     return sys_flag & ~(COMPRESSED | COMPRESSION_TYPE_MASK)
 
 
-def pull_flag(
-    *, commit_offset: bool, suspend: bool, subscription: bool, lite: bool = False
-) -> int:
+def pull_flag(*, commit_offset: bool, suspend: bool, subscription: bool, lite: bool = False) -> int:
     """Return the sysFlag of a pull request."""
     return (
         PULL_COMMIT_OFFSET * commit_offset

@@ -1,0 +1,41 @@
+"""
+One queue of a topic on a broker: the unit of ordering, assignment and locking.
+
+Rule: queues sort as Java's `MessageQueue.compareTo` sorts them, because producers and consumers in
+several languages take "the n-th queue" from the sorted list.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class MessageQueue(NamedTuple):
+    """Topic, broker and number of a queue.
+
+    A named tuple because it is the key of nearly every map a client keeps: hashing and comparing run in C.
+    The order is topic, broker name, queue id, as in Java.
+    """
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def to_json_value(self) -> dict[str, object]:
+        """Return the JSON object with Java's member names."""
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+    @classmethod
+    def from_json_value(cls, value: object) -> "MessageQueue":
+        """Read the JSON object; members beside the three are ignored.
+
+        Raises:
+            ValueError: A member is missing or has another type.
+        """
+        if isinstance(value, MessageQueue):
+            return value
+        if isinstance(value, Mapping):
+            topic, broker_name = value.get("topic"), value.get("brokerName")
+            queue_id = value.get("queueId")
+            if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int:
+                return cls(topic, broker_name, queue_id)
+        raise ValueError(f"not a queue (topic, brokerName, queueId): {str(value)[:200]}")

@@ -1,0 +1,139 @@
+"""
+Names of topics and groups: which are allowed, which belong to the system, which are derived from a group.
+
+Rule: a name that passes here is safe in a key, a path and a label: letters, digits, `%`, `|`, `_`, `-`.
+Lengths and the alphabet are RocketMQ's (`TopicValidator`, `Validators`).
+"""
+
+import re
+from typing import Final
+
+TOPIC_LENGTH_MAX: Final = 127
+GROUP_LENGTH_MAX: Final = 255
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+# The topic whose configuration an automatically created topic inherits.
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC: Final = "OFFSET_MOVED_EVENT"
+
+SYSTEM_TOPICS: Final = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        SCHEDULE_TOPIC,
+        BENCHMARK_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+
+# A client that could write these would make the broker deliver or commit what nobody sent.
+UNSENDABLE_TOPICS: Final = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        TRANS_HALF_TOPIC,
+        TRANS_OP_HALF_TOPIC,
+        TRANS_CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+
+SYSTEM_GROUPS: Final = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+    }
+)
+
+# Producer group of every client that re-sends messages on behalf of a consumer.
+CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
+_ALLOWED: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+
+class InvalidName(ValueError):  # noqa: N818 - the error says what the thing is, as its users read it
+    """The name of a topic or group is not allowed; the text says which rule it breaks."""
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a topic name that is empty, too long or has other characters than the allowed ones.
+
+    Raises:
+        InvalidName: With the rule that is broken.
+    """
+    _check("topic", name, TOPIC_LENGTH_MAX)
+
+
+def check_group_name(name: str) -> None:
+    """Refuse a group name by the rules of topic names, with the longer limit.
+
+    Raises:
+        InvalidName: With the rule that is broken.
+    """
+    _check("group", name, GROUP_LENGTH_MAX)
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic that holds a group's messages to be tried again."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Return the topic that holds the messages a group has given up."""
+    return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic that carries the answers of request-reply calls in a cluster."""
+    return cluster + "_REPLY_TOPIC"
+
+
+def is_retry_topic(topic: str) -> bool:
+    """Tell whether *topic* is some group's retry topic."""
+    return topic.startswith(RETRY_PREFIX)
+
+
+def is_dlq_topic(topic: str) -> bool:
+    """Tell whether *topic* is some group's dead-letter topic."""
+    return topic.startswith(DLQ_PREFIX)
+
+
+def is_system_topic(topic: str) -> bool:
+    """Tell whether *topic* belongs to the broker; cluster and broker names are topics beside these."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Tell whether *group* belongs to the broker or its tools."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def _check(kind: str, name: str, length_max: int) -> None:
+    if not name:
+        raise InvalidName(f"the {kind} name is empty")
+    if len(name) > length_max:
+        raise InvalidName(f"the {kind} name has {len(name)} characters, the limit is {length_max}")
+    if _ALLOWED.fullmatch(name) is None:
+        raise InvalidName(
+            f"the {kind} name {name!r} has characters outside ^[%|a-zA-Z0-9_-]+$; use only those"
+        )

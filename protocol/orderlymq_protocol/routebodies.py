@@ -1,0 +1,197 @@
+"""
+Bodies of the name server: routes, the cluster, and what a broker registers.
+
+Rules: broker ids are quoted keys and id "0", which clients write to, stands first; the order of lists is
+the caller's and stays as it is, because some clients take "the n-th queue" without sorting. The member
+`topicSynFlag` was renamed to `topicSysFlag` in 4.9.2, so both are written and either is read.
+"""
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from struct import Struct, error as StructError
+from typing import Any, Final
+
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.configbodies import DataVersion, TopicConfig, TopicConfigTable
+from orderlymq_protocol.jsonmodel import JsonModel, ModelError, member
+
+MASTER_ID: Final = 0
+
+# A registration of 100 000 topics takes 7 MB; more than a frame's worth inflated is an attack.
+REGISTRATION_SIZE_MAX: Final = 64 * 1024 * 1024
+
+_INT32: Final = Struct(">i")
+_CRC_MASK: Final = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData(JsonModel):
+    """How many queues of a topic one broker has."""
+
+    broker_name: str
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 0
+    topic_sys_flag: int = 0
+
+    @classmethod
+    def from_json_value(cls, value: object) -> "QueueData":
+        """Read the object with either spelling of the flag."""
+        if isinstance(value, Mapping) and "topicSysFlag" not in value:
+            value = {**value, "topicSysFlag": value.get("topicSynFlag")}
+        # Not super(): the class that slots=True makes is another than the one super() would look up.
+        return _read_queue_data(cls, value)
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Return the object with both spellings of the flag."""
+        return {
+            "brokerName": self.broker_name,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_nums,
+            "topicSynFlag": self.topic_sys_flag,
+            "topicSysFlag": self.topic_sys_flag,
+            "writeQueueNums": self.write_queue_nums,
+        }
+
+
+def _read_queue_data(cls: type[QueueData], value: object) -> QueueData:
+    read = JsonModel.__dict__["from_json_value"].__func__
+    queue_data: QueueData = read(cls, value)
+    return queue_data
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData(JsonModel):
+    """The addresses of a broker name by broker id; id 0 takes writes."""
+
+    cluster: str
+    broker_name: str
+    broker_addrs: Mapping[int, str]
+
+    def to_json_value(self) -> dict[str, Any]:
+        """Return the object with quoted ids in rising order, so that id 0 stands first."""
+        return {
+            "brokerAddrs": {str(key): self.broker_addrs[key] for key in sorted(self.broker_addrs)},
+            "brokerName": self.broker_name,
+            "cluster": self.cluster,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRouteData(JsonModel):
+    """Where the queues of a topic are (code 105)."""
+
+    queue_datas: tuple[QueueData, ...] = ()
+    broker_datas: tuple[BrokerData, ...] = ()
+    order_topic_conf: str | None = None
+    filter_server_table: Mapping[str, tuple[str, ...]] = member(
+        "filterServerTable", default_factory=dict
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo(JsonModel):
+    """All brokers by name, and the broker names of each cluster (code 106)."""
+
+    broker_addr_table: Mapping[str, BrokerData] = member("brokerAddrTable", default_factory=dict)
+    cluster_addr_table: Mapping[str, tuple[str, ...]] = member(
+        "clusterAddrTable", default_factory=dict
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBrokerBody(JsonModel):
+    """What a broker tells a name server (code 103): its topics, plain JSON or compressed."""
+
+    topics: TopicConfigTable = member(
+        "topicConfigSerializeWrapper", default_factory=TopicConfigTable
+    )
+    filter_server_list: tuple[str, ...] = ()
+
+    def encode(self, *, compressed: bool = False) -> bytes:
+        """Return the body of a registration; `body_crc32` of it goes into the header."""
+        return _deflate(self) if compressed else self.to_json()
+
+    @classmethod
+    def decode(cls, body: bytes, *, compressed: bool) -> "RegisterBrokerBody":
+        """Read the body of a registration; an empty one registers no topics.
+
+        Raises:
+            ModelError: The body is not what a broker registers.
+            JsonError: The plain body is no JSON.
+        """
+        if not body:
+            return cls()
+        return _inflate(body) if compressed else cls.from_json(body)
+
+
+def body_crc32(body: bytes) -> int:
+    """Return the checksum of a registration as transmitted; 0 in a header means unchecked."""
+    return zlib.crc32(body) & _CRC_MASK
+
+
+def _deflate(body: RegisterBrokerBody) -> bytes:
+    table = body.topics.topic_config_table
+    parts = [_with_length(fastjson.dumps(body.topics.data_version)), _INT32.pack(len(table))]
+    parts += (_with_length(_topic_line(topic)) for topic in table.values())
+    parts.append(_with_length(fastjson.dumps(body.filter_server_list)))
+    return zlib.compress(b"".join(parts))
+
+
+def _inflate(body: bytes) -> RegisterBrokerBody:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(body, REGISTRATION_SIZE_MAX)
+        if not inflater.eof:
+            raise ModelError("the compressed registration is torn or too large")
+        version, at = _take(data, 0)
+        (count,) = _INT32.unpack_from(data, at)
+        at += 4
+        table: dict[str, TopicConfig] = {}
+        for _ in range(count):
+            line, at = _take(data, at)
+            topic = _parse_topic_line(line.decode())
+            table[topic.topic_name] = topic
+        servers, _ = _take(data, at)
+    except (zlib.error, StructError, UnicodeDecodeError) as error:
+        raise ModelError(f"the compressed registration cannot be read: {error}") from error
+    # What follows in 5.x describes static topics, which do not exist here.
+    return RegisterBrokerBody.from_json_value(
+        {
+            "topicConfigSerializeWrapper": {
+                "dataVersion": fastjson.loads(version),
+                "topicConfigTable": {name: topic.to_json_value() for name, topic in table.items()},
+            },
+            "filterServerList": fastjson.loads(servers),
+        }
+    )
+
+
+def _topic_line(topic: TopicConfig) -> bytes:
+    return (
+        f"{topic.topic_name} {topic.read_queue_nums} {topic.write_queue_nums}"
+        f" {topic.perm} {topic.topic_filter_type}"
+    ).encode()
+
+
+def _parse_topic_line(line: str) -> TopicConfig:
+    # 5.x appends the attributes as JSON.
+    words = line.split(" ")
+    try:
+        name, read, write, perm, filter_type = words[:5]
+        return TopicConfig(name, int(read), int(write), int(perm), filter_type)
+    except ValueError as error:
+        raise ModelError(f"not a topic: {line[:200]!r}") from error
+
+
+def _with_length(data: bytes) -> bytes:
+    return _INT32.pack(len(data)) + data
+
+
+def _take(data: bytes, at: int) -> tuple[bytes, int]:
+    (size,) = _INT32.unpack_from(data, at)
+    start = at + 4
+    if size < 0 or start + size > len(data):
+        raise ModelError(f"a length of {size} points outside the registration")
+    return data[start : start + size], start + size
