@@ -1,0 +1,343 @@
+"""
+The remoting client: calls to any number of addresses, one shared connection per address.
+
+Rules kept here: callers of one address share one connection and one attempt to open it; every call ends
+with its answer or an error that says whether the request may have been executed; when a connection is
+lost all its calls fail at once, and the next call opens another. Requests that the server sends down
+the connection go to `on_request`. The connection itself lives in `connection`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.connection import (
+    Connection,
+    ConnectionLimits,
+    ConnectionTable,
+    failure_reply,
+)
+from orderlymq_runtime.traffic import Traffic
+
+_log = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 3.0  # RocketMQ's connectTimeoutMillis
+# A peer that vanished without a reset (power, network) is given up when it has acknowledged nothing for
+# so long; without it the kernel would resend for a quarter of an hour.
+_USER_TIMEOUT_MS: Final = 10_000
+_OPAQUE_MASK: Final = 0x7FFFFFFF
+_NOT_SUPPORTED: Final = 3
+
+RequestHandler = Callable[[RemotingCommand, Connection], RemotingCommand | None]
+
+
+class RemotingError(Exception):
+    """A call has no answer.
+
+    Attributes:
+        address: whom it was made to, "host:port".
+        maybe_sent: the peer may have executed the request; False means it surely has not.
+    """
+
+    def __init__(self, message: str, *, address: str, maybe_sent: bool) -> None:
+        super().__init__(message)
+        self.address = address
+        self.maybe_sent = maybe_sent
+
+
+class ConnectFailed(RemotingError):  # noqa: N818 - named by what happened, as the interfaces say
+    """No connection could be opened: nothing was sent, another address may be tried at once."""
+
+
+class ConnectionLost(RemotingError):  # noqa: N818 - the same
+    """The connection ended before the answer came."""
+
+
+class RequestTimeout(RemotingError):  # noqa: N818 - the same
+    """The answer did not come in time."""
+
+
+class RemotingClient:
+    """Make calls over shared connections.
+
+    Args:
+        on_request: gets what servers ask; its result is sent back unless the request was oneway; None
+            leaves the answer to a later `Connection.send`. Without it code 3 is answered.
+        limits: of each connection.
+        traffic: counters to add to.
+    """
+
+    def __init__(
+        self,
+        on_request: RequestHandler | None = None,
+        *,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        limits: ConnectionLimits | None = None,
+        traffic: Traffic | None = None,
+        on_connection_lost: Callable[[str], None] | None = None,
+    ) -> None:
+        self.traffic = Traffic() if traffic is None else traffic
+        self._on_request = on_request
+        self._on_connection_lost = on_connection_lost
+        self._connect_timeout_s = connect_timeout_s
+        self._table = ConnectionTable(limits or ConnectionLimits(), self.traffic)
+        self._links: dict[str, _Link] = {}
+        self._opaque = 0
+        self._closed = False
+
+    async def invoke(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        """Send a request to *address* ("host:port") and return its response, whatever its code.
+
+        The opaque is chosen here; *command* itself is not changed.
+
+        Raises:
+            ConnectFailed: No connection within the connect time-out.
+            ConnectionLost: The connection ended first.
+            RequestTimeout: No response within *timeout_s* seconds, connecting included.
+            FrameError: The command cannot be written.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        link = self._links.get(address)
+        if link is None or not link.is_usable:
+            link = await self._connect(address, timeout_s)
+
+        opaque = self._next_opaque(link)
+        link.send(command, opaque)
+        answer: asyncio.Future[RemotingCommand] = loop.create_future()
+        link.waiting[opaque] = answer
+        timer = loop.call_at(deadline, self._expire, link, opaque, timeout_s)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+            link.waiting.pop(opaque, None)
+
+    async def send_oneway(
+        self, address: str, command: RemotingCommand, timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> None:
+        """Send a request that gets no answer; returns when it is on its way, not when it arrived.
+
+        Raises:
+            ConnectFailed: No connection within the connect time-out.
+            RequestTimeout: No connection within *timeout_s* seconds.
+            FrameError: The command cannot be written.
+        """
+        link = self._links.get(address)
+        if link is None or not link.is_usable:
+            link = await self._connect(address, timeout_s)
+        link.send(command, self._next_opaque(link), oneway=True)
+
+    def connection(self, address: str) -> Connection | None:
+        """Return the open connection to *address*, if there is one."""
+        link = self._links.get(address)
+        return None if link is None or not link.is_usable else link.connection
+
+    def disconnect(self, address: str) -> None:
+        """Give the connection to *address* up: its calls fail now, the next call opens another."""
+        link = self._links.get(address)
+        if link is not None and link.connection is not None:
+            link.connection.close(orderly=False)
+
+    def sweep(self, now: float) -> None:
+        """Close connections that are overdue at *now* (loop clock); runs by itself as well."""
+        self._table.sweep(now)
+
+    async def close(self) -> None:
+        """Close all connections; calls still waiting fail with `ConnectionLost`."""
+        self._closed = True
+        attempts = [link.attempt for link in self._links.values() if link.attempt is not None]
+        for attempt in attempts:
+            attempt.cancel()
+        await asyncio.gather(*attempts, return_exceptions=True)
+        for link in self._links.values():
+            link.fail_all("the client was closed")
+        for conn in self._table.connections():
+            conn.close()
+        await self._table.emptied.wait()
+        self._links.clear()
+
+    async def _connect(self, address: str, timeout_s: float) -> "_Link":
+        """Return a usable link; callers of one address share the attempt."""
+        if self._closed:
+            raise ConnectFailed("the client is closed", address=address, maybe_sent=False)
+        link = self._links.get(address)
+        if link is None or link.is_lost:
+            link = _Link(address, self)
+            self._links[address] = link
+        if link.attempt is None:
+            link.attempt = asyncio.create_task(self._open(link), name=f"connect {address}")
+        try:
+            async with asyncio.timeout(timeout_s):
+                # Shielded: a caller that gives up must not end the attempt of the others.
+                failure = await asyncio.shield(link.attempt)
+        except TimeoutError:
+            raise RequestTimeout(
+                f"no connection to {address} within {timeout_s:g} s",
+                address=address,
+                maybe_sent=False,
+            ) from None
+        except asyncio.CancelledError:
+            # Either this caller was cancelled or `close` has cancelled the attempt.
+            if not link.attempt.cancelled():
+                raise
+            failure = "the client was closed"
+        if failure is not None:
+            self.traffic.errors["connect"] += 1
+            raise ConnectFailed(
+                f"cannot connect to {address}: {failure}", address=address, maybe_sent=False
+            )
+        if not link.is_usable:
+            raise ConnectionLost(
+                f"{address} closed the connection at once", address=address, maybe_sent=False
+            )
+        return link
+
+    async def _open(self, link: "_Link") -> str | None:
+        """Open the connection of *link*; return why it failed, if it did.
+
+        Returned and not raised, since nobody may be left to await the attempt.
+        """
+        failure: str | None = None
+        try:
+            host, port = split_address(link.address)
+            async with asyncio.timeout(self._connect_timeout_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(link, self._table), host, port
+                )
+        except TimeoutError:
+            failure = f"no answer within {self._connect_timeout_s:g} s"
+        except (OSError, ValueError) as error:
+            failure = str(error)
+        if failure is not None and self._links.get(link.address) is link:
+            del self._links[link.address]
+        return failure
+
+    def _next_opaque(self, link: "_Link") -> int:
+        # Wraps within positive int32; a number still waited for after 2^31 calls is passed over.
+        opaque = (self._opaque + 1) & _OPAQUE_MASK
+        while opaque in link.waiting:
+            opaque = (opaque + 1) & _OPAQUE_MASK
+        self._opaque = opaque
+        return opaque
+
+    def _expire(self, link: "_Link", opaque: int, timeout_s: float) -> None:
+        answer = link.waiting.pop(opaque, None)
+        if answer is not None and not answer.done():
+            self.traffic.errors["timeout"] += 1
+            answer.set_exception(
+                RequestTimeout(
+                    f"{link.address} did not answer within {timeout_s:g} s",
+                    address=link.address,
+                    maybe_sent=True,
+                )
+            )
+
+    def _serve(self, conn: Connection, command: RemotingCommand) -> None:
+        """Answer what the server asks."""
+        reply: RemotingCommand | None
+        if self._on_request is None:
+            reply = command.reply(
+                _NOT_SUPPORTED, remark=f" request type {command.code} not supported"
+            )
+        else:
+            try:
+                reply = self._on_request(command, conn)
+            except Exception as error:
+                self.traffic.errors["handler"] += 1
+                _log.exception("the handler of request %d failed", command.code)
+                reply = failure_reply(command, error)
+        if reply is not None and not command.is_oneway:
+            conn.send(reply)
+
+    def _lost(self, link: "_Link") -> None:
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+        if self._on_connection_lost is not None:
+            self._on_connection_lost(link.address)
+
+
+class _Link:
+    """The connection to one address and the calls that wait on it; used once, never opened again."""
+
+    __slots__ = ("_client", "address", "attempt", "connection", "is_lost", "waiting")
+
+    def __init__(self, address: str, client: RemotingClient) -> None:
+        self.address = address
+        self.attempt: asyncio.Task[str | None] | None = None
+        self.connection: Connection | None = None
+        self.is_lost = False
+        self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._client = client
+
+    @property
+    def is_usable(self) -> bool:
+        return self.connection is not None and not self.connection.is_closing
+
+    def send(self, command: RemotingCommand, opaque: int, *, oneway: bool = False) -> None:
+        """Send a copy of *command* under *opaque*; the caller's object may be in use elsewhere."""
+        if self.connection is None:
+            raise AssertionError("only a usable link is handed out")
+        self.connection.send(
+            RemotingCommand(
+                command.code,
+                opaque,
+                command.flag | 2 if oneway else command.flag,
+                command.ext,
+                command.body,
+                command.remark,
+                command.language,
+                command.version,
+                command.serialize_type,
+            )
+        )
+
+    def fail_all(self, reason: str) -> None:
+        """End every waiting call."""
+        waiting, self.waiting = self.waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(
+                    ConnectionLost(
+                        f"{self.address}: {reason}", address=self.address, maybe_sent=True
+                    )
+                )
+
+    # FrameHandler.
+
+    def connection_made(self, conn: Connection) -> None:
+        self.connection = conn
+        conn.set_user_timeout(_USER_TIMEOUT_MS)
+
+    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
+        waiting = self.waiting
+        for command in commands:
+            if not command.flag & 1:
+                self._client._serve(conn, command)
+                continue
+            answer = waiting.pop(command.opaque, None)
+            if answer is None:
+                self._client.traffic.errors["late_response"] += 1
+            elif not answer.done():
+                answer.set_result(command)
+
+    def connection_lost(self, conn: Connection) -> None:
+        self.is_lost = True
+        self.fail_all("the connection was lost")
+        self._client._lost(self)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split "host:port" (or "[v6]:port").
+
+    Raises:
+        ValueError: It is not of this form.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -1,0 +1,428 @@
+"""
+One remoting connection: bytes to commands for a handler, commands to bytes, within limits.
+
+Used by `server` for accepted and by `client` for opened connections. Rules kept here:
+- one synchronous handler call per chunk that was read, with every command that it completed;
+- everything sent in one loop iteration leaves in one write; no task per request;
+- whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing;
+- trouble ends this connection only, with one log line;
+- an orderly close delivers what was sent before it.
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.framing import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
+from orderlymq_runtime.traffic import Traffic
+
+_log = logging.getLogger(__name__)
+
+SYSTEM_ERROR: Final = 1
+REMARK_SIZE_MAX: Final = 1_000  # an exception's text may hold a whole message; a remark must not
+
+# One read takes at most this much: several maximal pull replies, and small enough to stay in cache.
+READ_BUFFER_SIZE: Final = 256 * 1024
+# Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
+JOIN_SIZE_MAX: Final = 64 * 1024
+
+LINGER_RESET: Final = struct.pack("ii", 1, 0)
+_LINGER_OFF: Final = struct.pack("ii", 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may use.
+
+    Attributes:
+        idle_timeout_s: neither read nor written for so long: closed, as RocketMQ's servers do.
+        half_frame_timeout_s: the rest of a frame that has begun must have come by then.
+        write_soft_max: bytes waiting to be written above which nothing more is read from the peer.
+        write_hard_max: bytes above which the connection is closed; holds a few of the largest frames.
+        close_drain_s: how long an orderly close waits for the peer to take the rest and hang up.
+    """
+
+    frame_size_max: int = FRAME_SIZE_MAX
+    idle_timeout_s: float = 120.0
+    half_frame_timeout_s: float = 30.0
+    write_soft_max: int = 1 << 20
+    write_hard_max: int = 64 << 20
+    close_drain_s: float = 2.0
+
+
+class FrameHandler(Protocol):
+    """What a server does with its connections; all calls are synchronous and must not block."""
+
+    def connection_made(self, conn: "Connection") -> None:
+        """Take note of a new connection."""
+
+    def received(self, conn: "Connection", commands: list[RemotingCommand]) -> None:
+        """Handle all commands that one read has completed, in their order on the wire.
+
+        Catch per command what can go wrong with it. An exception that leaves this method is answered
+        with code 1 when the batch held a single request; otherwise nobody can say which of them were
+        carried out, so that the connection is closed: to the peer their outcome is unknown.
+        """
+
+    def connection_lost(self, conn: "Connection") -> None:
+        """Forget the connection; called once for each `connection_made`."""
+
+
+class ConnectionTable:
+    """The open connections of one server or client, and the clock that ends silent ones."""
+
+    def __init__(self, limits: ConnectionLimits, traffic: Traffic) -> None:
+        self.limits = limits
+        self.traffic = traffic
+        # Shared by all connections: a chunk is consumed before the loop reads the next one, so that
+        # ten thousand idle connections need no buffer of their own.
+        self.read_view = memoryview(bytearray(READ_BUFFER_SIZE))
+        self.emptied = asyncio.Event()
+        self.emptied.set()
+        self._connections: dict[int, Connection] = {}
+        self._next_id = 1
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def connections(self) -> list["Connection"]:
+        """Return the open connections, oldest first."""
+        return list(self._connections.values())
+
+    def next_id(self) -> int:
+        """Return a number that no other connection of this table has."""
+        identity = self._next_id
+        self._next_id += 1
+        return identity
+
+    def add(self, conn: "Connection") -> None:
+        """Enter a connection that has been made."""
+        self._connections[conn.id] = conn
+        self.traffic.connections += 1
+        self.traffic.accepted += 1
+        self.emptied.clear()
+        if self._timer is None:
+            self._schedule()
+
+    def discard(self, conn: "Connection") -> None:
+        """Take a lost connection out."""
+        if self._connections.pop(conn.id, None) is None:
+            return
+        self.traffic.connections -= 1
+        if not self._connections:
+            self.emptied.set()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def sweep(self, now: float) -> None:
+        """Close the connections that were silent, or sit on half a frame, for too long at *now*.
+
+        Args:
+            now: a reading of the loop's clock, seconds.
+        """
+        for conn in self.connections():
+            conn.close_if_overdue(now)
+
+    def _schedule(self) -> None:
+        # A limit is kept to within a fifth of itself; five seconds bound the cost of large tables.
+        shortest = min(self.limits.idle_timeout_s, self.limits.half_frame_timeout_s)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(min(5.0, shortest / 5), self._on_timer, loop)
+
+    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = None
+        self.sweep(loop.time())
+        if self._connections:
+            self._schedule()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One TCP connection that speaks the remoting protocol.
+
+    Life cycle: open -> closing (nothing more is sent or handed to the handler) -> lost.
+
+    Attributes:
+        id: unique within its server or client.
+        peer: host and port of the other end.
+    """
+
+    def __init__(
+        self, handler: FrameHandler, table: ConnectionTable, *, linger_reset: bool = False
+    ) -> None:
+        self.id = table.next_id()
+        self.peer: tuple[str, int] = ("", 0)
+        self._handler = handler
+        self._table = table
+        self._traffic = table.traffic
+        self._linger_reset = linger_reset
+        self._loop = asyncio.get_running_loop()
+        self._decoder = FrameDecoder(table.limits.frame_size_max)
+        self._transport: asyncio.Transport | None = None
+        self._pending: list[bytes] = []
+        self._pending_size = 0
+        self._receiving = False
+        self._closing = False
+        self._active_at = self._loop.time()
+        self._half_frame_since: float | None = None
+        self._drain_timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        state = "closing" if self._closing else "open"
+        return f"<Connection {self.id} {self.peer[0]}:{self.peer[1]} {state}>"
+
+    # What the owner calls.
+
+    def send(self, command: RemotingCommand) -> None:
+        """Send one command; on a connection that is closing it goes nowhere.
+
+        Raises:
+            FrameError: A request cannot be written. A response that cannot is replaced by an answer
+                with code 1, because a caller must not wait for nothing.
+        """
+        try:
+            parts = encode_parts(command)
+        except FrameError as error:
+            if not command.is_response:
+                raise
+            self._traffic.errors["unsendable"] += 1
+            _log.error("%r: an answer cannot be sent: %s", self, error)
+            parts = encode_parts(_failed(command, str(error)))
+        self.send_bytes(parts)
+
+    def send_bytes(self, parts: list[bytes]) -> None:
+        """Send the bytes of one frame, joined with whatever else leaves in this loop iteration."""
+        if self._closing:
+            return
+        if not self._pending and not self._receiving:
+            self._loop.call_soon(self._flush)
+        self._pending += parts
+        for part in parts:
+            self._pending_size += len(part)
+        self._traffic.frames_out += 1
+        if self._pending_size > self._table.limits.write_soft_max:
+            # Checked against the hard limit now and not at the end of the iteration: one chunk may
+            # hold a thousand pulls, each with a large answer.
+            self._flush()
+
+    @property
+    def write_buffer_size(self) -> int:
+        """Bytes that were sent here and that the peer's kernel has not taken yet."""
+        transport = self._transport
+        return self._pending_size + (0 if transport is None else transport.get_write_buffer_size())
+
+    @property
+    def is_closing(self) -> bool:
+        """Tell whether the connection is closing or lost, so that sending is in vain."""
+        return self._closing
+
+    def close(self, *, orderly: bool = True) -> None:
+        """End the connection; calling it again is harmless.
+
+        Args:
+            orderly: deliver everything sent so far, then hang up; else drop it all at once, which the
+                peer sees as a reset where the server asked for that.
+        """
+        transport = self._transport
+        if transport is None:
+            return
+        if not orderly:
+            self._closing = True
+            transport.abort()
+            return
+        if self._closing:
+            return
+        self._flush()
+        if self._closing or transport.is_closing():  # the flush may have hit the hard limit
+            return
+        self._closing = True
+        if self._linger_reset:
+            self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
+        # Only this direction is shut: closing both while the peer still writes makes the kernel send
+        # a reset, which destroys answers that lie unread at the peer. What it writes is dropped.
+        transport.write_eof()
+        transport.resume_reading()
+        self._drain_timer = self._loop.call_later(self._table.limits.close_drain_s, transport.abort)
+
+    def close_if_overdue(self, now: float) -> None:
+        """Close when a limit of time is passed at *now* (loop clock, seconds)."""
+        limits = self._table.limits
+        half_since = self._half_frame_since
+        if self._closing:
+            return
+        if half_since is not None and now - half_since >= limits.half_frame_timeout_s:
+            self._fail(
+                "half_frame",
+                f"the rest of a frame did not come within {limits.half_frame_timeout_s:g} s",
+            )
+        elif now - self._active_at >= limits.idle_timeout_s:
+            self._traffic.errors["idle"] += 1
+            _log.debug("%r: closed after %g s without traffic", self, limits.idle_timeout_s)
+            # A peer that does not take its answers counts as idle, too: waiting for it is in vain.
+            self.close(orderly=self.write_buffer_size == 0)
+
+    def set_user_timeout(self, timeout_ms: int) -> None:
+        """Have the kernel give the peer up when it acknowledges nothing for so long."""
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux only; elsewhere idle time serves
+        if option is not None:
+            self._set_option(socket.IPPROTO_TCP, option, timeout_ms)
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Enter the table, set the socket's options, tell the handler."""
+        self._transport = cast("asyncio.Transport", transport)
+        name = transport.get_extra_info("peername")
+        if name:
+            self.peer = (str(name[0]), int(name[1]))
+        self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._linger_reset:
+            # When this process dies the kernel then resets its connections: clients notice at once.
+            self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+        self._transport.set_write_buffer_limits(high=self._table.limits.write_soft_max)
+        self._table.add(self)
+        self._guard(lambda: self._handler.connection_made(self))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Return where the next chunk is read to."""
+        return self._table.read_view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Cut the chunk into commands and hand them over."""
+        if self._closing:
+            return
+        traffic = self._traffic
+        traffic.bytes_in += nbytes
+        broken: FrameError | None = None
+        decoder = self._decoder
+        try:
+            commands = decoder.receive_data(self._table.read_view[:nbytes])
+        except FrameError as error:
+            commands, broken = error.commands, error
+
+        self._active_at = now = self._loop.time()
+        if not decoder.buffered_bytes:
+            self._half_frame_since = None
+        elif commands or self._half_frame_since is None:
+            self._half_frame_since = now
+        if commands:
+            traffic.frames_in += len(commands)
+            self._receiving = True
+            try:
+                self._handler.received(self, commands)
+            except Exception as error:
+                self._answer_failure(commands, error)
+            finally:
+                self._receiving = False
+            self._flush()
+        if broken is not None:
+            self._fail("frame", str(broken))
+
+    def eof_received(self) -> None:
+        """Let the transport close: the peer has hung up."""
+
+    def pause_writing(self) -> None:
+        """Stop reading from a peer that does not read."""
+        transport = self._transport
+        if transport is not None and not self._closing and not transport.is_closing():
+            self._traffic.errors["write_paused"] += 1
+            transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """Read again: the peer has caught up."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing():
+            transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave the table and tell the handler."""
+        self._closing = True
+        self._pending.clear()
+        self._pending_size = 0
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+        if exc is not None:
+            self._traffic.errors["reset"] += 1
+        self._table.discard(self)
+        self._guard(lambda: self._handler.connection_lost(self))
+
+    # Parts.
+
+    def _flush(self) -> None:
+        pending = self._pending
+        transport = self._transport
+        if not pending or transport is None or self._closing:
+            return
+        size = self._pending_size
+        self._pending = []
+        self._pending_size = 0
+        waiting = transport.get_write_buffer_size()
+        if waiting + size > self._table.limits.write_hard_max:
+            self._traffic.errors["slow_reader"] += 1
+            _log.warning(
+                "%r: closed, the peer does not read: %d bytes are waiting", self, waiting + size
+            )
+            self.close(orderly=False)
+            return
+        if not waiting:
+            self._active_at = self._loop.time()
+        self._traffic.bytes_out += size
+        if size <= JOIN_SIZE_MAX:
+            transport.write(b"".join(pending))
+        else:
+            transport.writelines(pending)
+
+    def _answer_failure(self, commands: list[RemotingCommand], error: Exception) -> None:
+        self._traffic.errors["handler"] += 1
+        _log.error("%r: the handler failed", self, exc_info=error)
+        if len(commands) > 1:
+            self.close()
+        elif not (commands[0].is_response or commands[0].is_oneway):
+            self.send(failure_reply(commands[0], error))
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            self._traffic.errors["handler"] += 1
+            _log.exception("%r: the handler failed", self)
+
+    def _fail(self, kind: str, reason: str) -> None:
+        if self._closing:
+            return
+        self._traffic.errors[kind] += 1
+        _log.warning("%r: closed: %s", self, reason)
+        self.close()
+
+    def _set_option(self, level: int, option: int, value: int | bytes) -> None:
+        if self._transport is None:
+            return
+        sock = self._transport.get_extra_info("socket")
+        if sock is None:
+            return
+        try:
+            sock.setsockopt(level, option, value)
+        except OSError as error:  # the peer may already be gone; that is reported by the transport
+            _log.debug("%r: socket option %d: %s", self, option, error)
+
+
+def failure_reply(command: RemotingCommand, error: Exception) -> RemotingCommand:
+    """Return the answer of a request whose handler raised *error*: code 1, as RocketMQ's servers."""
+    return command.reply(SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:REMARK_SIZE_MAX])
+
+
+def _failed(response: RemotingCommand, reason: str) -> RemotingCommand:
+    return RemotingCommand(
+        SYSTEM_ERROR,
+        response.opaque,
+        response.flag,
+        remark=reason[:REMARK_SIZE_MAX],
+        serialize_type=response.serialize_type,
+    )

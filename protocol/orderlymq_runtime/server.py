@@ -1,0 +1,130 @@
+"""
+The remoting server: listening sockets and the connections that they accept.
+
+Rule: a server only accepts, limits and closes; what a command means is its handler's business. Each
+connection lives in `connection`.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from typing import Final, cast
+
+from orderlymq_runtime.connection import (
+    LINGER_RESET,
+    Connection,
+    ConnectionLimits,
+    ConnectionTable,
+    FrameHandler,
+)
+from orderlymq_runtime.traffic import Traffic
+
+_log = logging.getLogger(__name__)
+
+# Every client of a group connects again within milliseconds after a fail-over.
+BACKLOG: Final = 4096
+# File descriptors and about 5 KB of memory each; RocketMQ has no limit, its file limit is the limit.
+CONNECTIONS_MAX: Final = 50_000
+
+
+class PortInUseError(OSError):
+    """Another process listens on the address; `errno` is EADDRINUSE."""
+
+
+class RemotingServer:
+    """Accept connections on one or several addresses and hand their commands to *handler*.
+
+    Args:
+        handler: gets every connection and every command.
+        linger_reset: reset accepted connections instead of closing them when the process dies.
+        connections_max: further connections are accepted and closed at once.
+        limits: of each connection; *idle_timeout_s* overrides the one in it.
+        traffic: counters to add to.
+    """
+
+    def __init__(
+        self,
+        handler: FrameHandler,
+        *,
+        linger_reset: bool = False,
+        idle_timeout_s: float = 120.0,
+        connections_max: int = CONNECTIONS_MAX,
+        limits: ConnectionLimits | None = None,
+        traffic: Traffic | None = None,
+    ) -> None:
+        self.traffic = Traffic() if traffic is None else traffic
+        if limits is None:
+            limits = ConnectionLimits(idle_timeout_s=idle_timeout_s)
+        self._handler = handler
+        self._linger_reset = linger_reset
+        self._connections_max = connections_max
+        self._table = ConnectionTable(limits, self.traffic)
+        self._listeners: list[asyncio.Server] = []
+
+    async def listen(self, host: str, port: int, *, reuse_address: bool = True) -> tuple[str, int]:
+        """Listen on one more address and return it, with the port that was given for port 0.
+
+        Raises:
+            PortInUseError: Another process listens there.
+            OSError: The address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            listener = await loop.create_server(
+                self._accept, host, port, reuse_address=reuse_address, backlog=BACKLOG
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise PortInUseError(
+                errno.EADDRINUSE,
+                f"port {port} of {host} is in use: stop the process that listens there "
+                f"(ss -ltnp 'sport = :{port}' shows it) or choose another port",
+            ) from error
+        if self._linger_reset:
+            # Accepted sockets inherit it, so that there is no moment without it.
+            for sock in listener.sockets:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+        self._listeners.append(listener)
+        bound = listener.sockets[0].getsockname()
+        return str(bound[0]), int(bound[1])
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The open connections, oldest first."""
+        return self._table.connections()
+
+    def sweep(self, now: float) -> None:
+        """Close connections that are overdue at *now* (loop clock); runs by itself as well."""
+        self._table.sweep(now)
+
+    async def close_listeners(self) -> None:
+        """Stop listening at once; open connections stay."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    async def close(self) -> None:
+        """Stop listening, deliver what was sent, close every connection, wait until all are gone.
+
+        Takes at most the limits' *close_drain_s*, after which the rest is cut off.
+        """
+        await self.close_listeners()
+        for conn in self._table.connections():
+            conn.close()
+        await self._table.emptied.wait()
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        if len(self._table) >= self._connections_max:
+            self.traffic.errors["too_many_connections"] += 1
+            _log.warning("a connection was refused: %d are open", len(self._table))
+            return _Refusal()
+        return Connection(self._handler, self._table, linger_reset=self._linger_reset)
+
+
+class _Refusal(asyncio.Protocol):
+    """A connection over the limit: closed as soon as it is made."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
