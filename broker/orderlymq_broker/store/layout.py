@@ -1,0 +1,243 @@
+"""
+Keys and values of every column family, as bytes.
+
+The rule: keys are big-endian, so that their byte order is the order in which they are scanned,
+and every value that RocksDB cannot be trusted to be alone with carries its own length check.
+Pure; the families are named in ``kv.py``, ``doctor`` decodes all of them.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+FORMAT_VERSION: Final = 1  # of the whole directory; raised when an older program must not open it
+
+# A key of a message or of KEYS may be anything a client sends; the index needs no more of it.
+INDEX_TEXT_SIZE_MAX: Final = 255
+
+U64_MAX: Final = (1 << 64) - 1
+
+_U64: Final = struct.Struct(">Q")
+_QUEUE_PREFIX: Final = struct.Struct(">II")
+_CONSUME_QUEUE_KEY: Final = struct.Struct(">IIQ")
+_CONSUME_QUEUE_VALUE: Final = struct.Struct(">QIqQ")
+_INDEX_PREFIX: Final = struct.Struct(">IB")
+_LOG_HEAD: Final = struct.Struct(">QBII")
+
+# META keys
+META_FORMAT: Final = b"format"
+META_IDENTITY: Final = b"identity"
+META_HARD_STATE: Final = b"hard_state"
+META_MEMBERSHIP: Final = b"membership"
+META_SNAPSHOT: Final = b"snapshot"
+META_APPLIED: Final = b"applied"
+META_MESSAGES_FLOOR: Final = b"messages_floor"
+
+
+class Table(IntEnum):
+    """Tables of the state machine inside the TABLES family; the number is the key's first byte.
+
+    A number is never used again for something else.
+    """
+
+    TOPICS = 1
+    GROUPS = 2
+    OFFSETS = 3
+    LOCKS = 4
+    MEMBERS = 5
+    DELAY = 6
+    QUEUES = 7
+    DEDUP = 8
+    RETENTION = 9
+    COUNTERS = 10
+    SUBSCRIPTIONS = 11
+    BROADCAST = 12
+
+
+class IndexKind(IntEnum):
+    """What a key in KEY_INDEX was taken from."""
+
+    KEY = 0  # one token of the KEYS property
+    UNIQUE = 1  # the UNIQ_KEY property
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """Where a message of a queue is, and what a pull filters by before it reads the message."""
+
+    physical: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+
+
+class KeyCorrupt(ValueError):  # noqa: N818 - named for what the caller must know
+    """A key or a value has not the shape of its family."""
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+def encode_u64(value: int) -> bytes:
+    """Return the eight bytes of a raft index or a physical offset as a key."""
+    return _U64.pack(value)
+
+
+def decode_u64(data: bytes) -> int:
+    """Return the number that `encode_u64` made *data* from."""
+    if len(data) != _U64.size:
+        raise KeyCorrupt(f"{len(data)} bytes where 8 are expected")
+
+    return int(_U64.unpack(data)[0])
+
+
+message_key = encode_u64
+log_key = encode_u64
+dedup_key = encode_u64
+
+
+# -- consume queue -----------------------------------------------------------------------------
+
+
+def queue_key(topic_id: int, queue_id: int, queue_offset: int) -> bytes:
+    """Return the key of one entry of a consume queue."""
+    return _CONSUME_QUEUE_KEY.pack(topic_id, queue_id, queue_offset)
+
+
+def queue_bounds(topic_id: int, queue_id: int) -> tuple[bytes, bytes]:
+    """Return start and end of a scan over one queue."""
+    return _QUEUE_PREFIX.pack(topic_id, queue_id), prefix_end(
+        _QUEUE_PREFIX.pack(topic_id, queue_id)
+    )
+
+
+def decode_queue_key(key: bytes) -> tuple[int, int, int]:
+    """Return topic id, queue id and queue offset."""
+    if len(key) != _CONSUME_QUEUE_KEY.size:
+        raise KeyCorrupt(f"a consume queue key of {len(key)} bytes")
+    topic_id, queue_id, queue_offset = _CONSUME_QUEUE_KEY.unpack(key)
+
+    return topic_id, queue_id, queue_offset
+
+
+def encode_queue_entry(entry: QueueEntry) -> bytes:
+    """Return the value of one entry of a consume queue."""
+    return _CONSUME_QUEUE_VALUE.pack(
+        entry.physical, entry.size, entry.tags_code, entry.store_timestamp
+    )
+
+
+def decode_queue_entry(value: bytes) -> QueueEntry:
+    """Return the entry that `encode_queue_entry` made *value* from."""
+    if len(value) != _CONSUME_QUEUE_VALUE.size:
+        raise KeyCorrupt(f"a consume queue value of {len(value)} bytes")
+
+    return QueueEntry(*_CONSUME_QUEUE_VALUE.unpack(value))
+
+
+# -- key index ---------------------------------------------------------------------------------
+
+
+def index_prefix(topic_id: int, kind: IndexKind, text: str) -> bytes:
+    """Return what all index keys of *text* begin with.
+
+    A zero byte ends the text; one inside it (clients may send anything) ends it early, which
+    costs a reader a comparison with the message itself, never a wrong answer.
+    """
+    data = text.encode("utf-8", "surrogatepass")[:INDEX_TEXT_SIZE_MAX]
+
+    return _INDEX_PREFIX.pack(topic_id, kind) + data.partition(b"\x00")[0] + b"\x00"
+
+
+def index_key(topic_id: int, kind: IndexKind, text: str, physical: int) -> bytes:
+    """Return the key under which a message is found by *text*."""
+    return index_prefix(topic_id, kind, text) + _U64.pack(physical)
+
+
+def decode_index_key(key: bytes) -> tuple[int, IndexKind, bytes, int]:
+    """Return topic id, kind, the (cut) text as bytes, and the physical offset."""
+    if len(key) < _INDEX_PREFIX.size + 1 + 8 or key[-9] != 0:
+        raise KeyCorrupt("an index key without its end mark")
+    topic_id, kind = _INDEX_PREFIX.unpack_from(key)
+    try:
+        index_kind = IndexKind(kind)
+    except ValueError as error:
+        raise KeyCorrupt(f"index kind {kind} is unknown") from error
+
+    return topic_id, index_kind, key[_INDEX_PREFIX.size : -9], decode_u64(key[-8:])
+
+
+def encode_timestamp(store_timestamp: int) -> bytes:
+    """Return the value of an index key: the store time in ms."""
+    return _U64.pack(store_timestamp)
+
+
+decode_timestamp = decode_u64
+
+
+# -- raft log ----------------------------------------------------------------------------------
+
+
+def encode_log_value(
+    *, term: int, kind: int, blob_length: int, checksum: int, head: bytes
+) -> bytes:
+    """Return the value of one raft entry without its bodies.
+
+    *head* is the entry's head and metadata, *checksum* is CRC-32 over them and the bodies.
+    """
+    return _LOG_HEAD.pack(term, kind, blob_length, checksum) + head
+
+
+@dataclass(frozen=True, slots=True)
+class LogValue:
+    """A raft entry as it stands in RAFT_LOG: everything but the bodies."""
+
+    term: int
+    kind: int
+    blob_length: int
+    checksum: int
+    head: bytes
+
+
+def decode_log_value(value: bytes) -> LogValue:
+    """Return what `encode_log_value` was given."""
+    if len(value) < _LOG_HEAD.size:
+        raise KeyCorrupt(f"a raft log value of {len(value)} bytes")
+    term, kind, blob_length, checksum = _LOG_HEAD.unpack_from(value)
+
+    return LogValue(term, kind, blob_length, checksum, value[_LOG_HEAD.size :])
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def table_key(table: Table, *parts: str | int) -> bytes:
+    """Return a key of TABLES: the table's number, then the parts.
+
+    Text is UTF-8 ended by a zero byte (names never hold one), numbers are u64: keys with equal
+    leading parts are neighbours.
+    """
+    chunks = [bytes((table,))]
+    for part in parts:
+        if isinstance(part, int):
+            chunks.append(_U64.pack(part))
+        else:
+            chunks.append(part.encode() + b"\x00")
+
+    return b"".join(chunks)
+
+
+def table_bounds(table: Table, *parts: str | int) -> tuple[bytes, bytes]:
+    """Return start and end of a scan over all keys that begin with *parts*."""
+    prefix = table_key(table, *parts)
+
+    return prefix, prefix_end(prefix)
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """Return the smallest key that is greater than every key with *prefix*."""
+    trimmed = prefix.rstrip(b"\xff")
+    assert trimmed, "a prefix of 0xff bytes alone has no end; no family uses one"
+
+    return trimmed[:-1] + bytes((trimmed[-1] + 1,))

@@ -1,0 +1,114 @@
+"""
+How RocksDB is set up for each column family, and why.
+
+The rule: memory and write-ahead log are bounded whatever the load, and message bodies are never
+rewritten after their flush. The figures behind the choices come from ``bench/store.py``.
+"""
+
+from typing import Final
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+)
+
+from orderlymq_broker.settings import StorageSettings
+from orderlymq_broker.store.kv import Family
+
+# All memtables of a replica together. Half of it is what one flush writes at least under load:
+# large enough that bodies leave memory in runs of several seconds at 10 MiB/s, small enough for
+# a dozen replicas on a laptop.
+MEMTABLES_SIZE_MAX: Final = 64 << 20
+BODY_MEMTABLE_SIZE: Final = 32 << 20
+MEMTABLE_SIZE: Final = 8 << 20
+
+# The log that must be replayed after a crash: about one second of reading.
+WAL_SIZE_MAX: Final = 128 << 20
+
+BLOB_FILE_SIZE: Final = 64 << 20
+
+# A smaller value costs less inside its table, next to its neighbours, than as a read of its own.
+BLOB_SIZE_MIN: Final = 256
+
+# Files that stay open; a replica must live with the usual limit of 1024 per process.
+OPEN_FILES_MAX: Final = 256
+
+_NAMES: Final = {
+    # RocksDB insists on a family called "default"; META is written by every ticket.
+    Family.META: "default",
+    Family.RAFT_LOG: "raft_log",
+    Family.MESSAGES: "messages",
+    Family.CONSUME_QUEUE: "consume_queue",
+    Family.KEY_INDEX: "key_index",
+    Family.DEDUP: "dedup",
+    Family.TABLES: "tables",
+}
+
+
+def column_name(family: Family) -> str:
+    """Return the name of *family* inside RocksDB; it is part of the format."""
+    return _NAMES[family]
+
+
+def database_options(*, create: bool) -> Options:
+    """Return what holds for the whole database."""
+    options = Options(raw_mode=True)
+    options.create_if_missing(create)
+    options.create_missing_column_families(create)
+    options.set_db_write_buffer_size(MEMTABLES_SIZE_MAX)
+    options.set_max_total_wal_size(WAL_SIZE_MAX)
+    options.set_max_open_files(OPEN_FILES_MAX)
+    options.set_max_background_jobs(2)
+    # Only the end of the log may be torn, by the write that nobody was told of; damage before
+    # it must stop the start instead of dropping acknowledged writes.
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_paranoid_checks(True)
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1 << 20)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    options.set_bytes_per_sync(1 << 20)
+
+    return options
+
+
+def family_options(settings: StorageSettings, *, create: bool) -> dict[str, Options]:
+    """Return the options of every column family by its name; one block cache serves them all."""
+    cache = Cache(settings.block_cache_size)
+
+    return {column_name(family): _options(family, cache, create=create) for family in Family}
+
+
+def _options(family: Family, cache: Cache, *, create: bool) -> Options:
+    options = database_options(create=create)
+    table = BlockBasedOptions()
+    table.set_block_cache(cache)
+    # Index and filter blocks inside the cache: otherwise they grow with the data, unbounded.
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_format_version(5)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_write_buffer_size(MEMTABLE_SIZE)
+    options.set_arena_block_size(256 << 10)
+    options.set_compression_type(DBCompressionType.lz4())
+    match family:
+        case Family.MESSAGES:
+            options.set_write_buffer_size(BODY_MEMTABLE_SIZE)
+            options.set_compression_type(DBCompressionType.none())
+            options.set_enable_blob_files(True)
+            options.set_min_blob_size(BLOB_SIZE_MIN)
+            options.set_blob_file_size(BLOB_FILE_SIZE)
+            options.set_blob_compression_type(DBCompressionType.none())
+            # Retention deletes whole ranges, so whole blob files fall free; collecting garbage
+            # inside them would be the rewriting that blob files are there to avoid.
+            options.set_enable_blob_gc(False)
+        case Family.RAFT_LOG | Family.CONSUME_QUEUE | Family.KEY_INDEX | Family.DEDUP:
+            pass
+        case Family.META | Family.TABLES:
+            table.set_bloom_filter(10, False)
+    options.set_block_based_table_factory(table)
+
+    return options

@@ -1,0 +1,300 @@
+"""
+The store over RocksDB: one column family per `Family`, one write batch per ticket.
+
+The rule: bodies are written once and never moved by compaction (blob files), and a ticket is on
+disk, whole, when a synced commit returns. Reads and staging belong to the event loop, ``commit``
+to the writer thread. Which options were measured, and why these: ``options.py``.
+"""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rocksdict import (
+    AccessType,
+    Checkpoint,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from orderlymq_broker.settings import StorageSettings
+from orderlymq_broker.store.kv import (
+    Batch,
+    Family,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    WriteTicket,
+)
+from orderlymq_broker.store.options import column_name, database_options, family_options
+from orderlymq_broker.store.overlay import Layer, Overlay, Pair
+
+
+class DirectoryInUse(StoreError):  # noqa: N818 - named for what the caller must know
+    """Another process holds the directory; stop it first."""
+
+
+class NoReplica(StoreError):  # noqa: N818 - named for what the caller must know
+    """There is no store in the directory."""
+
+
+class RocksStore:
+    """A `KeyValueStore` over RocksDB.
+
+    Life cycle: opened by the constructor, which takes RocksDB's lock on *path*; used; closed by
+    `close`. Readers and the writer thread must have stopped before it is closed.
+
+    Raises:
+        NoReplica: nothing is at *path* and *create* is false.
+        DirectoryInUse: another process has it open.
+        StoreFull: recovery needs space that is not there.
+        StoreFailed: the files cannot be opened.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        settings: StorageSettings | None = None,
+        create: bool = False,
+        read_only: bool = False,
+    ) -> None:
+        if not create and not (path / "CURRENT").exists():
+            raise NoReplica(f"{path}: no store is here; check the path")
+        if create:
+            path.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._database = _open(path, settings or StorageSettings(), create, read_only=read_only)
+        names = [column_name(family) for family in Family]
+        self._columns = [self._database.get_column_family(name) for name in names]
+        # A read-only database has no handles to write through, and needs none.
+        self._handles = (
+            [] if read_only else [self._database.get_column_family_handle(name) for name in names]
+        )
+        self._overlay = Overlay(self)
+        self._synced_options = WriteOptions()
+        self._synced_options.sync = True
+        self._unsynced_options = WriteOptions()
+        self._has_unsynced = False
+        self._commits = 0
+
+    # -- reads (event loop) --------------------------------------------------------------------
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the value of *key*, staged writes included."""
+        return self._overlay.get(family, key)
+
+    def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of *keys* in their order."""
+        return self._overlay.multi_get(family, keys)
+
+    def scan(
+        self, family: Family, start: bytes, end: bytes, *, limit: int, reverse: bool = False
+    ) -> list[Pair]:
+        """Return at most *limit* pairs with ``start <= key < end``, in key order or reversed."""
+        return self._overlay.scan(family, start, end, limit=limit, reverse=reverse)
+
+    # -- writes --------------------------------------------------------------------------------
+
+    def stage(self, batch: Batch) -> None:
+        """Make *batch* visible to reads at once; it becomes durable with the next ticket."""
+        self._overlay.stage(batch)
+
+    def prepare(self, batch: Batch | None = None) -> WriteTicket:
+        """Stage *batch* and take everything staged so far into one ticket."""
+        return self._overlay.prepare(batch)
+
+    def commit(self, ticket: WriteTicket, *, sync: bool) -> None:
+        """Write the ticket atomically (writer thread); see `KeyValueStore.commit`."""
+        assert isinstance(ticket, Layer)
+        write = self._encode(ticket)
+        options = self._synced_options if sync else self._unsynced_options
+        try:
+            if not write.is_empty():
+                self._database.write(write, options)
+            elif sync and self._has_unsynced:
+                self._database.flush_wal(sync=True)
+        except Exception as error:  # RocksDB's binding raises nothing narrower
+            raise translate(error, self.path) from error
+        self._has_unsynced = not sync
+        self._commits += 1
+
+    def settle(self, ticket: WriteTicket) -> None:
+        """Forget the ticket's staged copy; reads now find it in the store."""
+        assert isinstance(ticket, Layer)
+        self._overlay.settle(ticket)
+
+    def write(self, batch: Batch, *, sync: bool) -> None:
+        """Prepare, commit and settle; when the store is full the batch stays staged."""
+        ticket = self._overlay.prepare(batch)
+        try:
+            self.commit(ticket, sync=sync)
+        except StoreFull:
+            self._overlay.take_back(ticket)
+            raise
+        self._overlay.settle(ticket)
+
+    def flush(self) -> None:
+        """Write all memtables to files, so that the write-ahead log can go."""
+        try:
+            for column in self._columns:
+                column.flush()
+        except Exception as error:  # RocksDB's binding raises nothing narrower
+            raise translate(error, self.path) from error
+
+    def close(self) -> None:
+        """Release the files; what was committed without sync is synced first.
+
+        Tickets that were staged and never committed are lost: they were promised to nobody.
+        """
+        try:
+            if self._has_unsynced:
+                self._database.flush_wal(sync=True)
+        except Exception as error:  # RocksDB's binding raises nothing narrower
+            raise translate(error, self.path) from error
+        finally:
+            self._columns = []
+            self._handles = []
+            self._database.close()
+
+    # -- whole-directory work ------------------------------------------------------------------
+
+    def checkpoint(self, path: Path) -> None:
+        """Make a consistent copy of everything committed at *path*, by hard links where possible.
+
+        *path* must not exist; it should lie on the same file system. May run beside commits.
+        """
+        try:
+            Checkpoint(self._database).create_checkpoint(str(path))
+        except Exception as error:  # RocksDB's binding raises nothing narrower
+            raise translate(error, path) from error
+
+    def reclaim(self, family: Family, end: bytes) -> None:
+        """Give back the files below *end*, after a range deletion; runs long, not on the loop.
+
+        A range deletion alone only hides: the compaction of these files drops their index, and
+        with it the blob files, without reading or writing one body.
+        """
+        try:
+            self._columns[family].flush()
+            self._columns[family].compact_range(b"\x00", end)
+        except Exception as error:  # RocksDB's binding raises nothing narrower
+            raise translate(error, self.path) from error
+
+    def disk_ratio(self) -> float:
+        """Return the used share of the file system that holds the store, 0 to 1."""
+        usage = os.statvfs(self.path)
+        # Blocks kept for root are not ours to fill, so they do not count as free.
+        usable = usage.f_blocks - usage.f_bfree + usage.f_bavail
+
+        return 1.0 - usage.f_bavail / usable if usable else 1.0
+
+    def size_bytes(self) -> int:
+        """Return the bytes of all files of the store."""
+        total = 0
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                try:
+                    total += entry.stat().st_size
+                except FileNotFoundError:  # dropped by RocksDB since it was listed
+                    continue
+
+        return total
+
+    def statistics(self) -> dict[str, float]:
+        """Return figures for metrics: bytes, unless the name says otherwise."""
+        figures = {"commits": float(self._commits), "size_bytes": float(self.size_bytes())}
+        for name, key in _PROPERTIES.items():
+            figures[name] = float(
+                sum(column.property_int_value(key) or 0 for column in self._columns)
+            )
+        # One cache serves all families, each of them reports all of it.
+        figures["block_cache_bytes"] = float(
+            self._columns[0].property_int_value("rocksdb.block-cache-usage") or 0
+        )
+
+        return figures
+
+    # -- what the overlay lies on --------------------------------------------------------------
+
+    def base_get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the stored value of *key*."""
+        value: bytes | None = self._columns[family].get(key)
+
+        return value
+
+    def base_multi_get(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
+        """Return the stored values of *keys* in their order."""
+        # The stubs know neither lists of bytes as keys nor that raw mode gives bytes.
+        values: list[bytes | None] = self._columns[family].get(keys)  # type: ignore[arg-type,assignment]
+
+        return values
+
+    def base_scan(
+        self, family: Family, start: bytes, end: bytes, limit: int, *, reverse: bool
+    ) -> list[Pair]:
+        """Return stored pairs of ``[start, end)``."""
+        # The bounds keep RocksDB from walking over deleted keys outside the range.
+        bounds = ReadOptions()
+        bounds.set_iterate_lower_bound(start)
+        bounds.set_iterate_upper_bound(end)
+        items = self._columns[family].items(
+            backwards=reverse, from_key=end if reverse else start, read_opt=bounds
+        )
+        pairs: list[Pair] = []
+        for pair in items:
+            pairs.append(pair)  # type: ignore[arg-type] # raw mode gives bytes
+            if len(pairs) == limit:
+                break
+
+        return pairs
+
+    def _encode(self, layer: Layer) -> WriteBatch:
+        write = WriteBatch(raw_mode=True)
+        for family in Family:
+            handle = self._handles[family]
+            for start, end in layer.ranges[family]:
+                write.delete_range(start, end, handle)
+            put = write.put
+            for key, value in layer.values[family].items():
+                if value is None:
+                    write.delete(key, handle)
+                else:
+                    put(key, value, handle)
+
+        return write
+
+
+_PROPERTIES = {
+    "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
+    "table_bytes": "rocksdb.total-sst-files-size",
+    "table_reader_bytes": "rocksdb.estimate-table-readers-mem",
+    "blob_bytes": "rocksdb.total-blob-file-size",
+    "compaction_pending_bytes": "rocksdb.estimate-pending-compaction-bytes",
+}
+
+
+def translate(error: Exception, path: Path) -> StoreError:
+    """Return the error of this package for one of RocksDB, which come as plain text."""
+    text = str(error)
+    if os.strerror(errno.ENOSPC) in text or os.strerror(errno.EDQUOT) in text:
+        return StoreFull(f"{path}: {text}; free some space on this disk")
+    if "lock hold by current process" in text or "While lock file" in text:
+        return DirectoryInUse(
+            f"{path}: another process has this store open; stop that process first"
+        )
+
+    return StoreFailed(f"{path}: {text}; run 'orderlymq doctor' on the directory")
+
+
+def _open(path: Path, settings: StorageSettings, create: bool, *, read_only: bool) -> Rdict:
+    options = database_options(create=create)
+    families = family_options(settings, create=create)
+    access = AccessType.read_only(False) if read_only else AccessType.read_write()
+    try:
+        return Rdict(str(path), options, families, access)
+    except Exception as error:  # RocksDB's binding raises nothing narrower
+        raise translate(error, path) from error
