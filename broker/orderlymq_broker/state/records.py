@@ -1,0 +1,359 @@
+"""
+What stands in the raft log: one small struct per kind of change, and what applying it found.
+
+The rules: a record says everything that ``machine.py`` needs, so that applying it is the same on
+every replica; time is a field that the leader wrote; names are never re-used with another meaning.
+On the wire a record is a msgpack array that begins with its tag; new fields go to the end and have
+a default, so that an old log stays readable. Next step: ``machine.py``.
+"""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+# -- messages ------------------------------------------------------------------------------------
+
+
+class Append(Struct, frozen=True, array_like=True, tag=1, gc=False):
+    """One stored message of this entry's blob joins a queue.
+
+    Attributes:
+        physical: physical offset of the stored record; dense over the whole log.
+        size: bytes of the stored record.
+        tags_code: what a pull filters by; in the schedule topic the due time (wall ms).
+        store_timestamp: wall ms of the leader; never falls within a queue.
+        unique_key: the UNIQ_KEY property, empty when there is none.
+        keys: the KEYS property as it is, tokens separated by blanks.
+        identity: identity of the send in the duplicate window, empty when it has none there.
+        reply_queue: queue id that the sender was told: the requested one for a delayed message.
+    """
+
+    topic_id: int
+    queue_id: int
+    queue_offset: int
+    physical: int
+    size: int
+    tags_code: int
+    store_timestamp: int
+    unique_key: str = ""
+    keys: str = ""
+    identity: bytes = b""
+    reply_queue: int = 0
+
+
+class DelayProgress(Struct, frozen=True, array_like=True, tag=2):
+    """Messages [start, end) of a delay queue have been appended to where they belong."""
+
+    queue_id: int
+    start: int
+    end: int
+
+
+class DedupTrimmed(Struct, frozen=True, array_like=True, tag=3):
+    """Sends below this physical offset have left the duplicate window."""
+
+    floor: int
+
+
+class QueueFloor(Struct, frozen=True, array_like=True):
+    """The first message of a queue that is kept."""
+
+    topic_id: int
+    queue_id: int
+    min_offset: int
+
+
+class RetentionAdvanced(Struct, frozen=True, array_like=True, tag=4):
+    """Old messages go: first the queue positions, last (floor > 0) the messages themselves."""
+
+    queues: tuple[QueueFloor, ...] = ()
+    floor: int = 0
+
+
+# -- topics and groups -----------------------------------------------------------------------------
+
+
+class TopicSet(Struct, frozen=True, array_like=True, tag=10):
+    """A topic is created or its configuration replaced.
+
+    Attributes:
+        only_if_absent: leave an existing topic as it is: for what is created in passing.
+    """
+
+    name: str
+    read_queues: int
+    write_queues: int
+    perm: int = 6
+    order: bool = False
+    sys_flag: int = 0
+    filter_type: str = "SINGLE_TAG"
+    attributes: dict[str, str] = {}
+    only_if_absent: bool = False
+
+
+class TopicDeleted(Struct, frozen=True, array_like=True, tag=11):
+    """A topic goes with its queues, its index and the offsets that groups have in it."""
+
+    name: str
+
+
+class GroupSet(Struct, frozen=True, array_like=True, tag=12):
+    """A consumer group is created or its configuration replaced.
+
+    Attributes:
+        orderly: ordered by configuration: only the holder of a queue's lock may pull and commit.
+    """
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    orderly: bool = False
+    retry_queues: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_slow: int = 1
+    notify_changes: bool = True
+    sys_flag: int = 0
+    consume_timeout_minutes: int = 15
+    only_if_absent: bool = False
+
+
+class GroupDeleted(Struct, frozen=True, array_like=True, tag=13):
+    """A consumer group goes with its locks and members; its offsets only when asked for."""
+
+    name: str
+    clean_offsets: bool = False
+
+
+# -- consumer offsets ------------------------------------------------------------------------------
+
+
+class Commit(Struct, frozen=True, array_like=True):
+    """One consumer offset; *epoch* is that of the lock it was accepted under, 0 when unfenced."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    epoch: int = 0
+
+
+class OffsetsCommitted(Struct, frozen=True, array_like=True, tag=20):
+    """Offsets move forward; a lower one, or one of an epoch that has ended, is passed over."""
+
+    commits: tuple[Commit, ...]
+
+
+class OffsetsReset(Struct, frozen=True, array_like=True, tag=21):
+    """Offsets are set, also backwards: an administrator's decision."""
+
+    commits: tuple[Commit, ...]
+
+
+# -- queue locks -----------------------------------------------------------------------------------
+
+
+class LockRef(Struct, frozen=True, array_like=True):
+    """One lock as the leader saw it; *stamp* is the raft index of its last grant or renewal."""
+
+    topic: str
+    queue_id: int
+    stamp: int
+
+
+class LocksRequested(Struct, frozen=True, array_like=True, tag=30):
+    """A client asks for queues: free ones are granted, its own renewed, others left alone.
+
+    Attributes:
+        address: "host:port" that the request came from.
+        lease_ms: how long a grant is good without renewal.
+        orderly: remember that this group takes locks; false for broadcasting members.
+    """
+
+    group: str
+    client_id: str
+    address: str
+    lease_ms: int
+    queues: tuple[tuple[str, int], ...]
+    orderly: bool = True
+
+
+class LocksReleased(Struct, frozen=True, array_like=True, tag=31):
+    """A client gives queues back; None means all it holds in the group."""
+
+    group: str
+    client_id: str
+    queues: tuple[tuple[str, int], ...] | None
+
+
+class LocksExpired(Struct, frozen=True, array_like=True, tag=32):
+    """Leases ran out on the leader's clock; one renewed since (other stamp) stays."""
+
+    group: str
+    locks: tuple[LockRef, ...]
+
+
+class ClientDead(Struct, frozen=True, array_like=True, tag=33):
+    """A client is proven dead: its locks are free and its memberships gone, in every group."""
+
+    client_id: str
+    proof: str
+
+
+# -- membership ------------------------------------------------------------------------------------
+
+
+class Subscription(Struct, frozen=True, array_like=True):
+    """What a member wants of a topic; *version* is the millisecond it was made."""
+
+    topic: str
+    expression: str = "*"
+    expression_type: str = "TAG"
+    version: int = 0
+    codes: tuple[int, ...] = ()
+    tags: tuple[str, ...] = ()
+
+
+class MemberSeen(Struct, frozen=True, array_like=True, tag=40):
+    """A client is a member of a group; written when it joins or something about it changes."""
+
+    group: str
+    client_id: str
+    address: str
+    language: int = 0
+    version: int = 0
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: tuple[Subscription, ...] = ()
+
+
+class MemberLeft(Struct, frozen=True, array_like=True, tag=41):
+    """A client is no member of a group any more."""
+
+    group: str
+    client_id: str
+
+
+Record: TypeAlias = (
+    Append
+    | DelayProgress
+    | DedupTrimmed
+    | RetentionAdvanced
+    | TopicSet
+    | TopicDeleted
+    | GroupSet
+    | GroupDeleted
+    | OffsetsCommitted
+    | OffsetsReset
+    | LocksRequested
+    | LocksReleased
+    | LocksExpired
+    | ClientDead
+    | MemberSeen
+    | MemberLeft
+)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[list[Record]] = msgspec.msgpack.Decoder(list[Record])
+
+
+def encode_records(records: Sequence[Record]) -> bytes:
+    """Return the metadata part of an entry."""
+    return _encoder.encode(records)
+
+
+def decode_records(meta: bytes | memoryview) -> list[Record]:
+    """Return the records that ``encode_records`` was given.
+
+    Raises:
+        msgspec.MsgspecError: the bytes are no list of known records.
+    """
+    return _decoder.decode(meta)
+
+
+# -- outcomes --------------------------------------------------------------------------------------
+
+
+class Refused(Struct, frozen=True):
+    """The record changed nothing; *reason* says why. For a message: it is in no queue."""
+
+    reason: str
+
+
+class TopicChanged(Struct, frozen=True):
+    """The table of topics changed (set or deleted), or an auto-creation found the topic there."""
+
+    name: str
+    changed: bool
+    deleted: bool = False
+
+
+class GroupChanged(Struct, frozen=True):
+    """The table of groups changed, or an auto-creation found the group there."""
+
+    name: str
+    changed: bool
+    deleted: bool = False
+
+
+class OffsetsMoved(Struct, frozen=True):
+    """How many offsets moved; the others were lower or came under an ended epoch."""
+
+    moved: int
+    passed_over: int = 0
+
+
+class LocksGranted(Struct, frozen=True):
+    """The queues that the client holds now, with their epochs, in the order asked for."""
+
+    group: str
+    client_id: str
+    lease_ms: int
+    granted: tuple[tuple[str, int, int], ...]
+
+
+class LocksFreed(Struct, frozen=True):
+    """The queues that became free, by group."""
+
+    queues: tuple[tuple[str, str, int], ...]
+    reason: str
+
+
+class MembersChanged(Struct, frozen=True):
+    """Groups whose members or subscriptions changed, and queues that became free with it."""
+
+    groups: tuple[str, ...]
+    freed: tuple[tuple[str, str, int], ...] = ()
+
+
+class DelayAdvanced(Struct, frozen=True):
+    """A delay queue's progress stands at *offset*."""
+
+    queue_id: int
+    offset: int
+
+
+class Trimmed(Struct, frozen=True):
+    """Old entries of a window or of queues went."""
+
+    count: int
+
+
+# The outcome of an append that went through is the record itself: it says where the message is,
+# and a busy leader makes tens of thousands of them a second.
+Outcome: TypeAlias = (
+    Append
+    | Refused
+    | TopicChanged
+    | GroupChanged
+    | OffsetsMoved
+    | LocksGranted
+    | LocksFreed
+    | MembersChanged
+    | DelayAdvanced
+    | Trimmed
+)
