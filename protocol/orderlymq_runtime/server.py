@@ -9,7 +9,7 @@ import asyncio
 import errno
 import logging
 import socket
-from typing import Final, cast
+from typing import Final, Self, cast
 
 from orderlymq_runtime.connection import (
     LINGER_RESET,
@@ -30,6 +30,15 @@ CONNECTIONS_MAX: Final = 50_000
 
 class PortInUseError(OSError):
     """Another process listens on the address; `errno` is EADDRINUSE."""
+
+    @classmethod
+    def of(cls, host: str, port: int) -> Self:
+        """Return the error for one address; its text says what to do."""
+        return cls(
+            errno.EADDRINUSE,
+            f"port {port} of {host} is in use: stop the process that listens there "
+            f"(ss -ltnp 'sport = :{port}' shows it) or choose another port",
+        )
 
 
 class RemotingServer:
@@ -77,11 +86,7 @@ class RemotingServer:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            raise PortInUseError(
-                errno.EADDRINUSE,
-                f"port {port} of {host} is in use: stop the process that listens there "
-                f"(ss -ltnp 'sport = :{port}' shows it) or choose another port",
-            ) from error
+            raise PortInUseError.of(host, port) from error
         if self._linger_reset:
             # Accepted sockets inherit it, so that there is no moment without it.
             for sock in listener.sockets:

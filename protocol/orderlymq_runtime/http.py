@@ -1,0 +1,108 @@
+"""
+HTTP of every process: is it alive, is it ready, what does it measure, what does it know.
+
+`/healthz` answers as long as the event loop turns; `/readyz` says whether the process does its work, and
+why not; `/metrics` is Prometheus text; `/status` is JSON for people and the operator. Rule: a request
+reads and never changes anything.
+"""
+
+import errno
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+import orjson
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from orderlymq_runtime.server import PortInUseError
+
+_log = logging.getLogger(__name__)
+
+# Probes have short time-outs; a scrape that is still running at the end must not hold the exit up.
+_SHUTDOWN_S = 1.0
+
+
+class HealthServer:
+    """Serve the four pages on one address.
+
+    Args:
+        ready: whether the process is ready, and a sentence that says why (not).
+        status: what `/status` shows; values are JSON types.
+        registry: the metrics of the process.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        ready: Callable[[], tuple[bool, str]],
+        status: Callable[[], Mapping[str, object]],
+        registry: CollectorRegistry,
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._ready = ready
+        self._status = status
+        self._registry = registry
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> tuple[str, int]:
+        """Listen, and return the address with the port that was given for port 0.
+
+        Raises:
+            PortInUseError: Another process listens there.
+        """
+        application = web.Application(middlewares=[_answer_failure])
+        application.router.add_get("/healthz", self._get_healthz)
+        application.router.add_get("/readyz", self._get_readyz)
+        application.router.add_get("/metrics", self._get_metrics)
+        application.router.add_get("/status", self._get_status)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, self._host, self._port, reuse_address=True).start()
+        except OSError as error:
+            await runner.cleanup()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise PortInUseError.of(self._host, self._port) from error
+        self._runner = runner
+        bound = runner.addresses[0]
+        return str(bound[0]), int(bound[1])
+
+    async def close(self) -> None:
+        """Stop; harmless when it never started."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _get_healthz(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _get_readyz(self, request: web.Request) -> web.Response:
+        is_ready, reason = self._ready()
+        return web.Response(text=reason + "\n", status=200 if is_ready else 503)
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        text = generate_latest(self._registry)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _get_status(self, request: web.Request) -> web.Response:
+        body = orjson.dumps(self._status(), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
+        return web.Response(body=body + b"\n", content_type="application/json")
+
+
+@web.middleware
+async def _answer_failure(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn an exception of a page into a 500 that names it, with one log entry."""
+    try:
+        return await handler(request)
+    except web.HTTPException:
+        raise
+    except Exception as error:
+        _log.exception("GET %s failed", request.path)
+        return web.Response(text=f"{type(error).__name__}: {error}\n", status=500)

@@ -1,0 +1,88 @@
+"""
+Log lines of every process: one event, one line, on standard error, as text or JSON.
+
+Rule: modules use the standard `logging` and pass facts as arguments or `extra`; what a line looks like
+is decided here and nowhere else. Exceptions stay inside their line in JSON.
+"""
+
+import logging
+import sys
+import time
+from typing import Final, Literal
+
+import orjson
+
+# What every record has; whatever else stands in one came through `extra` and is shown.
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure(level: str, format: Literal["text", "json"], process: str) -> None:  # noqa: A002
+    """Send the lines of this process to standard error, in place of what was set up before.
+
+    Args:
+        level: the lowest level that is shown, by its name ("INFO").
+        format: how a line looks; the interfaces' word.
+        process: who writes, such as "broker orders-0".
+
+    Raises:
+        ValueError: There is no such level.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(process) if format == "json" else TextFormatter(process))
+    root = logging.getLogger()
+    root.setLevel(level.upper())
+    root.handlers[:] = [handler]
+
+
+class TextFormatter(logging.Formatter):
+    """``2026-01-31T12:00:00.123Z INFO  name-server routes: message key=value``."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and the traceback on the lines below it."""
+        module = record.name.rpartition(".")[2]
+        line = (
+            f"{_timestamp(record.created)} {record.levelname:<7} {self._process} {module}: "
+            + record.getMessage().replace("\n", "\\n")
+        )
+        for key, value in _extra(record).items():
+            line += f" {key}={value}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, process, logger, message, extras, exception."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self._process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the object as text."""
+        entry: dict[str, object] = {
+            "time": _timestamp(record.created),
+            "level": record.levelname,
+            "process": self._process,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extra(record),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        # A value that JSON does not know is shown as its repr: a log line must never fail.
+        return orjson.dumps(entry, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    return {key: value for key, value in vars(record).items() if key not in _STANDARD}
+
+
+def _timestamp(seconds: float) -> str:
+    """Return UTC with milliseconds, sortable as text."""
+    whole, fraction = divmod(int(seconds * 1000), 1000)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{fraction:03d}Z"
