@@ -7,7 +7,8 @@ Rule: a reply uses the form of its request, so this form must be able to say wha
 codes above int16, which no client sends this way. `framing` is the only caller.
 """
 
-from struct import Struct, error as StructError
+import struct
+from struct import Struct
 from typing import Final
 
 from orderlymq_protocol.codes import LanguageCode, SerializeType
@@ -40,7 +41,7 @@ def encode(command: RemotingCommand) -> bytes:
             command.flag,
             len(remark),
         )
-    except (StructError, UnicodeEncodeError) as error:
+    except (struct.error, UnicodeEncodeError) as error:
         raise HeaderFormatError(f"not representable in a binary header: {error}") from error
     return b"".join((fixed, remark, _INT32.pack(len(ext)), ext))
 
@@ -67,7 +68,7 @@ def decode(header: bytes, body: bytes) -> RemotingCommand:
             version,
             SerializeType.ROCKETMQ,
         )
-    except (StructError, UnicodeDecodeError) as error:
+    except (struct.error, UnicodeDecodeError) as error:
         raise HeaderFormatError(f"the binary header cannot be read: {error}") from error
 
 

@@ -6,10 +6,10 @@ knows must not cost a client its heartbeat.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_protocol.jsonmodel import JsonModel, member
+from orderlymq_protocol.jsonmodel import JsonModel, wire_name
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.tags import ALL_TAGS, TagFilter
 
@@ -76,7 +76,7 @@ class ProducerData(JsonModel):
 class HeartbeatData(JsonModel):
     """Everything a client tells a broker every 30 seconds."""
 
-    client_id: str = member("clientID")
+    client_id: str = field(metadata=wire_name("clientID"))
     producer_data_set: tuple[ProducerData, ...] = ()
     consumer_data_set: tuple[ConsumerData, ...] = ()
 
@@ -99,8 +99,8 @@ class LockBatchRequest(JsonModel):
 
     client_id: str
     consumer_group: str
-    queues: tuple[MessageQueue, ...] = member("mqSet", default=())
-    lease_ms: int | None = member("leaseMillis", default=None)
+    queues: tuple[MessageQueue, ...] = field(metadata=wire_name("mqSet"), default=())
+    lease_ms: int | None = field(metadata=wire_name("leaseMillis"), default=None)
     only_this_broker: bool = False
 
 
@@ -108,7 +108,7 @@ class LockBatchRequest(JsonModel):
 class LockBatchResponse(JsonModel):
     """The queues of the request that the client now holds, in the request's spelling."""
 
-    queues: tuple[MessageQueue, ...] = member("lockOKMQSet", default=())
+    queues: tuple[MessageQueue, ...] = field(metadata=wire_name("lockOKMQSet"), default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,7 @@ class ConsumerConnection(JsonModel):
     """The connections of a consumer group and what it subscribes to (code 203)."""
 
     connection_set: tuple[Connection, ...] = ()
-    subscription_table: Mapping[str, SubscriptionData] = member(
-        "subscriptionTable", default_factory=dict
-    )
+    subscription_table: Mapping[str, SubscriptionData] = field(default_factory=dict)
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
@@ -159,9 +157,7 @@ class OffsetTable(JsonModel):
 class ConsumerStatus(JsonModel):
     """Where a client's consumer stands, queue by queue (221), and several clients' (223)."""
 
-    message_queue_table: Mapping[MessageQueue, int] = member(
-        "messageQueueTable", default_factory=dict
-    )
+    message_queue_table: Mapping[MessageQueue, int] = field(default_factory=dict)
     consumer_table: Mapping[str, Mapping[MessageQueue, int]] | None = None
 
 

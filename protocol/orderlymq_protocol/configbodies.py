@@ -5,10 +5,10 @@ Rule: a member that is absent takes RocketMQ's default; members of newer version
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_protocol.jsonmodel import JsonModel, member
+from orderlymq_protocol.jsonmodel import JsonModel
 
 PERM_INHERIT: Final = 0x1
 PERM_WRITE: Final = 0x2
@@ -53,7 +53,7 @@ class SubscriptionGroupConfig(JsonModel):
 
     group_name: str
     consume_enable: bool = True
-    consume_from_min_enable: bool = True
+    consume_from_min_enable: bool = False
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
     retry_queue_nums: int = 1
@@ -69,18 +69,16 @@ class SubscriptionGroupConfig(JsonModel):
 class TopicConfigTable(JsonModel):
     """All topics of a broker (code 21, and inside a registration)."""
 
-    topic_config_table: Mapping[str, TopicConfig] = member("topicConfigTable", default_factory=dict)
-    data_version: DataVersion = member("dataVersion", default=DataVersion())
+    topic_config_table: Mapping[str, TopicConfig] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupTable(JsonModel):
     """All consumer groups of a broker (code 201)."""
 
-    subscription_group_table: Mapping[str, SubscriptionGroupConfig] = member(
-        "subscriptionGroupTable", default_factory=dict
-    )
-    data_version: DataVersion = member("dataVersion", default=DataVersion())
+    subscription_group_table: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ class TopicList(JsonModel):
 class KVTable(JsonModel):
     """Texts by name (codes 28, 103, 219)."""
 
-    table: Mapping[str, str] = member("table", default_factory=dict)
+    table: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ and stumbles over blanks). Typed bodies on top of this: see `model`.
 """
 
 import re
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -23,7 +24,7 @@ DEPTH_MAX: Final = 64
 _INTEGER_LENGTH_MAX: Final = 20
 
 _OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
-_BLANKS: Final = re.compile(r"[ \t\r\n]*")
+_BLANKS: Final = re.compile(r"[ \t\r\n]+")
 _STRING: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _INTEGER_KEY: Final = re.compile(r"-?[0-9]+")
@@ -213,7 +214,7 @@ class _Parser:
             if self._text.startswith(word, self._at):
                 self._at += len(word)
                 return value
-        self._fail("a value")
+        return self._fail("a value")
 
     def _take(self, pattern: re.Pattern[str], expected: str) -> str:
         match = pattern.match(self._text, self._at)
@@ -234,9 +235,8 @@ class _Parser:
             self._fail(repr(character))
 
     def _skip_blanks(self) -> None:
-        match = _BLANKS.match(self._text, self._at)
-        assert match is not None, "the pattern matches the empty text"
-        self._at = match.end()
+        if match := _BLANKS.match(self._text, self._at):
+            self._at = match.end()
 
     def _fail(self, expected: str) -> NoReturn:
         raise JsonError(f"expected {expected} at position {self._at}")

@@ -1,7 +1,7 @@
 """
 How a body of the protocol is declared: a frozen dataclass whose fields are the members of a JSON object.
 
-`broker_name` is read from and written to `brokerName`; `member("clientID")` names the odd ones. Rules,
+`broker_name` is read from and written to `brokerName`; `field(metadata=wire_name("clientID"))` names the odd ones. Rules,
 as the Java side has them: unknown members are ignored, null counts as absent, an absent member takes the
 field's default, and one without default is an error that names it; numbers and booleans may come as
 text; members are written in alphabetical order, those that are None not at all.
@@ -10,8 +10,8 @@ The bodies themselves are declared in the modules that `model` gathers.
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping, Sequence, Set as AbstractSet
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
 
 from orderlymq_protocol import fastjson
@@ -26,9 +26,9 @@ class ModelError(ValueError):
     """A body is valid JSON but not the object it should be; the text names the member."""
 
 
-def member(wire_name: str, **kwargs: Any) -> Any:
-    """Declare a field whose JSON member is not the camel case of its name."""
-    return dataclasses.field(metadata={_WIRE_NAME: wire_name}, **kwargs)
+def wire_name(name: str) -> dict[str, str]:
+    """Return the metadata of a field whose member is not the camel case of its name."""
+    return {_WIRE_NAME: name}
 
 
 def camel_case(name: str) -> str:
@@ -37,7 +37,7 @@ def camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def wire_name(field: "dataclasses.Field[Any]") -> str:
+def wire_name_of(field: "dataclasses.Field[Any]") -> str:
     """Return the name that a declared field has on the wire."""
     name: str = field.metadata.get(_WIRE_NAME) or camel_case(field.name)
     return name
@@ -97,15 +97,24 @@ class _Schema(NamedTuple):
     writers: tuple[tuple[str, str, Convert | None], ...]
 
 
-@cache
+_SCHEMAS: Final[dict[type[JsonModel], _Schema]] = {}
+
+
 def _schema(cls: type[JsonModel]) -> _Schema:
+    schema = _SCHEMAS.get(cls)
+    if schema is None:
+        schema = _SCHEMAS[cls] = _read_declaration(cls)
+    return schema
+
+
+def _read_declaration(cls: type[JsonModel]) -> _Schema:
     hints = get_type_hints(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # every subclass is a dataclass
     return _Schema(
         tuple(
             (
                 field.name,
-                wire_name(field),
+                wire_name_of(field),
                 _reader(hints[field.name]),
                 field.default is dataclasses.MISSING
                 and field.default_factory is dataclasses.MISSING,
@@ -114,7 +123,7 @@ def _schema(cls: type[JsonModel]) -> _Schema:
         ),
         tuple(
             sorted(
-                ((field.name, wire_name(field), _writer(hints[field.name])) for field in fields),
+                ((field.name, wire_name_of(field), _writer(hints[field.name])) for field in fields),
                 key=lambda entry: entry[1],
             )
         ),
@@ -149,13 +158,22 @@ def _writer(hint: Any) -> Convert | None:
         (inner,) = (argument for argument in arguments if argument is not type(None))
         return _writer(inner)
     if origin in (tuple, frozenset):
-        item = _writer(arguments[0])
-        order: Convert = sorted if origin is frozenset else list
-        return order if item is None else lambda value: [item(each) for each in order(value)]
+        return _array_writer(_writer(arguments[0]), sorted if origin is frozenset else list)
     if origin is Mapping:
-        item = _writer(arguments[1])
-        return dict if item is None else lambda value: {k: item(v) for k, v in value.items()}
+        return _map_writer(_writer(arguments[1]))
     return None if hint in _READERS else lambda value: value.to_json_value()
+
+
+def _array_writer(item: Convert | None, order: Convert) -> Convert:
+    if item is None:
+        return order
+    return lambda value: [item(each) for each in order(value)]
+
+
+def _map_writer(item: Convert | None) -> Convert:
+    if item is None:
+        return dict
+    return lambda value: {key: item(each) for key, each in value.items()}
 
 
 def _array(value: object) -> Sequence[Any] | AbstractSet[Any]:

@@ -1,9 +1,9 @@
-"""
-The properties of a message: `key \\x01 value \\x02 key \\x01 value [\\x02]` in UTF-8.
+r"""
+The properties of a message: `key \x01 value \x02 key \x01 value [\x02]` in UTF-8.
 
 Rules: the bytes of properties nobody asked about are never changed; an entry that Java's parser drops
-(no \\x01, an empty key or an empty value) is dropped here too; of two entries with one key the last
-counts. The trailing \\x02 may be missing (4.9 clients leave it out). Nothing here fails on what a client
+(no \x01, an empty key or an empty value) is dropped here too; of two entries with one key the last
+counts. The trailing \x02 may be missing (4.9 clients leave it out). Nothing here fails on what a client
 sent; only writing a key or value that holds a separator is an error.
 """
 

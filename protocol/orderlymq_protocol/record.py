@@ -7,11 +7,12 @@ Hot path: `RecordTemplate` knows its size before the offsets are known, so that 
 whole turn of records; `encode_with_positions` finishes one. What `properties` hold: see `properties`.
 """
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from struct import Struct, error as StructError
+from struct import Struct
 from typing import Final
 from zlib import crc32
 
@@ -109,7 +110,7 @@ def pack_host(ip: str, port: int) -> bytes:
     try:
         address = IPv6Address(ip).packed if ":" in ip else IPv4Address(ip).packed
         return address + _PORT.pack(port)
-    except (AddressValueError, StructError) as error:
+    except (AddressValueError, struct.error) as error:
         raise RecordError(f"not an address and port: {ip!r}, {port!r}") from error
 
 
@@ -216,7 +217,7 @@ def encode_with_positions(
             template.prepared_transaction_offset,
             len(template.body),
         )
-    except StructError as error:
+    except struct.error as error:
         raise RecordError(f"a number of the message does not fit its field: {error}") from error
     return b"".join(
         (
@@ -277,7 +278,7 @@ def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> St
             topic, at = _take(view, at + 1, view[at] if at < size else -1)
         properties, at = _take(view, at + 2, _UINT16.unpack_from(view, at)[0])
         topic_text = topic.decode()
-    except (StructError, UnicodeDecodeError) as error:
+    except (struct.error, UnicodeDecodeError) as error:
         raise RecordError(f"the record at {offset} is torn: {error}") from error
     if at != size:
         raise RecordError(f"the record at {offset} states {size} bytes but fills {at}")
@@ -316,7 +317,7 @@ def iter_records(body: bytes | bytearray | memoryview) -> Iterator[StoredMessage
 def _start(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[int, int]:
     try:
         size, magic = _START.unpack_from(buffer, offset)
-    except StructError as error:
+    except struct.error as error:
         raise RecordError(f"no record begins at {offset}: {error}") from error
     if magic == _MAGIC_END_OF_FILE:
         raise RecordError(f"the record at {offset} is the end-of-file filler")

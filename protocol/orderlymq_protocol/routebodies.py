@@ -6,15 +6,16 @@ the caller's and stays as it is, because some clients take "the n-th queue" with
 `topicSynFlag` was renamed to `topicSysFlag` in 4.9.2, so both are written and either is read.
 """
 
+import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from struct import Struct, error as StructError
+from dataclasses import dataclass, field
+from struct import Struct
 from typing import Any, Final
 
 from orderlymq_protocol import fastjson
-from orderlymq_protocol.configbodies import DataVersion, TopicConfig, TopicConfigTable
-from orderlymq_protocol.jsonmodel import JsonModel, ModelError, member
+from orderlymq_protocol.configbodies import TopicConfig, TopicConfigTable
+from orderlymq_protocol.jsonmodel import JsonModel, ModelError, wire_name
 
 MASTER_ID: Final = 0
 
@@ -85,27 +86,23 @@ class TopicRouteData(JsonModel):
     queue_datas: tuple[QueueData, ...] = ()
     broker_datas: tuple[BrokerData, ...] = ()
     order_topic_conf: str | None = None
-    filter_server_table: Mapping[str, tuple[str, ...]] = member(
-        "filterServerTable", default_factory=dict
-    )
+    filter_server_table: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo(JsonModel):
     """All brokers by name, and the broker names of each cluster (code 106)."""
 
-    broker_addr_table: Mapping[str, BrokerData] = member("brokerAddrTable", default_factory=dict)
-    cluster_addr_table: Mapping[str, tuple[str, ...]] = member(
-        "clusterAddrTable", default_factory=dict
-    )
+    broker_addr_table: Mapping[str, BrokerData] = field(default_factory=dict)
+    cluster_addr_table: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerBody(JsonModel):
     """What a broker tells a name server (code 103): its topics, plain JSON or compressed."""
 
-    topics: TopicConfigTable = member(
-        "topicConfigSerializeWrapper", default_factory=TopicConfigTable
+    topics: TopicConfigTable = field(
+        metadata=wire_name("topicConfigSerializeWrapper"), default_factory=TopicConfigTable
     )
     filter_server_list: tuple[str, ...] = ()
 
@@ -154,7 +151,7 @@ def _inflate(body: bytes) -> RegisterBrokerBody:
             topic = _parse_topic_line(line.decode())
             table[topic.topic_name] = topic
         servers, _ = _take(data, at)
-    except (zlib.error, StructError, UnicodeDecodeError) as error:
+    except (zlib.error, struct.error, UnicodeDecodeError) as error:
         raise ModelError(f"the compressed registration cannot be read: {error}") from error
     # What follows in 5.x describes static topics, which do not exist here.
     return RegisterBrokerBody.from_json_value(

@@ -6,9 +6,9 @@ written even when it is empty, because Java does not expect its absence.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from orderlymq_protocol.jsonmodel import JsonModel, member
+from orderlymq_protocol.jsonmodel import JsonModel
 from orderlymq_protocol.messagequeue import MessageQueue
 
 
@@ -25,7 +25,7 @@ class TopicOffset(JsonModel):
 class TopicStats(JsonModel):
     """All queues of a topic on one broker (code 202)."""
 
-    offset_table: Mapping[MessageQueue, TopicOffset] = member("offsetTable", default_factory=dict)
+    offset_table: Mapping[MessageQueue, TopicOffset] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class OffsetWrapper(JsonModel):
 class ConsumeStats(JsonModel):
     """How far a group is in all its queues on one broker (code 208)."""
 
-    offset_table: Mapping[MessageQueue, OffsetWrapper] = member("offsetTable", default_factory=dict)
+    offset_table: Mapping[MessageQueue, OffsetWrapper] = field(default_factory=dict)
     consume_tps: float = 0.0
 
 
@@ -68,9 +68,9 @@ class BrokerStatsItem(JsonModel):
 class BrokerStatsData(JsonModel):
     """A counter over a minute, an hour and a day (code 315)."""
 
-    stats_minute: BrokerStatsItem = member("statsMinute", default=BrokerStatsItem())
-    stats_hour: BrokerStatsItem = member("statsHour", default=BrokerStatsItem())
-    stats_day: BrokerStatsItem = member("statsDay", default=BrokerStatsItem())
+    stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
+    stats_day: BrokerStatsItem = field(default_factory=BrokerStatsItem)
 
 
 @dataclass(frozen=True, slots=True)
