@@ -1,0 +1,156 @@
+"""
+How a leader is chosen: time-outs, pre-votes, votes, and the loyalty of voters.
+
+Rules kept: one vote per term, durable before it is told (raft paper section 5.2); only a log
+at least as complete as the voter's gets it (5.4.1); nobody raises its term before a majority
+would elect it (thesis 9.6); who hears a leader does not help to replace it (thesis 4.2.3).
+"""
+
+from orderlymq_raft.messages import PreVote, PreVoteResponse, TimeoutNow, Vote, VoteResponse
+from orderlymq_raft.quorum import VoteResult, has_majority, vote_result
+from orderlymq_raft.state import RaftState
+from orderlymq_raft.types import NodeId, Role, Term
+
+
+def tick(state: RaftState) -> None:
+    """Let one tick pass for a replica that does not lead."""
+    state.election_elapsed += 1
+    if state.election_elapsed >= state.election_timeout and state.is_voter:
+        campaign(state, transfer=False)
+
+
+def tick_leader(state: RaftState) -> None:
+    """Let one tick pass for the leader: heartbeats, and whether anyone still follows."""
+    state.heartbeat_elapsed += 1
+    if state.heartbeat_elapsed >= state.config.heartbeat_ticks:
+        state.heartbeat_elapsed = 0
+        state.heartbeat_wanted = True
+
+    state.election_elapsed += 1
+    if state.election_elapsed < state.config.election_ticks:
+        return
+    state.election_elapsed = 0
+    # A target that did not take over within an election time-out will not; go on leading.
+    state.transferee = None
+    state.transfer_sent = False
+    if state.config.check_quorum:
+        _check_quorum(state)
+
+
+def campaign(state: RaftState, *, transfer: bool) -> None:
+    """Stand for election; a candidate that the leader asked to run skips the pre-vote."""
+    if state.role is Role.LEADER or not state.is_voter:
+        return
+    if transfer or not state.config.pre_vote:
+        _start_election(state, transfer=transfer)
+    else:
+        _start_pre_election(state)
+
+
+def in_lease(state: RaftState) -> bool:
+    """
+    Return whether this replica still owes its loyalty to a leader that it hears.
+
+    With lease reads a replica that has just started owes it as well: it may have answered a
+    heartbeat right before it went down, and the leader counts on that answer.
+    """
+    if state.election_elapsed < state.config.election_ticks and state.leader is not None:
+        return True
+    return state.config.lease_reads and state.term > 0 and state.ticks < state.config.election_ticks
+
+
+def handle_pre_vote(state: RaftState, message: PreVote) -> None:
+    """Say whether a vote would be granted; nothing of it is remembered."""
+    loyal = (state.config.check_quorum or state.config.pre_vote) and in_lease(state)
+    granted = (
+        message.term > state.term
+        and not loyal
+        and state.log.is_up_to_date(message.last_index, message.last_term)
+    )
+    # A refusal carries our own term, so that whoever was left behind learns of it.
+    term = message.term if granted else state.term
+    state.after.append(PreVoteResponse(state.id, message.sender, term, granted))
+
+
+def handle_vote(state: RaftState, message: Vote) -> None:
+    """Grant or refuse the vote of the present term."""
+    free = state.vote == message.sender or (state.vote is None and state.leader is None)
+    granted = free and state.log.is_up_to_date(message.last_index, message.last_term)
+    if granted:
+        state.vote = message.sender
+        state.election_elapsed = 0
+    state.after.append(VoteResponse(state.id, message.sender, state.term, granted))
+
+
+def handle_pre_vote_response(state: RaftState, message: PreVoteResponse) -> None:
+    """Count an answer to a pre-vote; with a majority the real election starts."""
+    if state.role is not Role.PRE_CANDIDATE:
+        return
+    if message.granted and message.term != state.term + 1:
+        return
+    state.votes.setdefault(message.sender, message.granted)
+    match vote_result(state.membership.voters, state.votes):
+        case VoteResult.WON:
+            _start_election(state, transfer=False)
+        case VoteResult.LOST:
+            state.become_follower(state.term, None)
+        case VoteResult.PENDING:
+            pass
+
+
+def handle_vote_response(state: RaftState, message: VoteResponse) -> None:
+    """Count an answer to a vote."""
+    if state.role is Role.CANDIDATE:
+        count_vote(state, message.sender, granted=message.granted)
+
+
+def handle_timeout_now(state: RaftState, message: TimeoutNow) -> None:
+    """Run for election on behalf of the leader that is leaving (thesis 3.10)."""
+    if message.sender == state.leader:
+        campaign(state, transfer=True)
+
+
+def count_vote(state: RaftState, voter: NodeId, *, granted: bool) -> None:
+    """Note the vote of *voter*, oneself included once it is durable; maybe win or lose."""
+    state.votes.setdefault(voter, granted)
+    match vote_result(state.membership.voters, state.votes):
+        case VoteResult.WON:
+            state.become_leader()
+        case VoteResult.LOST:
+            state.become_follower(state.term, None)
+        case VoteResult.PENDING:
+            pass
+
+
+def _start_pre_election(state: RaftState) -> None:
+    state.become_pre_candidate()
+    state.votes[state.id] = True
+    voters = state.membership.voters
+    if vote_result(voters, state.votes) is VoteResult.WON:
+        _start_election(state, transfer=False)
+        return
+    log = state.log
+    term = Term(state.term + 1)
+    for voter in sorted(voters):
+        if voter != state.id:
+            state.after.append(PreVote(state.id, voter, term, log.last_index, log.last_term))
+
+
+def _start_election(state: RaftState, *, transfer: bool) -> None:
+    state.become_candidate()
+    log = state.log
+    for voter in sorted(state.membership.voters):
+        if voter != state.id:
+            state.after.append(
+                Vote(state.id, voter, state.term, log.last_index, log.last_term, transfer)
+            )
+
+
+def _check_quorum(state: RaftState) -> None:
+    """Step down when no majority was heard for an election time-out (section 6.2 of the thesis)."""
+    active = {peer for peer, progress in state.progress.items() if progress.recently_active}
+    active.add(state.id)
+    for peer, progress in state.progress.items():
+        progress.recently_active = peer == state.id
+    if not has_majority(state.membership.voters, active):
+        state.become_follower(state.term, None)

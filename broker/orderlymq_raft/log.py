@@ -1,0 +1,306 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
+"""
+The replicated log as one replica sees it: storage below, a tail in memory on top.
+
+The tail holds every entry that is not durable yet or not handed out for applying yet, so that
+the usual path (append, persist, commit, apply) never reads an entry back. Entries are handed
+out for persistence exactly once; *stable* follows when the shell says that they are durable.
+What is committed may be truncated never, what is durable only by a later leader.
+Who appends: replication.py on a leader, following.py on a follower.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from orderlymq_raft.types import Entry, HardState, Index, Membership, SnapshotMeta, Term
+
+
+class Compacted(Exception):  # noqa: N818 - a fact about the log, expected and handled
+    """The entry was dropped after a snapshot; send or read the snapshot instead."""
+
+
+class Unavailable(Exception):  # noqa: N818 - a fact about the log, expected and handled
+    """The entry or snapshot is not there yet; try again later."""
+
+
+class LogStorage(Protocol):
+    """
+    What the core reads of the durable log; only the shell writes it.
+
+    It may lag: entries that were handed out in a Ready need not be visible before advance().
+    """
+
+    def initial_state(self) -> tuple[HardState, Membership]:
+        """
+        Return what was durable at the start.
+
+        The membership is the one in force at the *applied* index that the Node is started
+        with: write it when a CONFIG entry is applied, not when it is appended.
+        """
+        ...
+
+    def first_index(self) -> Index:
+        """Return the first index that entries() can give; last_index() + 1 when empty."""
+        ...
+
+    def last_index(self) -> Index:
+        """Return the last durable index; 0 when nothing was ever stored."""
+        ...
+
+    def term(self, index: Index) -> Term:
+        """
+        Return the term of the entry; first_index() - 1 must be answered too, 0 has term 0.
+
+        Raises Compacted below that, Unavailable above last_index().
+        """
+        ...
+
+    def entries(self, low: Index, high_exclusive: Index, size_bytes_max: int) -> Sequence[Entry]:
+        """
+        Return consecutive entries from *low*, at least one, whose data fits *size_bytes_max*.
+
+        Raises Compacted below first_index(), Unavailable above last_index().
+        """
+        ...
+
+    def snapshot(self) -> SnapshotMeta:
+        """Return the state that can be sent to a peer now; raises Unavailable when none can."""
+        ...
+
+
+class RaftLog:
+    """
+    Positions: delivered <= stable and commit, handed <= last_index, applied <= delivered.
+
+    tail[i] has index offset + i and reaches to last_index. Storage serves all below offset.
+    """
+
+    __slots__ = (
+        "_in_flight",
+        "applied",
+        "commit",
+        "delivered",
+        "handed",
+        "last_index",
+        "last_term",
+        "offset",
+        "snapshot",
+        "stable",
+        "storage",
+        "tail",
+    )
+
+    def __init__(self, storage: LogStorage, *, commit: Index, applied: Index) -> None:
+        self.storage = storage
+        last = storage.last_index()
+        assert applied <= commit <= last, (
+            f"the stored log ends at {last}, but {commit} was committed and {applied} applied: "
+            "entries are missing, restore the replica from its peers"
+        )
+        self.commit = commit
+        self.applied = applied
+        # Up to here committed entries were handed out for applying.
+        self.delivered = applied
+        # Up to here entries are durable on this replica.
+        self.stable = last
+        # Up to here entries were handed out for persistence.
+        self.handed = last
+        self.last_index = last
+        self.last_term = storage.term(last)
+        self.offset = Index(last + 1)
+        self.tail: list[Entry] = []
+        # A snapshot that replaced the log and is not known to be durable yet.
+        self.snapshot: SnapshotMeta | None = None
+        # What becomes stable with each Ready that is in flight, oldest first. A truncation
+        # lowers it: comparing terms afterwards would be fooled when a third leader restores
+        # the very entries that a second one had overwritten.
+        self._in_flight: deque[Index] = deque()
+
+    def first_index(self) -> Index:
+        """Return the first index that is not compacted away."""
+        if self.snapshot is not None:
+            return Index(self.snapshot.index + 1)
+        return self.storage.first_index()
+
+    def term(self, index: Index) -> Term:
+        """Return the term of the entry; raises Compacted or Unavailable."""
+        if index == self.last_index:
+            return self.last_term
+        if index > self.last_index:
+            raise Unavailable(index)
+        if index >= self.offset:
+            return self.tail[index - self.offset].term
+        if self.snapshot is not None:
+            if index == self.snapshot.index:
+                return self.snapshot.term
+            raise Compacted(index)
+        return self.storage.term(index)
+
+    def matches(self, index: Index, term: Term) -> bool:
+        """Return whether the log has that entry (log matching, raft paper section 5.3)."""
+        if index == self.last_index:
+            return term == self.last_term
+        try:
+            return self.term(index) == term
+        except (Compacted, Unavailable):
+            return False
+
+    def entries(self, low: Index, size_bytes_max: int) -> tuple[Entry, ...]:
+        """Return entries from *low*, at least one, as fit; raises Compacted."""
+        assert low <= self.last_index, "there is nothing to read behind the end"
+        if low < self.offset:
+            if low < self.first_index():
+                raise Compacted(low)
+            return tuple(self.storage.entries(low, self.offset, size_bytes_max))
+
+        start = low - self.offset
+        size = 0
+        for position in range(start, len(self.tail)):
+            size += len(self.tail[position].data)
+            if size > size_bytes_max and position > start:
+                return tuple(self.tail[start:position])
+        return tuple(self.tail[start:] if start else self.tail)
+
+    def is_up_to_date(self, last_index: Index, last_term: Term) -> bool:
+        """Return whether a log that ends so is at least as complete (section 5.4.1)."""
+        return (last_term, last_index) >= (self.last_term, self.last_index)
+
+    def highest_with_term(self, low: Index, high: Index, term: Term) -> Index:
+        """
+        Return the highest index in low..high whose term is at most *term*, or *low*.
+
+        Terms never fall along a log, so this halves instead of walking (section 5.3, the
+        accelerated back-off).
+        """
+        while low < high:
+            middle = Index((low + high + 1) // 2)
+            if self.term(middle) <= term:
+                low = middle
+            else:
+                high = Index(middle - 1)
+        return low
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Add entries behind the last one."""
+        assert entries[0].index == self.last_index + 1, "the log has no holes"
+        self.tail.extend(entries)
+        last = entries[-1]
+        self.last_index = last.index
+        self.last_term = last.term
+
+    def truncate(self, index: Index) -> None:
+        """Drop the entries from *index* on: a newer leader has others there."""
+        assert index > self.commit, f"entry {index} is committed and must stay"
+        keep = Index(index - 1)
+        self.last_term = self.term(keep)
+        self.last_index = keep
+        if index >= self.offset:
+            del self.tail[index - self.offset :]
+        else:
+            self.tail.clear()
+            self.offset = index
+        self._forget_beyond(keep)
+
+    def restore(self, meta: SnapshotMeta) -> None:
+        """Replace the whole log by a snapshot."""
+        assert meta.index > self.commit, "a snapshot never takes back what is committed"
+        # What lies beyond the commit index may be another leader's; below, nothing changes.
+        self._forget_beyond(self.commit)
+        self.tail.clear()
+        self.offset = Index(meta.index + 1)
+        self.snapshot = meta
+        self.last_index = meta.index
+        self.last_term = meta.term
+        self.commit = meta.index
+        self.handed = meta.index
+        self.delivered = meta.index
+
+    def commit_to(self, index: Index) -> bool:
+        """Raise the commit index; return whether that is news."""
+        if index <= self.commit:
+            return False
+        assert index <= self.last_index, (
+            f"the leader says {index} is committed, the log ends at {self.last_index}: "
+            "this replica has lost entries it had acknowledged, restore it from its peers"
+        )
+        self.commit = index
+        return True
+
+    def has_unhanded(self) -> bool:
+        """Return whether entries wait to be handed out for persistence."""
+        return self.handed < self.last_index
+
+    def has_deliverable(self) -> bool:
+        """Return whether committed, durable entries wait to be handed out for applying."""
+        delivered = self.delivered
+        return delivered < self.commit and delivered < self.stable
+
+    def hand_out(self) -> tuple[Entry, ...]:
+        """Return the entries to persist next; the caller must open a flight for them."""
+        if self.handed >= self.last_index:
+            return ()
+        start = self.handed + 1 - self.offset
+        self.handed = self.last_index
+        return tuple(self.tail[start:] if start else self.tail)
+
+    def deliver(self, size_bytes_max: int) -> tuple[Entry, ...]:
+        """Return the entries to apply next."""
+        low = Index(self.delivered + 1)
+        high = min(self.commit, self.stable)
+        if high < low:
+            return ()
+        if low < self.offset:
+            # Only after a restart: the tail keeps everything that is not delivered.
+            end = Index(min(high + 1, self.offset))
+            entries = tuple(self.storage.entries(low, end, size_bytes_max))
+        else:
+            entries = tuple(self.tail[low - self.offset : high + 1 - self.offset])
+        self.delivered = entries[-1].index
+        self._prune()
+        return entries
+
+    def take_off(self) -> None:
+        """Note that a Ready with everything handed out so far is now in flight."""
+        self._in_flight.append(self.handed)
+
+    def land(self, snapshot: SnapshotMeta | None) -> None:
+        """Note that the oldest Ready in flight, which carried *snapshot*, is durable."""
+        stable = self._in_flight.popleft()
+        self.stable = max(self.stable, stable)
+        if snapshot is not None:
+            self.applied = max(self.applied, snapshot.index)
+            if self.snapshot is snapshot:
+                self.snapshot = None
+        self._prune()
+
+    def in_flight(self) -> int:
+        """Return how many Readys were not advanced yet."""
+        return len(self._in_flight)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert self.applied <= self.delivered <= self.commit <= self.last_index, "order of indexes"
+        assert self.handed <= self.last_index, "only what exists was handed out"
+        assert self.stable <= self.handed, "only what was handed out is durable"
+        assert self.offset + len(self.tail) == self.last_index + 1, "the tail ends the log"
+        assert self.offset <= self.handed + 1, "what is not handed out is in the tail"
+        for position, entry in enumerate(self.tail):
+            assert entry.index == self.offset + position, "the tail has no holes"
+        terms = [entry.term for entry in self.tail]
+        assert terms == sorted(terms), "terms never fall along a log"
+        assert not self.tail or self.tail[-1].term == self.last_term, "the cached term is right"
+        assert list(self._in_flight) == sorted(self._in_flight), "flights land in order"
+
+    def _forget_beyond(self, keep: Index) -> None:
+        self.stable = min(self.stable, keep)
+        self.handed = min(self.handed, keep)
+        if self._in_flight and self._in_flight[-1] > keep:
+            self._in_flight = deque(min(mark, keep) for mark in self._in_flight)
+
+    def _prune(self) -> None:
+        """Drop from the tail what is durable and delivered: nobody needs it from memory."""
+        done = min(self.stable, self.delivered) + 1 - self.offset
+        if done > 0:
+            del self.tail[:done]
+            self.offset = Index(self.offset + done)

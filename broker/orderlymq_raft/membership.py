@@ -1,0 +1,146 @@
+"""
+Who belongs to the group, and how that changes one server at a time (thesis chapter 4).
+
+Rules kept: a membership is in force from the moment its entry is in the log, committed or not,
+and goes back when the entry is truncated; the next change waits until the last is committed,
+so that any two majorities share a voter; a new leader waits for its first own commit before
+it changes anything (the correction of 2015 to thesis 4.1).
+"""
+
+from typing import assert_never
+
+from orderlymq_raft.log import LogStorage
+from orderlymq_raft.progress import ProgressState
+from orderlymq_raft.state import RaftState
+from orderlymq_raft.types import (
+    AddLearner,
+    AddVoter,
+    Entry,
+    EntryKind,
+    Index,
+    Membership,
+    MembershipChange,
+    NotLeader,
+    PromoteLearner,
+    ProposalRefused,
+    RemoveNode,
+    Role,
+    SnapshotMeta,
+)
+
+_LOAD_BYTES_MAX = 4 * 1024 * 1024
+"""How much of the log is read at once at the start; what is not a membership is let go."""
+
+
+def propose(state: RaftState, change: MembershipChange) -> Index:
+    """Append *change*; raises NotLeader, or ProposalRefused when it may not happen now."""
+    if state.role is not Role.LEADER:
+        raise NotLeader(state.leader)
+    if state.transferee is not None:
+        raise ProposalRefused("leadership is being transferred; ask the next leader")
+    if state.configs[-1][0] > state.log.commit:
+        raise ProposalRefused("a membership change is not committed yet; retry after it is")
+    if state.log.commit < state.term_start:
+        raise ProposalRefused("the leader is new and has committed nothing yet; retry shortly")
+
+    membership = changed(state.membership, change)
+    if isinstance(change, PromoteLearner):
+        _require_caught_up(state, change)
+    index = state.append_entry(membership.encode(), EntryKind.CONFIG)
+    _put_in_force(state, index, membership)
+    return index
+
+
+def changed(membership: Membership, change: MembershipChange) -> Membership:
+    """Return *membership* after *change*; raises ProposalRefused when it makes no sense."""
+    voters, learners, node = membership.voters, membership.learners, change.node
+    match change:
+        case AddVoter() | AddLearner() if node in membership.members:
+            raise ProposalRefused(f"node {node} is a member already; promote it if it is a learner")
+        case AddVoter():
+            voters = voters | {node}
+        case AddLearner():
+            learners = learners | {node}
+        case PromoteLearner():
+            if node not in learners:
+                raise ProposalRefused(f"node {node} is no learner; add it as one first")
+            voters, learners = voters | {node}, learners - {node}
+        case RemoveNode():
+            if node not in membership.members:
+                raise ProposalRefused(f"node {node} is no member of the group")
+            voters, learners = voters - {node}, learners - {node}
+        case _:
+            assert_never(change)
+    if not voters:
+        raise ProposalRefused(f"node {node} is the last voter; a group without one is lost")
+    try:
+        return Membership(voters, learners)
+    except ValueError as error:
+        raise ProposalRefused(str(error)) from error
+
+
+def note_appended(state: RaftState, entries: tuple[Entry, ...]) -> None:
+    """Put the memberships among freshly appended *entries* into force."""
+    for entry in entries:
+        if entry.kind == EntryKind.CONFIG:
+            _put_in_force(state, entry.index, Membership.decode(entry.data))
+
+
+def truncate(state: RaftState, index: Index) -> None:
+    """Go back to the membership before *index*, whose entry is gone."""
+    while state.configs[-1][0] >= index:
+        state.configs.pop()
+    state.membership = state.configs[-1][1]
+
+
+def restore(state: RaftState, meta: SnapshotMeta) -> None:
+    """Start over from the membership of a snapshot."""
+    state.configs[:] = [(meta.index, meta.membership)]
+    state.membership = meta.membership
+
+
+def settle(state: RaftState) -> bool:
+    """Forget what was in force before the commit index; return whether the leader must leave."""
+    configs = state.configs
+    if len(configs) == 1:
+        return False
+    commit = state.log.commit
+    while len(configs) > 1 and configs[1][0] <= commit:
+        del configs[0]
+    return state.role is Role.LEADER and len(configs) == 1 and not state.is_voter
+
+
+def load(storage: LogStorage, applied: Index) -> list[tuple[Index, Membership]]:
+    """Return what is in force at *applied*, then what the stored log adds behind it."""
+    _, membership = storage.initial_state()
+    configs = [(applied, membership)]
+    low, end = Index(applied + 1), Index(storage.last_index() + 1)
+    while low < end:
+        for entry in storage.entries(low, end, _LOAD_BYTES_MAX):
+            if entry.kind == EntryKind.CONFIG:
+                configs.append((entry.index, Membership.decode(entry.data)))
+            low = Index(entry.index + 1)
+    return configs
+
+
+def _put_in_force(state: RaftState, index: Index, membership: Membership) -> None:
+    state.configs.append((index, membership))
+    state.membership = membership
+    if state.role is not Role.LEADER:
+        return
+    for peer in membership.members - state.progress.keys():
+        state.track(peer)
+    for peer in state.progress.keys() - membership.members:
+        del state.progress[peer]
+
+
+def _require_caught_up(state: RaftState, change: PromoteLearner) -> None:
+    """Refuse a learner for which every commit would have to wait (thesis 4.2.1)."""
+    progress = state.progress[change.node]
+    lag = state.log.last_index - progress.match
+    limit = state.config.promotion_lag_entries_max
+    if progress.state is not ProgressState.REPLICATE or lag > limit:
+        raise ProposalRefused(
+            f"learner {change.node} lacks {lag} entries and is in state {progress.state.value}; "
+            "retry when it has caught up"
+        )

@@ -1,0 +1,452 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
+"""
+One replica's consensus core: messages, ticks and proposals in, Readys out.
+
+Raft (Ongaro and Ousterhout; section numbers are the paper's, "thesis" is Ongaro's) without
+any input or output of its own: the shell persists, sends and applies what ready() hands out
+and says so with advance(). The rules stand in election.py, replication.py, following.py,
+membership.py and reads.py; this module routes to them and builds the Readys.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import assert_never
+
+from orderlymq_raft import election, following, membership, reads, replication
+from orderlymq_raft.config import Config
+from orderlymq_raft.log import LogStorage, RaftLog
+from orderlymq_raft.messages import (
+    Append,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    InstallSnapshotResponse,
+    Message,
+    PreVote,
+    PreVoteResponse,
+    TimeoutNow,
+    Vote,
+    VoteResponse,
+)
+from orderlymq_raft.progress import ProgressState
+from orderlymq_raft.ready import PeerStatus, Ready, Status
+from orderlymq_raft.state import RaftState
+from orderlymq_raft.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Index,
+    MembershipChange,
+    NodeId,
+    NotLeader,
+    ProposalRefused,
+    Role,
+    RoleChange,
+    Term,
+)
+
+
+class Node:
+    """
+    One replica of one group.
+
+    Life: built from storage after a start, driven by one thread, dropped at a stop; nothing
+    needs closing. *applied* is what the state machine has durably applied. *random_below(n)*
+    returns a number in 0..n-1. check() asserts the invariants.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        storage: LogStorage,
+        *,
+        applied: Index,
+        random_below: Callable[[int], int],
+    ) -> None:
+        hard_state, _ = storage.initial_state()
+        log = RaftLog(storage, commit=Index(max(hard_state.commit, applied)), applied=applied)
+        configs = membership.load(storage, applied)
+        self._state = RaftState(config, log, hard_state, configs, random_below)
+        membership.settle(self._state)
+        self._in_flight: deque[Ready] = deque()
+        # What the last Ready said, so that the next one says only what is news.
+        self._told_hard_state = (hard_state.term, hard_state.vote, hard_state.commit)
+        self._told_role: tuple[Role, NodeId | None, Term] = (Role.FOLLOWER, None, hard_state.term)
+
+    @property
+    def id(self) -> NodeId:
+        """Return this replica's id."""
+        return self._state.id
+
+    @property
+    def term(self) -> Term:
+        """Return the present term."""
+        return self._state.term
+
+    @property
+    def role(self) -> Role:
+        """Return the present role."""
+        return self._state.role
+
+    @property
+    def is_leader(self) -> bool:
+        """Return whether this replica leads its term, as far as it knows."""
+        return self._state.role is Role.LEADER
+
+    @property
+    def leader(self) -> NodeId | None:
+        """Return the leader that this replica follows or is."""
+        return self._state.leader
+
+    @property
+    def commit(self) -> Index:
+        """Return the highest index known to be committed."""
+        return self._state.log.commit
+
+    @property
+    def last_index(self) -> Index:
+        """Return the end of the log, durable or not."""
+        return self._state.log.last_index
+
+    @property
+    def lease_valid(self) -> bool:
+        """
+        Return whether the leader may answer a read at *commit* without asking anyone.
+
+        Needs lease_reads, and a shell that has just made up for all ticks that are due.
+        """
+        return reads.lease_valid(self._state)
+
+    def tick(self) -> None:
+        """Let one tick of time pass."""
+        state = self._state
+        state.ticks += 1
+        if state.role is Role.LEADER:
+            election.tick_leader(state)
+        else:
+            election.tick(state)
+
+    def step(self, message: Message) -> None:
+        """Take in *message* from another replica; raises ValueError for one to somebody else."""
+        state = self._state
+        if message.target != state.id:
+            raise ValueError(
+                f"node {state.id} was given a message to node {message.target}; "
+                "check the addresses of the group"
+            )
+        if message.term != state.term:
+            if message.term < state.term:
+                self._answer_older(message)
+                return
+            if not self._meet_newer(message):
+                return
+        self._dispatch(message)
+
+    def propose(self, data: bytes) -> tuple[Term, Index]:
+        """
+        Append *data* to the group's log, if this replica leads.
+
+        Returns where it stands: it is committed when a committed entry has that index and that
+        term, and lost when one has that index and another term. Raises NotLeader, or
+        ProposalRefused while too much is uncommitted or leadership is being transferred.
+        """
+        state = self._state
+        if state.role is not Role.LEADER:
+            raise NotLeader(state.leader)
+        if state.transferee is not None:
+            raise ProposalRefused("leadership is being transferred; ask the next leader")
+        size = state.uncommitted_bytes + len(data)
+        # One proposal always fits, however large, or it could never be made.
+        if size > state.config.uncommitted_bytes_max and state.uncommitted_bytes:
+            raise ProposalRefused("too many bytes wait to be committed; retry when some are")
+        state.uncommitted_bytes = size
+        return state.term, state.append_entry(data, EntryKind.NORMAL)
+
+    def propose_membership(self, change: MembershipChange) -> tuple[Term, Index]:
+        """Change the membership by one node; raises as propose(), and while one is under way."""
+        index = membership.propose(self._state, change)
+        return self._state.term, index
+
+    def transfer_leadership(self, target: NodeId) -> None:
+        """
+        Hand leadership to the voter *target* (thesis 3.10); gives up after election_ticks.
+
+        Proposals are refused meanwhile. Raises NotLeader, or ProposalRefused for a target that
+        cannot lead.
+        """
+        state = self._state
+        if state.role is not Role.LEADER:
+            raise NotLeader(state.leader)
+        if target not in state.membership.voters:
+            raise ProposalRefused(f"node {target} is no voter; choose one of the voters")
+        if target == state.id:
+            raise ProposalRefused(f"node {target} leads already; choose another voter")
+        if state.transferee == target:
+            return
+        state.transferee = target
+        state.transfer_sent = False
+        state.election_elapsed = 0
+        replication.maybe_hand_over(state)
+
+    def read_index(self, context: int) -> None:
+        """Ask for ReadState(context, ...) in a later Ready; raises NotLeader."""
+        reads.read_index(self._state, context)
+
+    def campaign(self) -> None:
+        """
+        Stand for election now, for instance because the leader is known to be gone.
+
+        With lease reads it does nothing while a leader is heard: its lease rests on that.
+        """
+        if self._state.config.lease_reads and election.in_lease(self._state):
+            return
+        election.campaign(self._state, transfer=False)
+
+    def applied_to(self, index: Index) -> None:
+        """Note that the state machine has applied everything up to *index*."""
+        log = self._state.log
+        assert index <= log.delivered, f"entry {index} was not handed out for applying yet"
+        log.applied = max(log.applied, index)
+
+    def report_unreachable(self, node: NodeId) -> None:
+        """Note that messages to *node* got lost: what was sent ahead must be sent again."""
+        progress = self._state.progress.get(node)
+        if progress is not None and progress.state is ProgressState.REPLICATE:
+            progress.become_probe()
+            self._state.append_wanted = True
+
+    def report_snapshot(self, node: NodeId, ok: bool) -> None:
+        """Note that *node* has taken in the snapshot, or that its transfer failed."""
+        progress = self._state.progress.get(node)
+        if progress is None or progress.state is not ProgressState.SNAPSHOT:
+            return
+        if not ok:
+            progress.snapshot_index = Index(0)
+        progress.become_probe()
+        # Its answer, or the next heartbeat's, says that it is there to be asked.
+        progress.probe_sent = True
+
+    def compact(self, index: Index) -> Index:
+        """
+        Return how much of the log may be dropped when *index* is wished for.
+
+        Never more than is applied; on a leader never what a live peer still waits for, so that
+        it need not fetch a snapshot. The shell drops entries, the core holds none of them.
+        """
+        state = self._state
+        allowed = min(index, state.log.applied)
+        for progress in state.progress.values():
+            if progress.recently_active and progress.state is not ProgressState.SNAPSHOT:
+                allowed = min(allowed, progress.match)
+        return allowed
+
+    def has_ready(self) -> bool:
+        """Return whether ready() would hand out anything."""
+        state = self._state
+        log = state.log
+        return bool(
+            state.after
+            or state.now
+            or log.has_unhanded()
+            or log.has_deliverable()
+            or state.read_states
+            or self._told_hard_state != (state.term, state.vote, log.commit)
+            or self._told_role != (state.role, state.leader, state.term)
+            or replication.has_sendable(state)
+        )
+
+    def ready(self) -> Ready | None:
+        """Hand out the work of the next turn, or None when there is none."""
+        if not self.has_ready():
+            return None
+        state = self._state
+        log = state.log
+        if state.role is Role.LEADER:
+            replication.flush(state)
+
+        snapshot = log.snapshot if self._is_new_snapshot() else None
+        entries = log.hand_out()
+        hard_state, promised = self._hard_state()
+        ready = Ready(
+            hard_state=hard_state,
+            entries=entries,
+            snapshot=snapshot,
+            messages_now=state.now,
+            messages_after=state.after,
+            committed=self._deliver() if log.has_deliverable() else (),
+            read_states=tuple(state.read_states),
+            role_change=self._role_change(),
+            must_sync=bool(entries) or snapshot is not None or promised,
+        )
+        state.now = []
+        state.after = []
+        if state.read_states:
+            state.read_states = []
+        log.take_off()
+        self._in_flight.append(ready)
+        return ready
+
+    def advance(self, ready: Ready) -> None:
+        """Note that everything of *ready*, the oldest one handed out, is durable now."""
+        assert self._in_flight, "advance() without a Ready in flight"
+        assert self._in_flight[0] is ready, "Readys are advanced in the order they came"
+        self._in_flight.popleft()
+        state = self._state
+        state.log.land(ready.snapshot)
+
+        if state.role is Role.LEADER:
+            # A leader that is being removed replicates on, but does not count itself (6).
+            own = state.progress.get(state.id)
+            if own is not None and own.acknowledge(state.log.stable):
+                replication.maybe_commit(state)
+        elif state.role is Role.CANDIDATE and ready.hard_state is not None:
+            promise = ready.hard_state
+            if promise.term == state.term and promise.vote == state.id:
+                election.count_vote(state, state.id, granted=True)
+
+    def status(self) -> Status:
+        """Return how things stand."""
+        state = self._state
+        return Status(
+            id=state.id,
+            role=state.role,
+            term=state.term,
+            leader=state.leader,
+            commit=state.log.commit,
+            applied=state.log.applied,
+            last_index=state.log.last_index,
+            membership=state.membership,
+            transferee=state.transferee,
+            progress={
+                peer: PeerStatus(
+                    progress.match, progress.next, progress.state, progress.recently_active
+                )
+                for peer, progress in sorted(state.progress.items())
+            },
+        )
+
+    def check(self) -> None:
+        """Assert the invariants of the replica."""
+        state = self._state
+        state.log.check()
+        assert state.log.in_flight() == len(self._in_flight), "both count the same Readys"
+        assert [index for index, _ in state.configs] == sorted(
+            {index for index, _ in state.configs}
+        ), "memberships follow each other"
+        assert all(index > state.log.commit for index, _ in state.configs[1:]), "settled at commit"
+        assert state.membership == state.configs[-1][1], "the last membership is in force"
+        if state.role is not Role.LEADER:
+            assert not state.progress, "only a leader tracks peers"
+            assert state.transferee is None, "only a leader transfers"
+            assert state.leader != state.id, "only a leader is its own leader"
+            return
+        assert state.leader == state.id, "a leader knows itself"
+        assert state.progress.keys() == state.membership.members, "all members are tracked"
+        assert len(state.configs) <= 2, "one membership change at a time"
+        for peer, progress in state.progress.items():
+            progress.check()
+            assert progress.match <= state.log.last_index, "nobody has more than the leader"
+            if peer == state.id:
+                assert progress.match == state.log.stable, "a leader counts what is durable"
+
+    def _dispatch(self, message: Message) -> None:  # noqa: C901, PLR0912 - one branch per message
+        state = self._state
+        leads = state.role is Role.LEADER
+        match message:
+            case Append():
+                following.handle_append(state, message)
+            case AppendResponse():
+                if leads:
+                    replication.handle_append_response(state, message)
+            case Heartbeat():
+                following.handle_heartbeat(state, message)
+            case HeartbeatResponse():
+                if leads:
+                    replication.handle_heartbeat_response(state, message)
+            case PreVote():
+                election.handle_pre_vote(state, message)
+            case PreVoteResponse():
+                election.handle_pre_vote_response(state, message)
+            case Vote():
+                election.handle_vote(state, message)
+            case VoteResponse():
+                election.handle_vote_response(state, message)
+            case InstallSnapshot():
+                following.handle_install_snapshot(state, message)
+            case InstallSnapshotResponse():
+                if leads:
+                    replication.handle_install_snapshot_response(state, message)
+            case TimeoutNow():
+                election.handle_timeout_now(state, message)
+            case _:
+                assert_never(message)
+
+    def _meet_newer(self, message: Message) -> bool:
+        """Enter the newer term of *message*, unless it has no right to demand it."""
+        state = self._state
+        match message:
+            case PreVote():
+                return True
+            case PreVoteResponse() if message.granted:
+                return True
+            case Vote() if not message.transfer:
+                # Whoever hears a leader does not help to replace it, and keeps its term: a
+                # server that was cut off or removed must not disturb the group (thesis 4.2.3).
+                if state.config.check_quorum and election.in_lease(state):
+                    return False
+                state.become_follower(message.term, None)
+            case Append() | Heartbeat() | InstallSnapshot():
+                state.become_follower(message.term, message.sender)
+            case _:
+                state.become_follower(message.term, None)
+        return True
+
+    def _answer_older(self, message: Message) -> None:
+        """Tell the sender of a message from an older term that its time is over (5.1)."""
+        state = self._state
+        me, sender, term = state.id, message.sender, state.term
+        match message:
+            case Append() | Heartbeat() | InstallSnapshot():
+                state.after.append(AppendResponse(me, sender, term, Index(0), reject=True))
+            case PreVote():
+                state.after.append(PreVoteResponse(me, sender, term, granted=False))
+            case Vote():
+                state.after.append(VoteResponse(me, sender, term, granted=False))
+            case _:
+                # Answers to questions of an older term mean nothing any more.
+                pass
+
+    def _hard_state(self) -> tuple[HardState | None, bool]:
+        """Return the hard state if it changed, and whether the change is a promise to keep."""
+        state = self._state
+        current = (state.term, state.vote, state.log.commit)
+        told = self._told_hard_state
+        if current == told:
+            return None, False
+        self._told_hard_state = current
+        return HardState(*current), current[:2] != told[:2]
+
+    def _role_change(self) -> RoleChange | None:
+        state = self._state
+        current = (state.role, state.leader, state.term)
+        if current == self._told_role:
+            return None
+        self._told_role = current
+        return RoleChange(*current)
+
+    def _is_new_snapshot(self) -> bool:
+        snapshot = self._state.log.snapshot
+        return snapshot is not None and all(
+            flying.snapshot is not snapshot for flying in self._in_flight
+        )
+
+    def _deliver(self) -> tuple[Entry, ...]:
+        """Take the entries to apply, and give their bytes back to the proposers."""
+        state = self._state
+        entries = state.log.deliver(state.config.committed_bytes_max)
+        if state.uncommitted_bytes:
+            term = state.term
+            size = sum([len(entry.data) for entry in entries if entry.term == term])
+            state.uncommitted_bytes = max(0, state.uncommitted_bytes - size)
+        return entries

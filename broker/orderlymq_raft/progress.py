@@ -1,0 +1,124 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
+"""
+What a leader knows about each peer, and how much it may send to it.
+
+A peer is *probed* with one append at a time until its log is known to meet the leader's;
+then entries *replicate* in a pipeline, as many appends ahead as the window allows; a peer
+that needs what was compacted away waits for a *snapshot*. Appends are built in replication.py.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from orderlymq_raft.types import NO_INDEX, Index
+
+
+class ProgressState(Enum):
+    """How a leader sends to a peer."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(slots=True)
+class Progress:
+    """
+    One peer as its leader sees it.
+
+    *match* is the highest index known to be durable there and equal to ours; *next* is the
+    first index not sent yet. match < next always. It lives for one term of one leader.
+    """
+
+    next: Index
+    inflight_max: int
+    match: Index = NO_INDEX
+    state: ProgressState = ProgressState.PROBE
+    # An append was sent while probing; the next one waits for an answer or a heartbeat's.
+    probe_sent: bool = False
+    # Last index of every append that is under way while replicating, oldest first.
+    inflight: deque[Index] = field(default_factory=deque)
+    snapshot_index: Index = NO_INDEX
+    recently_active: bool = False
+    # The commit index that the last append carried.
+    told_commit: Index = NO_INDEX
+    # Highest round of heartbeats that the peer has answered.
+    acked_round: int = 0
+    # match at the last heartbeat answer; when the next finds it unmoved, appends were lost.
+    match_at_heartbeat: Index = NO_INDEX
+
+    def may_send(self) -> bool:
+        """Return whether an append may leave now."""
+        if self.state is ProgressState.REPLICATE:
+            return len(self.inflight) < self.inflight_max
+        return self.state is ProgressState.PROBE and not self.probe_sent
+
+    def sent(self, last_index: Index) -> None:
+        """Note that an append with entries up to *last_index* has left."""
+        if self.state is ProgressState.REPLICATE:
+            self.next = Index(last_index + 1)
+            self.inflight.append(last_index)
+        else:
+            self.probe_sent = True
+
+    def acknowledge(self, index: Index) -> bool:
+        """Note that the peer has everything up to *index*; return whether that is news."""
+        inflight = self.inflight
+        while inflight and inflight[0] <= index:
+            inflight.popleft()
+        if index <= self.match:
+            return False
+        self.match = index
+        if self.next <= index:
+            self.next = Index(index + 1)
+        return True
+
+    def reject(self, rejected: Index, hint: Index) -> bool:
+        """
+        Step back after the peer refused prev_index *rejected*; *hint* may match.
+
+        Returns False for an answer that is too old to mean anything.
+        """
+        if self.state is ProgressState.REPLICATE:
+            if rejected <= self.match:
+                return False
+            # Everything after match may be lost; match itself is certain.
+            self.become_probe()
+            return True
+        if rejected != self.next - 1:
+            return False
+        # At least one step back each time, so that probing ends whatever the hint says.
+        self.next = Index(max(min(rejected, hint + 1), self.match + 1))
+        self.probe_sent = False
+        return True
+
+    def become_probe(self) -> None:
+        """Send one append at a time from here on."""
+        after_snapshot = self.snapshot_index if self.state is ProgressState.SNAPSHOT else 0
+        self._reset(ProgressState.PROBE)
+        self.next = Index(max(self.match, after_snapshot) + 1)
+
+    def become_replicate(self) -> None:
+        """Pipeline appends from here on."""
+        self._reset(ProgressState.REPLICATE)
+        self.next = Index(self.match + 1)
+
+    def become_snapshot(self, index: Index) -> None:
+        """Send nothing but heartbeats until the snapshot at *index* has arrived or failed."""
+        self._reset(ProgressState.SNAPSHOT)
+        self.snapshot_index = index
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert 0 <= self.match < self.next, "next must lie behind match"
+        assert len(self.inflight) <= self.inflight_max, "more appends under way than allowed"
+        assert list(self.inflight) == sorted(self.inflight), "appends leave in order"
+        assert not self.inflight or self.state is ProgressState.REPLICATE, "only pipelines fly"
+        assert not self.inflight or self.inflight[-1] < self.next, "sent lies before next"
+
+    def _reset(self, state: ProgressState) -> None:
+        self.state = state
+        self.probe_sent = False
+        self.inflight.clear()
+        self.snapshot_index = Index(0)

@@ -1,0 +1,51 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
+"""
+Majority quorums: what a majority has reached, and who has won a vote.
+
+Pure arithmetic over plain mappings; knows nothing about logs, terms or peers.
+"""
+
+from collections.abc import Mapping, Set
+from enum import Enum
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=int)
+
+
+class VoteResult(Enum):
+    """How an election stands."""
+
+    PENDING = "pending"
+    WON = "won"
+    LOST = "lost"
+
+
+def committed_index(voters: Set[Node], acked: Mapping[Node, int]) -> int:
+    """Return the highest value that a majority of *voters* has reached."""
+    assert voters, "an empty configuration commits nothing; callers must not ask"
+
+    # A voter that has not reported counts as zero: it can hold the result back, never raise it.
+    reached = sorted([acked.get(voter, 0) for voter in voters])
+
+    return reached[(len(reached) - 1) // 2]
+
+
+def vote_result(voters: Set[Node], votes: Mapping[Node, bool]) -> VoteResult:
+    """Return how the election stands, given the *votes* that have arrived so far."""
+    assert voters, "an empty configuration elects nobody; callers must not ask"
+
+    needed = len(voters) // 2 + 1
+    granted = sum(1 for voter in voters if votes.get(voter) is True)
+    refused = sum(1 for voter in voters if votes.get(voter) is False)
+
+    if granted >= needed:
+        return VoteResult.WON
+    # Lost means: those who are still silent could not make it a majority any more.
+    if len(voters) - refused < needed:
+        return VoteResult.LOST
+    return VoteResult.PENDING
+
+
+def has_majority(voters: Set[Node], present: Set[Node]) -> bool:
+    """Return whether *present* holds a majority of *voters*."""
+    return len(voters & present) > len(voters) // 2

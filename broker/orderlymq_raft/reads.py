@@ -1,0 +1,75 @@
+"""
+Linearizable reads without a log entry (thesis 6.4).
+
+A read waits until the leader has committed in its own term, takes the commit index, and is
+answered when a majority has answered a heartbeat that left after the read came in: then
+nobody else had taken over before. One round of heartbeats serves all reads that wait.
+A lease (6.4.1) spares the round: voters that answered promised not to elect anyone for
+election_ticks after they heard us.
+"""
+
+from orderlymq_raft.messages import Heartbeat
+from orderlymq_raft.quorum import committed_index
+from orderlymq_raft.state import PendingRead, RaftState
+from orderlymq_raft.types import Index, NotLeader, ReadState, Role
+
+LEASE_MARGIN_TICKS = 2
+"""A tick for the partial ones at both ends, and one for clocks that differ by up to an eighth."""
+
+
+def read_index(state: RaftState, context: int) -> None:
+    """Ask that ReadState(context, ...) appears in a Ready; raises NotLeader."""
+    if state.role is not Role.LEADER:
+        raise NotLeader(state.leader)
+    state.reads_next.append(context)
+    if may_read(state):
+        state.heartbeat_wanted = True
+
+
+def may_read(state: RaftState) -> bool:
+    """Return whether the leader knows the whole of what is committed (section 8)."""
+    return state.log.commit >= state.term_start
+
+
+def lease_valid(state: RaftState) -> bool:
+    """Return whether the leader may answer reads at its commit index right now."""
+    if state.role is not Role.LEADER or not state.config.lease_reads:
+        return False
+    # A transfer asks a voter to break its promise, and the request may be late.
+    if state.lease_revoked or state.lease_tick is None or not may_read(state):
+        return False
+    age_ticks = state.ticks - state.lease_tick
+    return age_ticks < state.config.election_ticks - LEASE_MARGIN_TICKS
+
+
+def broadcast_heartbeat(state: RaftState) -> None:
+    """Open a round of heartbeats, for the waiting reads too."""
+    state.heartbeat_wanted = False
+    state.round += 1
+    state.round_ticks.append((state.round, state.ticks))
+    log = state.log
+    if state.reads_next and may_read(state):
+        state.reads_pending.append(PendingRead(state.round, log.commit, tuple(state.reads_next)))
+        state.reads_next.clear()
+    for peer, progress in state.progress.items():
+        if peer == state.id:
+            progress.acked_round = state.round
+            continue
+        commit = Index(min(progress.match, log.commit))
+        state.now.append(Heartbeat(state.id, peer, state.term, commit, state.round))
+    settle(state)
+
+
+def settle(state: RaftState) -> None:
+    """Answer the reads and extend the lease, as far as a majority has answered."""
+    acked = {peer: progress.acked_round for peer, progress in state.progress.items()}
+    reached = committed_index(state.membership.voters, acked)
+
+    rounds = state.round_ticks
+    while rounds and rounds[0][0] <= reached:
+        state.lease_tick = rounds.popleft()[1]
+
+    pending = state.reads_pending
+    while pending and pending[0].round <= reached:
+        read = pending.popleft()
+        state.read_states.extend(ReadState(context, read.index) for context in read.contexts)

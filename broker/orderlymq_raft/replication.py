@@ -1,0 +1,250 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
+"""
+How a leader brings its log to its peers, and decides what is committed.
+
+Rules kept: only entries of the leader's own term are committed by counting replicas, older
+ones with them (raft paper section 5.4.2); a leader counts itself as any voter, once its own
+copy is durable. Appends are built in flush(), when the shell asks for a Ready: all that was
+proposed since the last one shares an append.
+"""
+
+from typing import assert_never
+
+from orderlymq_raft import membership, reads
+from orderlymq_raft.log import Compacted, Unavailable
+from orderlymq_raft.messages import (
+    Append,
+    AppendResponse,
+    HeartbeatResponse,
+    InstallSnapshot,
+    InstallSnapshotResponse,
+    TimeoutNow,
+)
+from orderlymq_raft.progress import Progress, ProgressState
+from orderlymq_raft.quorum import committed_index
+from orderlymq_raft.state import RaftState
+from orderlymq_raft.types import Entry, Index, NodeId, Term
+
+_Slices = dict[Index, tuple[Term, tuple[Entry, ...]]]
+
+
+def flush(state: RaftState) -> None:
+    """Put all that may leave now into the outbox."""
+    if state.heartbeat_wanted:
+        reads.broadcast_heartbeat(state)
+    if not state.append_wanted:
+        return
+    state.append_wanted = False
+    last_index = state.log.last_index
+    # Peers usually are at the same point: the slice is cut once for all of them.
+    slices: _Slices = {}
+    for peer, progress in state.progress.items():
+        if peer == state.id:
+            continue
+        while progress.next <= last_index and progress.may_send():
+            if not _send_append(state, peer, progress, slices):
+                break
+        if state.config.eager_commit and _owes_commit(state, progress):
+            _send_empty(state, peer, progress)
+
+
+def has_sendable(state: RaftState) -> bool:
+    """Return whether flush() would send anything."""
+    if state.heartbeat_wanted:
+        return True
+    if not state.append_wanted:
+        return False
+    last_index = state.log.last_index
+    return any(
+        peer != state.id
+        and (
+            (progress.next <= last_index and progress.may_send())
+            or (state.config.eager_commit and _owes_commit(state, progress))
+        )
+        for peer, progress in state.progress.items()
+    )
+
+
+def handle_append_response(state: RaftState, message: AppendResponse) -> None:
+    """Go on after an answer, or step back to where the logs may meet."""
+    progress = state.progress.get(message.sender)
+    if progress is None:
+        return
+    progress.recently_active = True
+    if message.reject:
+        hint = _meeting_point(state, progress, message)
+        if progress.reject(message.index, hint):
+            state.append_wanted = True
+        return
+    _acknowledge(state, message.sender, progress, message.index)
+
+
+def handle_install_snapshot_response(state: RaftState, message: InstallSnapshotResponse) -> None:
+    """Go on behind the snapshot that the peer has installed."""
+    progress = state.progress.get(message.sender)
+    if progress is None:
+        return
+    progress.recently_active = True
+    _acknowledge(state, message.sender, progress, message.index)
+
+
+def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> None:
+    """Note that the peer follows, and notice when appends to it were lost."""
+    progress = state.progress.get(message.sender)
+    if progress is None:
+        return
+    progress.recently_active = True
+    if message.context > progress.acked_round:
+        progress.acked_round = message.context
+        reads.settle(state)
+
+    progress.probe_sent = False
+    if progress.match < state.log.last_index:
+        state.append_wanted = True
+        if _is_stuck(state, progress):
+            _send_empty(state, message.sender, progress)
+    progress.match_at_heartbeat = progress.match
+
+
+def maybe_commit(state: RaftState) -> bool:
+    """Commit what a majority holds; return whether that is news."""
+    acked = {peer: progress.match for peer, progress in state.progress.items()}
+    index = Index(committed_index(state.membership.voters, acked))
+    # Terms never fall along the log, so everything from our no-op on is of our own term.
+    if index < state.term_start or not state.log.commit_to(index):
+        return False
+    if state.reads_next:
+        state.heartbeat_wanted = True
+    if state.config.eager_commit:
+        state.append_wanted = True
+    if membership.settle(state):
+        _leave(state)
+    return True
+
+
+def maybe_hand_over(state: RaftState) -> None:
+    """Tell the target of a transfer to run, once its log is complete."""
+    target = state.transferee
+    if target is None or state.transfer_sent:
+        return
+    progress = state.progress.get(target)
+    if progress is None:
+        # It was removed meanwhile.
+        state.transferee = None
+    elif progress.match == state.log.last_index:
+        state.transfer_sent = True
+        state.lease_revoked = True
+        state.now.append(TimeoutNow(state.id, target, state.term))
+
+
+def _acknowledge(state: RaftState, peer: NodeId, progress: Progress, index: Index) -> None:
+    assert index <= state.log.last_index, (
+        f"node {peer} acknowledged {index}, beyond the leader's end {state.log.last_index}: "
+        "two replicas share one id, or a data directory was swapped"
+    )
+    news = progress.acknowledge(index)
+    if progress.state is ProgressState.PROBE:
+        if index >= progress.match:
+            progress.become_replicate()
+    elif progress.state is ProgressState.SNAPSHOT and progress.match >= progress.snapshot_index:
+        progress.become_replicate()
+    if progress.next <= state.log.last_index:
+        state.append_wanted = True
+    if news:
+        if state.transferee == peer:
+            maybe_hand_over(state)
+        maybe_commit(state)
+
+
+def _meeting_point(state: RaftState, progress: Progress, message: AppendResponse) -> Index:
+    """Return the highest index at which the peer's log can equal ours."""
+    log = state.log
+    low = max(progress.match, Index(log.first_index() - 1))
+    high = min(message.hint_index, log.last_index)
+    if high <= low:
+        return high
+    return log.highest_with_term(low, high, message.hint_term)
+
+
+def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Slices) -> bool:
+    """Send the next entries, or the snapshot that replaces them; return whether any left."""
+    log = state.log
+    low = progress.next
+    found = slices.get(low)
+    if found is None:
+        try:
+            term = log.term(Index(low - 1))
+            entries = log.entries(low, state.config.entries_per_append_bytes_max)
+        except Compacted:
+            _send_snapshot(state, peer, progress)
+            return False
+        slices[low] = found = (term, entries)
+    term, entries = found
+    state.now.append(Append(state.id, peer, state.term, Index(low - 1), term, log.commit, entries))
+    progress.sent(entries[-1].index)
+    progress.told_commit = log.commit
+    return True
+
+
+def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:
+    """Send an append without entries at the end of what was sent: commit index and question."""
+    log = state.log
+    prev = Index(progress.next - 1)
+    try:
+        term = log.term(prev)
+    except Compacted:
+        _send_snapshot(state, peer, progress)
+        return
+    state.now.append(Append(state.id, peer, state.term, prev, term, log.commit))
+    progress.told_commit = log.commit
+
+
+def _send_snapshot(state: RaftState, peer: NodeId, progress: Progress) -> None:
+    if not progress.recently_active:
+        # Nobody is there to receive it; the first heartbeat answer brings us back here.
+        return
+    try:
+        meta = state.log.storage.snapshot()
+    except Unavailable:
+        # The next heartbeat answer brings us back here.
+        progress.probe_sent = True
+        return
+    progress.become_snapshot(meta.index)
+    state.now.append(InstallSnapshot(state.id, peer, state.term, meta))
+
+
+def _is_stuck(state: RaftState, progress: Progress) -> bool:
+    """
+    Return whether only an empty append can tell what the peer has.
+
+    One at the end of what was sent is refused when something before it was lost, and accepted
+    when only the answers were.
+    """
+    match progress.state:
+        case ProgressState.REPLICATE:
+            # A whole heartbeat without an answer, though something is under way.
+            return progress.match == progress.match_at_heartbeat
+        case ProgressState.PROBE:
+            return progress.next > state.log.last_index
+        case ProgressState.SNAPSHOT:
+            return False
+        case _:
+            assert_never(progress.state)
+
+
+def _owes_commit(state: RaftState, progress: Progress) -> bool:
+    return progress.state is ProgressState.REPLICATE and progress.told_commit < state.log.commit
+
+
+def _leave(state: RaftState) -> None:
+    """Step down after the removal of this leader is committed (section 6)."""
+    state.append_wanted = True
+    flush(state)
+    for peer, progress in state.progress.items():
+        # Tell of the commit, so that nobody has to find out after an election.
+        if progress.state is ProgressState.REPLICATE and _owes_commit(state, progress):
+            _send_empty(state, peer, progress)
+    voters = sorted(state.membership.voters)
+    heir = max(voters, key=lambda voter: state.progress[voter].match)
+    state.now.append(TimeoutNow(state.id, heir, state.term))
+    state.become_follower(state.term, None)

@@ -1,0 +1,196 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
+"""
+Everything that one replica knows about its group, and how it changes roles.
+
+Plain data that election, replication, following, reads and membership work on; only Node
+creates it. Whatever leaves for other replicas is collected here in two outboxes: *now* for
+what a leader may send before its own disk is done, *after* for every promise, which must not
+leave before the state it rests on is durable.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orderlymq_raft.config import Config
+from orderlymq_raft.log import RaftLog
+from orderlymq_raft.messages import Message
+from orderlymq_raft.progress import Progress
+from orderlymq_raft.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Index,
+    Membership,
+    NodeId,
+    ReadState,
+    Role,
+    Term,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRead:
+    """Reads that are answered once a majority has answered heartbeat round *round*."""
+
+    round: int
+    index: Index
+    contexts: tuple[int, ...]
+
+
+class RaftState:
+    """
+    The volatile state of one replica.
+
+    Life: built from storage, changed by step and tick, dropped at a crash. progress, reads and
+    the other fields of a leader are empty in every other role.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        log: RaftLog,
+        hard_state: HardState,
+        configs: list[tuple[Index, Membership]],
+        random_below: Callable[[int], int],
+    ) -> None:
+        self.config = config
+        self.id = config.id
+        self.log = log
+        self.random_below = random_below
+
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.role = Role.FOLLOWER
+        self.leader: NodeId | None = None
+        self.votes: dict[NodeId, bool] = {}
+
+        # The first is certain, later ones may still be truncated; the last one is in force
+        # from the moment it is appended (thesis 4.1).
+        self.configs = configs
+        self.membership = configs[-1][1]
+
+        self.ticks = 0
+        self.election_elapsed = 0
+        self.heartbeat_elapsed = 0
+        self.election_timeout = 0
+        self.draw_election_timeout()
+
+        self.progress: dict[NodeId, Progress] = {}
+        # The no-op of this term; entries from here on are ours to commit by counting.
+        self.term_start = Index(0)
+        self.uncommitted_bytes = 0
+        self.transferee: NodeId | None = None
+        self.transfer_sent = False
+
+        self.round = 0
+        self.round_ticks: deque[tuple[int, int]] = deque()
+        self.lease_tick: int | None = None
+        self.lease_revoked = False
+        self.reads_next: list[int] = []
+        self.reads_pending: deque[PendingRead] = deque()
+        self.read_states: list[ReadState] = []
+
+        self.now: list[Message] = []
+        self.after: list[Message] = []
+        # Built only when the shell asks for a Ready, so that what arrives together leaves together.
+        self.append_wanted = False
+        self.heartbeat_wanted = False
+
+    @property
+    def is_voter(self) -> bool:
+        """Return whether this replica may stand for election."""
+        return self.id in self.membership.voters
+
+    def draw_election_timeout(self) -> None:
+        """Choose the next time-out at random, so that split votes are rare (section 5.2)."""
+        ticks = self.config.election_ticks
+        self.election_timeout = ticks + self.random_below(ticks + 1)
+
+    def become_follower(self, term: Term, leader: NodeId | None) -> None:
+        """Follow *leader* in *term*, or wait in it for one to appear."""
+        assert term >= self.term, "terms never fall"
+        if term > self.term:
+            self.term = term
+            self.vote = None
+        if self.role is not Role.FOLLOWER or leader is not None:
+            # A mere higher term does not reset the timer: a candidate that cannot win, since
+            # its log is behind, must not keep one that can from trying.
+            self.election_elapsed = 0
+        self.role = Role.FOLLOWER
+        self.leader = leader
+        self.draw_election_timeout()
+        self._leave_leadership()
+
+    def become_pre_candidate(self) -> None:
+        """Ask around without touching the term (thesis 9.6)."""
+        assert self.role is not Role.LEADER, "a leader has no reason to run"
+        self.role = Role.PRE_CANDIDATE
+        self.leader = None
+        self.votes.clear()
+        self.election_elapsed = 0
+        self.draw_election_timeout()
+
+    def become_candidate(self) -> None:
+        """Open a new term and vote for oneself; the vote counts once it is durable."""
+        assert self.role is not Role.LEADER, "a leader has no reason to run"
+        self.role = Role.CANDIDATE
+        self.term = Term(self.term + 1)
+        self.vote = self.id
+        self.leader = None
+        self.votes.clear()
+        self.election_elapsed = 0
+        self.draw_election_timeout()
+
+    def become_leader(self) -> None:
+        """Lead this term, and open it with an empty entry (section 8)."""
+        assert self.role is Role.CANDIDATE, "only an election makes a leader"
+        self.role = Role.LEADER
+        self.leader = self.id
+        self.votes.clear()
+        self.election_elapsed = 0
+        self.heartbeat_elapsed = 0
+        self.term_start = Index(self.log.last_index + 1)
+        for peer in self.membership.members:
+            self.track(peer)
+        self.append_entry(b"", EntryKind.NOOP)
+
+    def track(self, peer: NodeId) -> None:
+        """Begin to replicate to *peer*, of whom nothing is known yet."""
+        progress = Progress(
+            next=Index(self.log.last_index + 1),
+            inflight_max=self.config.inflight_appends_max,
+            # A full election time-out to answer in, before it counts as gone.
+            recently_active=True,
+        )
+        if peer == self.id:
+            # Only what is durable counts, for the leader as for everybody.
+            progress.acknowledge(self.log.stable)
+            progress.acked_round = self.round
+            progress.become_replicate()
+        self.progress[peer] = progress
+
+    def append_entry(self, data: bytes, kind: EntryKind) -> Index:
+        """Append to the leader's own log; it leaves for the peers with the next Ready."""
+        log = self.log
+        index = Index(log.last_index + 1)
+        log.append((Entry(self.term, index, data, kind),))
+        self.append_wanted = True
+        return index
+
+    def _leave_leadership(self) -> None:
+        self.votes.clear()
+        self.progress.clear()
+        self.term_start = Index(0)
+        self.uncommitted_bytes = 0
+        self.transferee = None
+        self.transfer_sent = False
+        self.round = 0
+        self.round_ticks.clear()
+        self.lease_tick = None
+        self.lease_revoked = False
+        self.reads_next.clear()
+        self.reads_pending.clear()
+        self.append_wanted = False
+        self.heartbeat_wanted = False
+        self.heartbeat_elapsed = 0

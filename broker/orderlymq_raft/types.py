@@ -1,0 +1,212 @@
+"""
+The words that every part of the consensus core speaks.
+
+Identifiers, log entries, the durable state of a replica, who belongs to the group, and the
+two ways in which a request to the core is refused. Nothing here has behaviour beyond encoding
+a membership. Messages between replicas: messages.py; the rules: node.py and what it calls.
+"""
+
+import struct
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import NewType
+
+NodeId = NewType("NodeId", int)
+"""Names one replica of a group, positive, never reused for another data directory."""
+
+Term = NewType("Term", int)
+"""Numbers the reign of a leader; 0 before the first election."""
+
+Index = NewType("Index", int)
+"""Numbers log entries from 1; 0 is the empty log."""
+
+NO_TERM = Term(0)
+"""The term before the first election."""
+
+NO_INDEX = Index(0)
+"""The position before the first entry."""
+
+VOTERS_MAX = 7
+"""Beyond seven voters each commit waits for more machines than any failure budget asks for."""
+
+LEARNERS_MAX = 7
+"""Learners cost the leader as much network as voters; a whole group may be replaced at once."""
+
+_MEMBERSHIP_VERSION = 1
+_MEMBERSHIP_HEADER = struct.Struct(">BBB")
+
+
+class Role(Enum):
+    """What a replica currently is."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class EntryKind(IntEnum):
+    """What the data of an entry means; the number is stored, so it never changes."""
+
+    NORMAL = 0
+    """Data of the state machine."""
+    NOOP = 1
+    """Empty; each leader opens its term with one (raft paper section 8)."""
+    CONFIG = 2
+    """Data is the whole Membership that holds from this entry on, encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One position of the replicated log; index and term together name it for ever."""
+
+    term: Term
+    index: Index
+    data: bytes
+    kind: EntryKind = EntryKind.NORMAL
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What a replica must remember to keep its promises; only *commit* may be stale on disk."""
+
+    term: Term = NO_TERM
+    vote: NodeId | None = None
+    commit: Index = NO_INDEX
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """
+    Who belongs to the group: voters count for majorities, learners only receive the log.
+
+    Raises ValueError when a node is both, or when there are more than VOTERS_MAX voters.
+    """
+
+    voters: frozenset[NodeId] = frozenset()
+    learners: frozenset[NodeId] = frozenset()
+
+    def __post_init__(self) -> None:
+        if self.voters & self.learners:
+            both = sorted(self.voters & self.learners)
+            raise ValueError(f"nodes {both} are voters and learners at once; name each node once")
+        if len(self.voters) > VOTERS_MAX:
+            raise ValueError(
+                f"{len(self.voters)} voters are too many; a group has at most {VOTERS_MAX}"
+            )
+        if len(self.learners) > LEARNERS_MAX:
+            raise ValueError(
+                f"{len(self.learners)} learners are too many; a group has at most {LEARNERS_MAX}"
+            )
+
+    @property
+    def members(self) -> frozenset[NodeId]:
+        """Return all nodes that receive the log."""
+        return self.voters | self.learners
+
+    def encode(self) -> bytes:
+        """Return version, two counts, then voters and learners as sorted unsigned 64-bit ids."""
+        ids = sorted(self.voters) + sorted(self.learners)
+        header = _MEMBERSHIP_HEADER.pack(_MEMBERSHIP_VERSION, len(self.voters), len(self.learners))
+        return header + struct.pack(f">{len(ids)}Q", *ids)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Membership":
+        """Read what encode() wrote; raises ValueError for anything else."""
+        if len(data) < _MEMBERSHIP_HEADER.size:
+            raise ValueError("membership is cut short; the log entry is damaged")
+        version, voter_count, learner_count = _MEMBERSHIP_HEADER.unpack_from(data)
+        if version != _MEMBERSHIP_VERSION:
+            raise ValueError(
+                f"membership version {version} is unknown; run the release that wrote it"
+            )
+        count = voter_count + learner_count
+        if len(data) != _MEMBERSHIP_HEADER.size + 8 * count:
+            raise ValueError("membership has the wrong length; the log entry is damaged")
+        ids = struct.unpack_from(f">{count}Q", data, _MEMBERSHIP_HEADER.size)
+        return cls(
+            voters=frozenset(NodeId(node) for node in ids[:voter_count]),
+            learners=frozenset(NodeId(node) for node in ids[voter_count:]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotMeta:
+    """Names a state: everything up to *index* is applied, and *membership* held there."""
+
+    index: Index
+    term: Term
+    membership: Membership
+
+
+@dataclass(frozen=True, slots=True)
+class AddVoter:
+    """Make *node* a voter, whether it is new or a learner."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class AddLearner:
+    """Send the log to the new *node* without counting it."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """Take *node* out of the group, voter or learner."""
+
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteLearner:
+    """Make the learner *node* a voter; refused until it has caught up."""
+
+    node: NodeId
+
+
+MembershipChange = AddVoter | AddLearner | RemoveNode | PromoteLearner
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """
+    Answers read_index(context).
+
+    A read is linearizable once the state machine has applied *index*.
+    """
+
+    context: int
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """
+    Tells the shell that the role, the known leader or the term is another than before.
+
+    Reads asked of a leader that is one no longer are never answered: fail them on this.
+    """
+
+    role: Role
+    leader: NodeId | None
+    term: Term
+
+
+class NotLeader(Exception):  # noqa: N818 - named by the fact that the caller acts upon
+    """The request needs the leader: ask *leader*, or retry later when that is None."""
+
+    def __init__(self, leader: NodeId | None) -> None:
+        where = "retry when one is elected" if leader is None else f"ask node {leader}"
+        super().__init__(f"this node does not lead the group; {where}")
+        self.leader = leader
+
+
+class ProposalRefused(Exception):  # noqa: N818 - named by the fact that the caller acts upon
+    """Nothing was appended and never will be; *reason* says when to retry."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
