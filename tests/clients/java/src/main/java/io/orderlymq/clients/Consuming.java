@@ -1,0 +1,144 @@
+package io.orderlymq.clients;
+
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * A push consumer that reports each message before and after its listener.
+ *
+ * <p>mode: orderly (default) or concurrently. fail=TEXT makes messages whose body contains TEXT
+ * fail {@code times} times (-1: always). It ends after {@code expected} successes, after {@code
+ * seconds}, or when its standard input is closed.
+ */
+final class Consuming {
+    private final Options options;
+    private final CountDownLatch remaining;
+    private final Map<String, Integer> failures = new ConcurrentHashMap<>();
+
+    private Consuming(Options options) {
+        this.options = options;
+        this.remaining = new CountDownLatch(options.number("expected", Integer.MAX_VALUE));
+    }
+
+    static void run(Options options) throws Exception {
+        new Consuming(options).consume();
+    }
+
+    private void consume() throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        consumer.setNamesrvAddr(options.text("ns"));
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.setConsumeMessageBatchMaxSize(options.number("batch", 1));
+        consumer.setMaxReconsumeTimes(options.number("max-reconsume", -1));
+        consumer.setSuspendCurrentQueueTimeMillis(options.number("suspend", 1000));
+        Models.set(consumer, options.text("model", "CLUSTERING"));
+        if (options.flag("own-instance")) {
+            consumer.setInstanceName("consuming-" + ProcessHandle.current().pid());
+        }
+        consumer.subscribe(options.text("topic"), options.text("tags", "*"));
+        if (options.text("mode", "orderly").equals("orderly")) {
+            consumer.registerMessageListener(
+                    (MessageListenerOrderly)
+                            (messages, context) ->
+                                    handle(messages, context.getMessageQueue())
+                                            ? ConsumeOrderlyStatus.SUCCESS
+                                            : ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT);
+        } else {
+            consumer.registerMessageListener(
+                    (MessageListenerConcurrently)
+                            (messages, context) ->
+                                    handle(messages, context.getMessageQueue())
+                                            ? ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+                                            : ConsumeConcurrentlyStatus.RECONSUME_LATER);
+        }
+        consumer.start();
+        Report.event("started", "client", consumer.buildMQClientId(), "pid", ProcessHandle.current().pid());
+
+        Thread watcher = new Thread(this::waitForEndOfInput);
+        watcher.setDaemon(true);
+        watcher.start();
+        remaining.await(options.number("seconds", 30), TimeUnit.SECONDS);
+        Thread.sleep(options.number("linger", 0));
+        consumer.shutdown();
+        Report.event("finished");
+    }
+
+    private void waitForEndOfInput() {
+        try {
+            while (System.in.read() >= 0) {
+                continue;
+            }
+        } catch (java.io.IOException ignored) {
+            // A broken pipe is an end of input too.
+        }
+        while (remaining.getCount() > 0) {
+            remaining.countDown();
+        }
+    }
+
+    private boolean handle(List<MessageExt> messages, MessageQueue queue) {
+        boolean good = true;
+        for (MessageExt message : messages) {
+            String body = new String(message.getBody(), StandardCharsets.UTF_8);
+            int bar = body.indexOf('|');
+            String text = bar < 0 ? body : body.substring(0, bar);
+            report("deliver", message, queue, text);
+            pause();
+            if (shouldFail(text)) {
+                report("fail", message, queue, text);
+                good = false;
+            } else {
+                report("done", message, queue, text);
+            }
+        }
+        if (good) {
+            messages.forEach(message -> remaining.countDown());
+        }
+        return good;
+    }
+
+    private void pause() {
+        try {
+            Thread.sleep(options.number("work", 0));
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    private boolean shouldFail(String text) {
+        String fail = options.text("fail", "");
+        if (fail.isEmpty() || !text.contains(fail)) {
+            return false;
+        }
+        int times = options.number("times", -1);
+        return failures.merge(text, 1, Integer::sum) <= times || times < 0;
+    }
+
+    private void report(String kind, MessageExt message, MessageQueue queue, String text) {
+        Report.event(
+                kind,
+                "body", text,
+                "size", message.getBody().length,
+                "keys", message.getKeys(),
+                "tags", message.getTags(),
+                "topic", message.getTopic(),
+                "queue", queue.getBrokerName() + ":" + queue.getQueueId(),
+                "offset", message.getQueueOffset(),
+                "reconsume", message.getReconsumeTimes(),
+                "msgId", message.getMsgId(),
+                "born", message.getBornTimestamp(),
+                "thread", Thread.currentThread().getName());
+    }
+}
