@@ -1,0 +1,150 @@
+"""
+The headers of a pull (codes 11, 361) and of an offset commit (15).
+
+Hot path: a consumer that keeps up sends one of each per message, so they have straight-line readers;
+whatever those cannot read goes to the slow reader, which says what is wrong. Part of `headers`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.headerfields import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    REQUEST_HEADERS,
+    RESPONSE_HEADERS,
+    Header,
+    Int,
+    Long,
+    register,
+)
+
+
+# Not frozen, and with a reader of its own: a consumer that keeps up pulls once per message.
+@dataclass(slots=True)
+class PullMessageHeader(Header):
+    """A pull (11) or lite pull (361); `sys_flag` holds the PULL_ bits of `sysflag`."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    queue_offset: Long
+    max_msg_nums: Int
+    sys_flag: Int
+    commit_offset: Long
+    suspend_timeout_millis: Long
+    sub_version: Long
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: Int | None = None
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> "PullMessageHeader":
+        """Read the header.
+
+        Raises:
+            HeaderError: A required field is missing, or a number is none or too large for its type.
+        """
+        get = ext.get
+        try:
+            queue_id, queue_offset = int(ext["queueId"]), int(ext["queueOffset"])
+            max_msg_nums, sys_flag = int(ext["maxMsgNums"]), int(ext["sysFlag"])
+            commit_offset = int(ext["commitOffset"])
+            suspend_timeout_millis = int(ext["suspendTimeoutMillis"])
+            sub_version = int(ext["subVersion"])
+            if (
+                INT32_MIN <= queue_id <= INT32_MAX
+                and INT64_MIN <= queue_offset <= INT64_MAX
+                and INT32_MIN <= max_msg_nums <= INT32_MAX
+                and INT32_MIN <= sys_flag <= INT32_MAX
+                and INT64_MIN <= commit_offset <= INT64_MAX
+                and INT64_MIN <= suspend_timeout_millis <= INT64_MAX
+                and INT64_MIN <= sub_version <= INT64_MAX
+                and "maxMsgBytes" not in ext
+            ):
+                return cls(
+                    ext["consumerGroup"],
+                    ext["topic"],
+                    queue_id,
+                    queue_offset,
+                    max_msg_nums,
+                    sys_flag,
+                    commit_offset,
+                    suspend_timeout_millis,
+                    sub_version,
+                    get("subscription"),
+                    get("expressionType"),
+                )
+        except (KeyError, ValueError):
+            # The slow reader below raises with the name of the field.
+            pass
+        return super(PullMessageHeader, cls).from_ext(ext)
+
+
+register(
+    PullMessageHeader,
+    "request",
+    (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+    REQUEST_HEADERS,
+)
+
+
+@dataclass(slots=True)
+class PullMessageResponseHeader(Header):
+    """Where to pull next, from which replica, and the range of the queue."""
+
+    suggest_which_broker_id: Long
+    next_begin_offset: Long
+    min_offset: Long
+    max_offset: Long
+
+    def to_ext(self) -> dict[str, str]:
+        """Return the fields as text."""
+        return {
+            "suggestWhichBrokerId": str(self.suggest_which_broker_id),
+            "nextBeginOffset": str(self.next_begin_offset),
+            "minOffset": str(self.min_offset),
+            "maxOffset": str(self.max_offset),
+        }
+
+
+register(
+    PullMessageResponseHeader,
+    "response",
+    (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+    RESPONSE_HEADERS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateConsumerOffsetHeader(Header):
+    """Commit the offset of a group in a queue."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    commit_offset: Long
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> "UpdateConsumerOffsetHeader":
+        """Read the header.
+
+        Raises:
+            HeaderError: A field is missing, or a number is none or too large for its type.
+        """
+        try:
+            queue_id, commit_offset = int(ext["queueId"]), int(ext["commitOffset"])
+            if INT32_MIN <= queue_id <= INT32_MAX and INT64_MIN <= commit_offset <= INT64_MAX:
+                return cls(ext["consumerGroup"], ext["topic"], queue_id, commit_offset)
+        except (KeyError, ValueError):
+            # The slow reader below raises with the name of the field.
+            pass
+        return super(UpdateConsumerOffsetHeader, cls).from_ext(ext)
+
+
+register(
+    UpdateConsumerOffsetHeader, "request", (RequestCode.UPDATE_CONSUMER_OFFSET,), REQUEST_HEADERS
+)

@@ -1,0 +1,161 @@
+"""
+The header of a send, in its long form (codes 10, 324) and its one-letter form (310, 320, 325).
+
+Hot path: one is read per message, so the one-letter form is read by a straight-line function; whatever
+that cannot read goes to the slow reader, which says what is wrong. Part of `headers`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.headerfields import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    REQUEST_HEADERS,
+    RESPONSE_HEADERS,
+    Header,
+    Int,
+    Long,
+    boolean,
+    read_fields,
+    register,
+    write_fields,
+)
+
+# The order is that of the fields below.
+_NAMES_V1: Final = (
+    *("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag"),
+    *("bornTimestamp", "flag", "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes"),
+    *("batch", "bname"),
+)
+_NAMES_V2: Final = tuple("abcdefghijklmn")
+_LONG_FORM_CODES: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE})
+SEND_CODES: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+)
+
+
+# Not frozen: it is built for every message, and that would double its cost.
+@dataclass(slots=True)
+class SendMessageHeader(Header):
+    """What a producer says beside the body; `max_reconsume_times` is None when it says nothing."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str = ""
+    reconsume_times: Int = 0
+    unit_mode: bool = False
+    max_reconsume_times: Int | None = None
+    batch: bool = False
+    broker_name: str | None = None
+
+    @classmethod
+    def from_request(cls, code: int, ext: Mapping[str, str]) -> "SendMessageHeader":
+        """Read the header in the form that belongs to *code*.
+
+        Raises:
+            HeaderError: As `from_ext`.
+        """
+        return cls.from_ext(ext) if code in _LONG_FORM_CODES else cls.from_ext_v2(ext)
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> "SendMessageHeader":
+        """Read the long form.
+
+        Raises:
+            HeaderError: A required field is missing, or a number is none or too large for its type.
+        """
+        return cls(*read_fields(cls, ext, _NAMES_V1))
+
+    @classmethod
+    def from_ext_v2(cls, ext: Mapping[str, str]) -> "SendMessageHeader":
+        """Read the one-letter form.
+
+        Raises:
+            HeaderError: As `from_ext`, naming the letter.
+        """
+        get = ext.get
+        try:
+            queue_nums, queue_id = int(ext["d"]), int(ext["e"])
+            sys_flag, born, flag = int(ext["f"]), int(ext["g"]), int(ext["h"])
+            reconsume_times = int(get("j", "0"))
+            maximum = get("l")
+            max_reconsume_times = None if maximum is None else int(maximum)
+            if (
+                INT32_MIN <= queue_nums <= INT32_MAX
+                and INT32_MIN <= queue_id <= INT32_MAX
+                and INT32_MIN <= sys_flag <= INT32_MAX
+                and INT64_MIN <= born <= INT64_MAX
+                and INT32_MIN <= flag <= INT32_MAX
+                and INT32_MIN <= reconsume_times <= INT32_MAX
+                and INT32_MIN <= (max_reconsume_times or 0) <= INT32_MAX
+            ):
+                return cls(
+                    ext["a"],
+                    ext["b"],
+                    ext["c"],
+                    queue_nums,
+                    queue_id,
+                    sys_flag,
+                    born,
+                    flag,
+                    get("i", ""),
+                    reconsume_times,
+                    boolean(get("k", "")),
+                    max_reconsume_times,
+                    boolean(get("m", "")),
+                    get("n"),
+                )
+        except (KeyError, ValueError):
+            # The slow reader below raises with the name of the field.
+            pass
+        return cls(*read_fields(cls, ext, _NAMES_V2))
+
+    def to_ext(self) -> dict[str, str]:
+        """Return the long form."""
+        return write_fields(self, _NAMES_V1)
+
+    def to_ext_v2(self) -> dict[str, str]:
+        """Return the one-letter form."""
+        return write_fields(self, _NAMES_V2)
+
+
+register(SendMessageHeader, "request", SEND_CODES, REQUEST_HEADERS)
+
+
+@dataclass(slots=True)
+class SendMessageResponseHeader(Header):
+    """Where the message is; for a batch `msg_id` are all ids joined by commas, and the first offset."""
+
+    msg_id: str
+    queue_id: Int
+    queue_offset: Long
+    transaction_id: str | None = None
+
+    def to_ext(self) -> dict[str, str]:
+        """Return the fields as text."""
+        ext = {
+            "msgId": self.msg_id,
+            "queueId": str(self.queue_id),
+            "queueOffset": str(self.queue_offset),
+        }
+        if self.transaction_id is not None:
+            ext["transactionId"] = self.transaction_id
+        return ext
+
+
+register(SendMessageResponseHeader, "response", SEND_CODES, RESPONSE_HEADERS)
