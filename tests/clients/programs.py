@@ -1,0 +1,213 @@
+"""
+Client programs in other languages: built once, started as processes, heard line by line.
+
+Each prints one JSON object per line; ``Program`` collects them while it runs, so that a test can
+wait for a certain event instead of sleeping.
+"""
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+HERE = Path(__file__).parent
+
+#: The oldest of the two client lines that CI covers, and the newest remoting client there is.
+JAVA_VERSIONS = ("4.9.8", "5.4.0")
+
+Event = dict[str, Any]
+
+
+class Program:
+    """A running client program.
+
+    Used as a context manager it is killed at the end, should it still run.
+    """
+
+    def __init__(self, command: list[str], *, cwd: Path | None = None) -> None:
+        self.events: list[Event] = []
+        self.noise: list[str] = []
+        self._news = threading.Condition()
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._news:
+                # Libraries print their own words to standard output; only objects are ours.
+                if line.startswith("{"):
+                    self.events.append(json.loads(line))
+                else:
+                    self.noise.append(line)
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+    def of(self, kind: str) -> list[Event]:
+        """Return the events of one kind seen so far."""
+        return [event for event in list(self.events) if event["event"] == kind]
+
+    def until(self, condition: Callable[[Self], bool], *, timeout_s: float = 30) -> None:
+        """Wait until *condition* holds; fail with the last events when it never does."""
+        end = time.monotonic() + timeout_s
+        with self._news:
+            while not condition(self):
+                left = end - time.monotonic()
+                ended = self._process.poll() is not None and not self._reader.is_alive()
+                if left <= 0 or ended:
+                    raise AssertionError(
+                        f"waited in vain ({'ended' if ended else 'time-out'}); last events: "
+                        f"{self.events[-5:]}; other output: {''.join(self.noise[-20:])}"
+                    )
+                self._news.wait(min(left, 0.2))
+
+    def heard(self, kind: str, count: int = 1, *, timeout_s: float = 30) -> list[Event]:
+        """Wait for *count* events of one kind and return all of them."""
+        self.until(lambda program: len(program.of(kind)) >= count, timeout_s=timeout_s)
+        return self.of(kind)
+
+    def finish(self, *, timeout_s: float = 60) -> list[Event]:
+        """Wait for the program's own end and return all events; its exit code must be 0."""
+        code = self._process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        assert code == 0, f"exit code {code}: {self.events[-5:]} {''.join(self.noise[-20:])}"
+        return self.events
+
+    def stop(self) -> list[Event]:
+        """Close its standard input, which asks a consumer to end, and wait for the end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self.finish()
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+
+
+def options(**values: object) -> list[str]:
+    """Write options as the words that every program takes; ``max_reconsume`` is max-reconsume."""
+    texts = {True: "true", False: "false"}
+    return [
+        f"{name.replace('_', '-')}={texts[value] if isinstance(value, bool) else value}"
+        for name, value in values.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Java:
+    """The programs around one version of Apache's Java client."""
+
+    version: str
+
+    @property
+    def _target(self) -> Path:
+        return HERE / "java" / "target" / self.version
+
+    def build(self) -> None:
+        """Compile with Maven unless that was done for the present sources."""
+        sources = [HERE / "java" / "pom.xml", *(HERE / "java" / "src").rglob("*.java")]
+        stamp = self._target / "built"
+        if stamp.exists() and stamp.stat().st_mtime >= max(s.stat().st_mtime for s in sources):
+            return
+        _run(
+            ["mvn", "-q", "-B", "package", f"-Drocketmq.version={self.version}"],
+            cwd=HERE / "java",
+        )
+        stamp.touch()
+
+    def start(self, program: str, **values: object) -> Program:
+        """Start one of the programs of Main.java."""
+        return Program([*self._java(), "io.orderlymq.clients.Main", program, *options(**values)])
+
+    def admin(self, name_server: str, *words: str) -> str:
+        """Run an mqadmin command and return what it prints."""
+        main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        result = subprocess.run(
+            [*self._java(), main, *words, "-n", name_server],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return result.stdout + result.stderr
+
+    def _java(self) -> list[str]:
+        home = self._target / "home"
+        (home / "conf").mkdir(parents=True, exist_ok=True)
+        for name in ("logback_tools.xml", "rmq.tools.logback.xml"):
+            (home / "conf" / name).write_text("<configuration/>\n")
+        return [
+            "java",
+            "-Xmx256m",
+            "-XX:TieredStopAtLevel=1",  # programs of a few seconds: start fast, not run fast
+            "-Drocketmq.client.logLevel=ERROR",
+            f"-Drocketmq.client.logRoot={home}",
+            f"-Drocketmq.home.dir={home}",
+            f"-Duser.home={home}",
+            "-cp",
+            f"{self._target}/lib/*:{self._target}/classes",
+        ]
+
+
+def build_go() -> Path:
+    """Compile the Go programs and return the executable."""
+    target = HERE / "go" / "target" / "clients"
+    _run(["go", "build", "-o", str(target), "."], cwd=HERE / "go")
+    return target
+
+
+def build_node() -> Path:
+    """Install ali-ons and return the folder to start in."""
+    if not (HERE / "node" / "node_modules" / "ali-ons").exists():
+        _run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE / "node")
+    return HERE / "node"
+
+
+def missing(*tools: str) -> str | None:
+    """Say which of *tools* this machine lacks, or None."""
+    lacking = [tool for tool in tools if shutil.which(tool) is None]
+    return f"{' and '.join(lacking)} not installed here; runs in CI" if lacking else None
+
+
+def _run(command: list[str], *, cwd: Path) -> None:
+    # A package registry may drop a connection; what was fetched before is kept.
+    for attempt in range(3):
+        result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+        if result.returncode == 0:
+            return
+        if attempt < 2:
+            time.sleep(2)
+    raise AssertionError(
+        f"{' '.join(command)} failed:\n{result.stdout[-3000:]}{result.stderr[-3000:]}"
+    )
