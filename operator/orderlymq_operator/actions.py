@@ -1,0 +1,290 @@
+"""
+What a plan may ask of a backend (one closed union), and what a backend reports about the world.
+
+Rule: an action names what is to be done, never how; the same actions serve processes on one machine and pods.
+Every action may be repeated: a backend that crashed half way is asked again. `plan` makes them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from orderlymq_operator.models import Desired
+
+Member: TypeAlias = Literal["outside", "learner", "voter"]
+Truth: TypeAlias = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicConfig:
+    """A topic in one group: number of read and write queues, permission bits, order flag."""
+
+    queues: int
+    permission: int
+    order: bool
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupConfig:
+    """A consumer group in one raft group, in the terms of RocketMQ's SubscriptionGroupConfig."""
+
+    orderly: bool
+    enabled: bool
+    retry_times: int
+    retry_queues: int
+    consume_timeout_minutes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionReport:
+    """A condition without its time stamp."""
+
+    status: Truth
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subject:
+    """Which object a condition is about."""
+
+    kind: str
+    name: str
+    type: str = "Ready"
+
+
+@dataclass(frozen=True, slots=True)
+class StartNameServer:
+    """Start name server *index*."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplica:
+    """Start a replica; one that joins later starts without a vote."""
+
+    group: str
+    node: int
+    join: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestartReplica:
+    """Stop a replica in good order and start it with the settings of today."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica:
+    """Stop a replica that is no member any more; its data is set aside, not deleted."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddLearner:
+    """Let a running replica receive the log, without a vote."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteReplica:
+    """Give a learner that has caught up its vote."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveReplica:
+    """Take a replica out of the membership; the process goes on until it is stopped."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLeadership:
+    """Hand the lead of a group to *target* in good order."""
+
+    group: str
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutOrderConfig:
+    """Publish the queue list of an ordered topic (`broker:queues;...`) on every name server."""
+
+    topic: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOrderConfig:
+    """Withdraw the queue list of a deleted topic from every name server."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Create a topic in one raft group."""
+
+    topic: str
+    group: str
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTopic:
+    """Change a topic in one raft group."""
+
+    topic: str
+    group: str
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """Delete a topic with its messages from one raft group."""
+
+    topic: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGroup:
+    """Create or change a consumer group in one raft group.
+
+    Attributes:
+        seed: topics on which a group that is created now begins at *start_from*.
+    """
+
+    consumer_group: str
+    group: str
+    config: GroupConfig
+    start_from: Literal["Client", "Latest", "Earliest"] = "Client"
+    seed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """Delete a consumer group with its offsets from one raft group."""
+
+    consumer_group: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCondition:
+    """Write down what is known about an object."""
+
+    subject: Subject
+    condition: ConditionReport
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """A change that is not allowed; a plan with one of these holds nothing else.
+
+    Attributes:
+        field: path of the field in the manifest.
+        reason: why not.
+        advice: what to do instead.
+    """
+
+    kind: str
+    name: str
+    field: str
+    reason: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}, {self.field}: {self.reason}; {self.advice}"
+
+
+Action: TypeAlias = (
+    StartNameServer
+    | StartReplica
+    | RestartReplica
+    | StopReplica
+    | AddLearner
+    | PromoteReplica
+    | RemoveReplica
+    | TransferLeadership
+    | PutOrderConfig
+    | DeleteOrderConfig
+    | CreateTopic
+    | UpdateTopic
+    | DeleteTopic
+    | SetGroup
+    | DeleteGroup
+    | ReportCondition
+    | Refuse
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedReplica:
+    """One replica as it is found.
+
+    Attributes:
+        running: somebody keeps it alive (it may be restarting at this moment).
+        healthy: it answers, and follows or leads.
+        join: it was started as a later member.
+        caught_up: the leader says that it has nearly the whole log.
+        revision: settings revision it runs with; None when it does not run.
+    """
+
+    member: Member = "outside"
+    running: bool = False
+    healthy: bool = False
+    join: bool = False
+    caught_up: bool = False
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedGroup:
+    """One raft group as it is found; a group that was never started is not observed at all.
+
+    Attributes:
+        replicas: every replica that was ever started and not set aside, by node id.
+        topics: topics by name; None while nobody answers for the group.
+        consumer_groups: likewise.
+    """
+
+    leader: int | None = None
+    replicas: Mapping[int, ObservedReplica] = field(default_factory=dict)
+    topics: Mapping[str, TopicConfig] | None = None
+    consumer_groups: Mapping[str, GroupConfig] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNameServer:
+    """One name server: its ORDER_TOPIC_CONFIG, or None while it does not answer."""
+
+    order_config: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The world as a backend sees it.
+
+    Attributes:
+        accepted: what was wanted before, with which immutable fields are compared.
+        name_servers: those that are kept running, by index.
+        groups: raft groups by broker name.
+        conditions: what was reported last.
+    """
+
+    accepted: Desired | None = None
+    name_servers: Mapping[int, ObservedNameServer] = field(default_factory=dict)
+    groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
+    conditions: Mapping[Subject, ConditionReport] = field(default_factory=dict)

@@ -1,0 +1,115 @@
+"""
+What every manifest has: version, metadata, a reference to its cluster, conditions.
+
+Rule: unknown fields are errors and types are exact, because a manifest with a typo must not be
+half obeyed. The kinds themselves stand in `cluster`, `topic` and `consumergroup`.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic.alias_generators import to_camel
+
+GROUP: Final = "orderlymq.io"
+VERSION: Final = "v1alpha1"
+# A literal, because the models have it as their type.
+API_VERSION: Final = "orderlymq.io/v1alpha1"
+
+# A name must be good as a DNS label, because services and pods are called after it.
+Name = Annotated[
+    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)
+]
+# RocketMQ's own rule for topics and groups (`Validators`, 127 characters).
+WireName = Annotated[
+    str, StringConstraints(pattern=r"^[%a-zA-Z0-9_-]+$", min_length=1, max_length=127)
+]
+_Text = Annotated[str, StringConstraints(max_length=63)]
+_LongText = Annotated[str, StringConstraints(max_length=4096)]
+
+
+def rule(expression: str, message: str, *, field: str | None = None) -> dict[str, str]:
+    """Return one CEL rule for the schema of a kind; *expression* sees `self` and `oldSelf`."""
+    found = {"rule": expression, "message": message}
+    if field is not None:
+        found["fieldPath"] = field
+    return found
+
+
+def rules(*all_of: dict[str, str]) -> dict[str, Any]:
+    """Return schema extras that carry CEL rules."""
+    return {"x-kubernetes-validations": list(all_of)}
+
+
+IMMUTABLE: Final = rules(rule("self == oldSelf", "this field cannot be changed once it is set"))
+
+
+class Model(BaseModel):
+    """Part of a manifest: camelCase on disk, exact types, nothing unknown, never changed."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+        extra="forbid",
+        frozen=True,
+        strict=True,
+    )
+
+
+class ObjectMeta(Model):
+    """The part of Kubernetes' metadata that manifests carry; what a server adds is accepted."""
+
+    name: Name
+    namespace: Name | None = None
+    labels: Annotated[dict[str, _Text], Field(max_length=64)] = {}
+    annotations: Annotated[dict[str, _LongText], Field(max_length=64)] = {}
+    finalizers: Annotated[list[str], Field(max_length=16)] = []
+    uid: str | None = None
+    generation: int | None = None
+    resource_version: str | None = None
+    creation_timestamp: str | None = None
+
+
+class ClusterRef(Model):
+    """Which Cluster a Topic or ConsumerGroup belongs to."""
+
+    name: Name = Field(description="Name of the Cluster.")
+    namespace: Name | None = Field(
+        default=None, description="Namespace of the Cluster; that of this object when absent."
+    )
+
+
+class Condition(Model):
+    """One observation about an object, in the form of metav1.Condition."""
+
+    type: Annotated[str, StringConstraints(min_length=1, max_length=64)]
+    status: Literal["True", "False", "Unknown"]
+    observed_generation: Annotated[int, Field(ge=0)] | None = None
+    last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    reason: Annotated[
+        str, StringConstraints(pattern=r"^[A-Za-z]([A-Za-z0-9_]*)$", min_length=1, max_length=64)
+    ]
+    message: Annotated[str, StringConstraints(max_length=1024)] = ""
+
+
+Conditions = Annotated[
+    list[Condition],
+    Field(
+        max_length=16,
+        description="Observations; wait for the one of type Ready.",
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+    ),
+]
+
+
+class Status(Model):
+    """What every kind reports."""
+
+    observed_generation: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Generation of the spec that this status speaks about."
+    )
+    conditions: Conditions = []

@@ -1,0 +1,64 @@
+"""
+All kinds of manifests in one place, and `Desired`: one cluster with everything that belongs to it.
+
+The kinds stand in `cluster`, `topic` and `consumergroup`; reading files in `manifests`; what follows from a
+`Desired` in `plan`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from orderlymq_operator.cluster import Cluster
+from orderlymq_operator.consumergroup import ConsumerGroup
+from orderlymq_operator.meta import Condition, ObjectMeta
+from orderlymq_operator.topic import Topic
+
+__all__ = [
+    "KINDS",
+    "Cluster",
+    "Condition",
+    "ConsumerGroup",
+    "Desired",
+    "ObjectMeta",
+    "Resource",
+    "Topic",
+    "resources_of",
+]
+
+Resource: TypeAlias = Cluster | Topic | ConsumerGroup
+KINDS: Final[dict[str, type[Cluster] | type[Topic] | type[ConsumerGroup]]] = {
+    "Cluster": Cluster,
+    "Topic": Topic,
+    "ConsumerGroup": ConsumerGroup,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What somebody wants: one cluster, its topics and groups, and what must disappear.
+
+    Attributes:
+        deleted_topics: topics (wire names) to delete because their manifest went with policy Delete.
+        deleted_groups: consumer groups likewise.
+    """
+
+    cluster: Cluster
+    topics: tuple[Topic, ...] = ()
+    groups: tuple[ConsumerGroup, ...] = ()
+    deleted_topics: frozenset[str] = frozenset()
+    deleted_groups: frozenset[str] = frozenset()
+
+    def resources(self) -> Iterable[Resource]:
+        """Yield every resource: the cluster, then topics, then groups."""
+        yield self.cluster
+        yield from self.topics
+        yield from self.groups
+
+
+def resources_of(desired: Desired) -> list[dict[str, object]]:
+    """Return the manifests of *desired* as plain data that `manifests.parse` reads back."""
+    return [
+        resource.model_dump(mode="json", exclude_none=True, exclude={"status"})
+        for resource in desired.resources()
+    ]

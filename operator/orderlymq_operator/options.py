@@ -1,0 +1,67 @@
+"""
+Broker settings that follow from a Cluster, as plain data, and the revision that tells whether they changed.
+
+The keys are those of the broker's settings file; addresses and identities are added by the backend. Two
+clusters with equal options need no restart between them, whatever else differs in their manifests.
+"""
+
+import hashlib
+import json
+from typing import Any, Final
+
+from orderlymq_operator.cluster import Cluster
+
+# The store needs room for compaction and for two raft logs during a snapshot.
+_MESSAGES_SHARE_PERCENT: Final = 80
+# Sends are accepted again when use has fallen this far below the limit; without a gap they would flap.
+_DISK_RESUME_GAP: Final = 0.02
+# Raft notices silence in whole ticks; two per heartbeat keep the error below half a heartbeat.
+_TICKS_PER_HEARTBEAT: Final = 2
+REVISION_LENGTH: Final = 12
+
+
+def broker_options(cluster: Cluster) -> dict[str, Any]:
+    """Return what every replica of *cluster* has in common, in the form of its settings file."""
+    spec, config = cluster.spec, cluster.spec.config
+    heartbeat_ms = config.raft_heartbeat.milliseconds
+    retention = spec.retention
+    size = retention.size or spec.storage.size
+    share = 100 if retention.size else _MESSAGES_SHARE_PERCENT
+    return {
+        "cluster": cluster.metadata.name,
+        "auto_create_topic": config.auto_create_topic_enable,
+        "auto_create_group": config.auto_create_subscription_group,
+        "raft": {
+            "tick_ms": max(1, heartbeat_ms // _TICKS_PER_HEARTBEAT),
+            "heartbeat_ms": heartbeat_ms,
+            "election_ms": config.raft_election_timeout.milliseconds,
+        },
+        "timers": {
+            "lock_lease_ms": spec.lock.lease_seconds * 1000,
+            "client_expiry_ms": config.client_expiry.milliseconds,
+            "delay_levels": config.message_delay_level,
+        },
+        "storage": {
+            "flush": spec.flush_disk_type,
+            "retention_ms": retention.time.milliseconds,
+            "retention_size": size.size_bytes * share // 100,
+            "disk_refuse_ratio": config.disk_max_used_space_ratio / 100,
+            "disk_resume_ratio": round(
+                config.disk_max_used_space_ratio / 100 - _DISK_RESUME_GAP, 2
+            ),
+            "body_size_max": config.max_message_size.size_bytes,
+            "dedup_window_count": config.dedup_window_count,
+            "dedup_window_ms": config.dedup_window_time.milliseconds,
+            "tail_cache_size": config.tail_cache_size.size_bytes,
+            "block_cache_size": config.block_cache_size.size_bytes,
+        },
+        "log_level": config.log_level,
+        "log_format": config.log_format,
+    }
+
+
+def revision(cluster: Cluster) -> str:
+    """Return a short text that differs when replicas must be restarted to obey *cluster*."""
+    facts = {"options": broker_options(cluster), "name_servers": cluster.spec.name_servers.replicas}
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]

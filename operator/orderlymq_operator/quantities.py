@@ -1,0 +1,69 @@
+"""
+Sizes and times as people write them in manifests: `20Gi`, `72h`.
+
+Both stay text in the model, so that a manifest reads back as it was written; the number is a property.
+"""
+
+import re
+from typing import Any, Final
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+_UNITS_BYTES: Final = {
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+}
+_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+
+QUANTITY_PATTERN: Final = r"^[1-9][0-9]{0,14}(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+DURATION_PATTERN: Final = r"^([1-9][0-9]{0,8}(ms|s|m|h)){1,5}$"
+_TEXT_MAX: Final = 32  # longer than any sensible value, short enough for the CEL cost budget
+
+
+class Quantity(str):
+    """An amount of bytes with an optional decimal (k, M, G, T, P) or binary (Ki ... Pi) suffix."""
+
+    __slots__ = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """The amount in bytes."""
+        digits = self.rstrip("kMGTPi")
+        return int(digits) * _UNITS_BYTES[self[len(digits) :]]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return _text_schema(cls, QUANTITY_PATTERN)
+
+
+class Duration(str):
+    """A positive time made of numbers with ms, s, m or h behind them, as in `1h30m`."""
+
+    __slots__ = ()
+
+    @property
+    def milliseconds(self) -> int:
+        """The time in milliseconds."""
+        parts = re.findall(r"([0-9]+)(ms|s|m|h)", self)
+        return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return _text_schema(cls, DURATION_PATTERN)
+
+
+def _text_schema(cls: type[str], pattern: str) -> CoreSchema:
+    text = core_schema.str_schema(pattern=pattern, max_length=_TEXT_MAX)
+    return core_schema.no_info_after_validator_function(
+        cls, text, serialization=core_schema.plain_serializer_function_ser_schema(str)
+    )

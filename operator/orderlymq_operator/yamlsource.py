@@ -1,0 +1,112 @@
+"""
+YAML to plain data, remembering on which line every value stands.
+
+Rule: only the types of JSON come out (a date stays text), a key that stands twice is an error, and an anchor
+cannot make a small file huge. What the data must look like is checked in `manifests`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import yaml
+
+Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
+Path: TypeAlias = tuple[str | int, ...]
+
+_VALUES_MAX: Final = 200_000  # of one document; expanding anchors must not eat the memory
+
+
+class SourceError(ValueError):
+    """The text is not YAML that we read; `line` counts from 1."""
+
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One document: its data and the line of each value by path."""
+
+    data: Value
+    lines: Mapping[Path, int]
+
+    def line(self, path: Path) -> int:
+        """Return the line of *path*, or of the nearest part of it that exists."""
+        while path not in self.lines and path:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def documents(text: str) -> Iterator[Source]:
+    """Yield the documents of *text*; empty ones are left out.
+
+    Raises:
+        SourceError: the text is not YAML, or uses something JSON has no word for.
+    """
+    try:
+        for node in yaml.compose_all(text, Loader=yaml.SafeLoader):
+            lines: dict[Path, int] = {}
+            data = _convert(node, (), lines)
+            if data is not None:
+                yield Source(data, lines)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = " ".join(part for part in (error.context, error.problem) if part)
+        raise SourceError(mark.line + 1 if mark else 1, f"not valid YAML: {problem}") from error
+    except yaml.YAMLError as error:
+        raise SourceError(1, f"not valid YAML: {error}") from error
+
+
+def _convert(node: yaml.Node, path: Path, lines: dict[Path, int]) -> Value:
+    line = node.start_mark.line + 1
+    # The line of a key is the one people look for, so it stands when it is already there.
+    lines.setdefault(path, line)
+    if len(lines) > _VALUES_MAX:
+        raise SourceError(line, f"more than {_VALUES_MAX} values in one document")
+
+    match node:
+        case yaml.ScalarNode():
+            return _scalar(node, line)
+        case yaml.SequenceNode():
+            return [_convert(item, (*path, index), lines) for index, item in enumerate(node.value)]
+        case yaml.MappingNode():
+            return _mapping(node, path, lines)
+    raise SourceError(line, f"cannot read a {node.tag}")
+
+
+def _mapping(node: yaml.MappingNode, path: Path, lines: dict[Path, int]) -> dict[str, Value]:
+    found: dict[str, Value] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+            raise SourceError(line, "a key must be plain text")
+        key = key_node.value
+        if key in found:
+            raise SourceError(line, f"the key `{key}` stands here for the second time")
+        lines[(*path, key)] = line
+        found[key] = _convert(value_node, (*path, key), lines)
+    return found
+
+
+def _scalar(node: yaml.ScalarNode, line: int) -> Value:
+    text: str = node.value
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    try:
+        match kind:
+            case "null":
+                return None
+            case "bool":
+                return text.lower() in {"true", "yes", "on"}
+            case "int":
+                return int(text.replace("_", ""), 0)
+            case "float":
+                return float(text.replace("_", ""))
+            case _:
+                return text
+    except ValueError:
+        # YAML 1.1 has numbers such as 0o7, 012 or 1:30 that nobody means in a manifest.
+        raise SourceError(
+            line, f"write the number {text!r} in plain decimal, or quote it"
+        ) from None
