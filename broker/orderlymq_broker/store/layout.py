@@ -24,15 +24,18 @@ _CONSUME_QUEUE_KEY: Final = struct.Struct(">IIQ")
 _CONSUME_QUEUE_VALUE: Final = struct.Struct(">QIqQ")
 _INDEX_PREFIX: Final = struct.Struct(">IB")
 _LOG_HEAD: Final = struct.Struct(">QBII")
+_APPLIED: Final = struct.Struct(">QQ")
+_HARD_STATE: Final = struct.Struct(">QqQ")
+_COMPACTED: Final = struct.Struct(">QQQ")
 
 # META keys
 META_FORMAT: Final = b"format"
 META_IDENTITY: Final = b"identity"
 META_HARD_STATE: Final = b"hard_state"
 META_MEMBERSHIP: Final = b"membership"
-META_SNAPSHOT: Final = b"snapshot"
-META_APPLIED: Final = b"applied"
-META_MESSAGES_FLOOR: Final = b"messages_floor"
+META_COMPACTED: Final = b"compacted"  # see `Compaction`
+META_APPLIED: Final = b"applied"  # see `encode_applied`
+META_MESSAGES_FLOOR: Final = b"messages_floor"  # u64, lower physical offsets are dropped
 
 
 class Table(IntEnum):
@@ -82,6 +85,9 @@ class KeyCorrupt(ValueError):  # noqa: N818 - named for what the caller must kno
 def encode_u64(value: int) -> bytes:
     """Return the eight bytes of a raft index or a physical offset as a key."""
     return _U64.pack(value)
+
+
+U64_END: Final = encode_u64(U64_MAX)  # behind every index and offset that is in use
 
 
 def decode_u64(data: bytes) -> int:
@@ -207,6 +213,65 @@ def decode_log_value(value: bytes) -> LogValue:
     term, kind, blob_length, checksum = _LOG_HEAD.unpack_from(value)
 
     return LogValue(term, kind, blob_length, checksum, value[_LOG_HEAD.size :])
+
+
+# -- positions of the replica ------------------------------------------------------------------
+
+
+def encode_applied(index: int, term: int) -> bytes:
+    """Return the value of META_APPLIED: the last raft entry that the tables hold."""
+    return _APPLIED.pack(index, term)
+
+
+def decode_applied(value: bytes | None) -> tuple[int, int]:
+    """Return index and term of the last applied entry; zeros when nothing was ever applied."""
+    if value is None:
+        return 0, 0
+    if len(value) != _APPLIED.size:
+        raise KeyCorrupt(f"an applied position of {len(value)} bytes")
+    index, term = _APPLIED.unpack(value)
+
+    return index, term
+
+
+def encode_hard_state(term: int, vote: int | None, commit: int) -> bytes:
+    """Return the value of META_HARD_STATE."""
+    return _HARD_STATE.pack(term, -1 if vote is None else vote, commit)
+
+
+def decode_hard_state(value: bytes | None) -> tuple[int, int | None, int]:
+    """Return term, vote and commit index; those of a new replica when there is no value."""
+    if value is None:
+        return 0, None, 0
+    if len(value) != _HARD_STATE.size:
+        raise KeyCorrupt(f"a hard state of {len(value)} bytes")
+    term, vote, commit = _HARD_STATE.unpack(value)
+
+    return term, None if vote < 0 else vote, commit
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The entry before the first one in the log, and where its bodies ended."""
+
+    index: int = 0
+    term: int = 0
+    physical_end: int = 0
+
+
+def encode_compaction(compaction: Compaction) -> bytes:
+    """Return the value of META_COMPACTED."""
+    return _COMPACTED.pack(compaction.index, compaction.term, compaction.physical_end)
+
+
+def decode_compaction(value: bytes | None) -> Compaction:
+    """Return what `encode_compaction` was given; the start of everything when there is no value."""
+    if value is None:
+        return Compaction()
+    if len(value) != _COMPACTED.size:
+        raise KeyCorrupt(f"a compaction position of {len(value)} bytes")
+
+    return Compaction(*_COMPACTED.unpack(value))
 
 
 # -- tables ------------------------------------------------------------------------------------

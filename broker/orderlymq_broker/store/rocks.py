@@ -37,6 +37,10 @@ class DirectoryInUse(StoreError):  # noqa: N818 - named for what the caller must
     """Another process holds the directory; stop it first."""
 
 
+class FormatTooNew(StoreError):  # noqa: N818 - named for what the caller must know
+    """A newer release has written the directory; this one must not touch it."""
+
+
 class NoReplica(StoreError):  # noqa: N818 - named for what the caller must know
     """There is no store in the directory."""
 
@@ -286,6 +290,8 @@ def translate(error: Exception, path: Path) -> StoreError:
         return DirectoryInUse(
             f"{path}: another process has this store open; stop that process first"
         )
+    if "Column families not opened" in text:
+        return FormatTooNew(f"{path}: {text}; a newer release wrote it, run that release")
 
     return StoreFailed(f"{path}: {text}; run 'orderlymq doctor' on the directory")
 

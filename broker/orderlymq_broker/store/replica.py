@@ -1,0 +1,186 @@
+"""
+Opening the data directory of a replica, and being sure that it is ours.
+
+The rule: a directory is bound to one cluster, group and node from its first moment, and is used
+by one process at a time; whatever else is found there is refused before anything is touched.
+
+    data_dir/replica.lock   held while a process uses the directory
+    data_dir/store          the RocksDB store
+    data_dir/store.new      a complete snapshot about to take its place (see ``snapshot.py``)
+    data_dir/store.old      what it replaced, about to be deleted
+"""
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from orderlymq_broker.settings import StorageSettings
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.kv import Batch, Family, Reader, StoreError, StoreFailed
+from orderlymq_broker.store.rocks import DirectoryInUse, FormatTooNew, RocksStore
+from orderlymq_broker.store.snapshot import finish_import, import_snapshot, store_path
+from orderlymq_raft.types import HardState
+
+_LOCK_NAME: Final = "replica.lock"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Whose data a directory holds."""
+
+    cluster: str
+    group: str
+    node_id: int
+
+    def __str__(self) -> str:
+        return f"node {self.node_id} of group {self.group!r} in cluster {self.cluster!r}"
+
+
+class WrongDirectory(StoreError):  # noqa: N818 - named for what the caller must know
+    """The directory belongs to another replica."""
+
+
+class Replica:
+    """An open data directory.
+
+    Life cycle: made by `open_replica`; `replace` puts a snapshot in the place of the store;
+    `close` releases everything. `store` is another object after `replace`.
+    """
+
+    def __init__(self, data_dir: Path, identity: Identity, settings: StorageSettings) -> None:
+        self.data_dir = data_dir
+        self.identity = identity
+        self._settings = settings
+        data_dir.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(data_dir)
+        try:
+            finish_import(data_dir)
+            self.store = self._open()
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def replace(self, snapshot_dir: Path, hard_state: HardState) -> None:
+        """Put the received snapshot in the place of the store and open it.
+
+        The caller has stopped the writer thread and lets go of everything it read from the old
+        store. When the snapshot is refused the old store is open again afterwards.
+
+        Raises:
+            SnapshotRefused: the snapshot is incomplete or of another group.
+        """
+        self.store.close()
+        try:
+            import_snapshot(
+                snapshot_dir,
+                self.data_dir,
+                hard_state,
+                check=lambda reader: _check_group(reader, self.identity, snapshot_dir),
+                identity=msgspec.json.encode(self.identity),
+            )
+        finally:
+            self.store = self._open()
+
+    def close(self) -> None:
+        """Close the store and let other processes have the directory."""
+        try:
+            self.store.close()
+        finally:
+            os.close(self._lock)
+
+    def _open(self) -> RocksStore:
+        path = store_path(self.data_dir)
+        store = RocksStore(path, settings=self._settings, create=True)
+        try:
+            if read_identity(store, path) is None:
+                _claim(store, self.identity)
+            _check(store, self.identity, self.data_dir)
+        except BaseException:
+            store.close()
+            raise
+
+        return store
+
+
+def open_replica(
+    data_dir: Path, identity: Identity, settings: StorageSettings | None = None
+) -> Replica:
+    """Open *data_dir* for *identity*; an empty or missing directory becomes a new replica.
+
+    Raises:
+        DirectoryInUse: another process uses the directory.
+        WrongDirectory: it belongs to another cluster, group or node.
+        FormatTooNew: a newer release has written it.
+        StoreFull: recovery needs more space.
+        StoreFailed: the files are damaged; restore the replica from its peers.
+    """
+    return Replica(data_dir, identity, settings or StorageSettings())
+
+
+def read_identity(reader: Reader, path: Path) -> Identity | None:
+    """Return whose store this is, None when nobody has claimed it yet.
+
+    Raises:
+        FormatTooNew: a newer release has written it.
+        StoreFailed: the identity cannot be read.
+    """
+    stored = reader.get(Family.META, layout.META_FORMAT)
+    if stored is not None and layout.decode_u64(stored) > layout.FORMAT_VERSION:
+        raise FormatTooNew(
+            f"{path} has format {layout.decode_u64(stored)}, this release knows up to "
+            f"{layout.FORMAT_VERSION}; run the release that wrote it"
+        )
+    identity = reader.get(Family.META, layout.META_IDENTITY)
+    if identity is None:
+        return None
+    try:
+        return msgspec.json.decode(identity, type=Identity)
+    except msgspec.MsgspecError as error:
+        raise StoreFailed(
+            f"{path}: the identity is damaged ({error}); restore the replica from its peers"
+        ) from error
+
+
+def _claim(store: RocksStore, identity: Identity) -> None:
+    batch = Batch()
+    batch.put(Family.META, layout.META_FORMAT, layout.encode_u64(layout.FORMAT_VERSION))
+    batch.put(Family.META, layout.META_IDENTITY, msgspec.json.encode(identity))
+    store.write(batch, sync=True)
+
+
+def _check(store: RocksStore, identity: Identity, data_dir: Path) -> None:
+    found = read_identity(store, data_dir)
+    if found != identity:
+        raise WrongDirectory(
+            f"{data_dir} belongs to {found}, but {identity} was to be started on it; "
+            "give the right directory, or an empty one to begin anew from the peers"
+        )
+
+
+def _check_group(reader: Reader, identity: Identity, path: Path) -> None:
+    found = read_identity(reader, path)
+    if found is None or (found.cluster, found.group) != (identity.cluster, identity.group):
+        raise WrongDirectory(
+            f"the snapshot in {path} is of {found}, not of the group of {identity}; "
+            "check the peers in the settings"
+        )
+
+
+def _lock(data_dir: Path) -> int:
+    """Return the open lock file; the lock goes with the process, however it ends."""
+    descriptor = os.open(data_dir / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        raise DirectoryInUse(
+            f"{data_dir} is in use by process {owner or 'unknown'}; stop that process first, or "
+            "give another directory"
+        ) from error
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    return descriptor

@@ -1,0 +1,217 @@
+"""
+Snapshots: a checkpoint of the store that a peer can take over whole.
+
+The rule: a replica's store is replaced by renames, each of which leaves a state that the next
+start completes, so that a crash at any point leaves the old replica or the new one, never a mix.
+The receiver keeps its own identity, term and vote; the raft log starts anew behind the snapshot.
+Who asks for one: ``replication/snapshots.py``; what the directory looks like: ``replica.py``.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.kv import Batch, Family, Reader, StoreError
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_raft.types import HardState, Index, Membership, SnapshotMeta, Term
+
+_STORE: Final = "store"
+_NEW: Final = "store.new"
+_OLD: Final = "store.old"
+
+# RocksDB's own log and lock: of no use to the receiver.
+_NOT_SENT: Final = frozenset({"LOG", "LOCK"})
+
+
+class SnapshotRefused(StoreError):  # noqa: N818 - named for what the caller must know
+    """The snapshot cannot be used; fetch another one."""
+
+
+class SnapshotFile(msgspec.Struct, frozen=True):
+    """One file to send: its name inside the directory and its size in bytes."""
+
+    name: str
+    size: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a snapshot holds: everything up to *index* applied, and the files of it.
+
+    Attributes:
+        membership: as `Membership.encode` gives it, in force at *index*.
+        physical_end: where the bodies of entry *index* end.
+    """
+
+    index: int
+    term: int
+    membership: bytes
+    physical_end: int
+    files: tuple[SnapshotFile, ...]
+
+    @property
+    def meta(self) -> SnapshotMeta:
+        """Return the name of the state, as the raft core speaks of it."""
+        return SnapshotMeta(Index(self.index), Term(self.term), Membership.decode(self.membership))
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the bytes of all files together."""
+        return sum(file.size for file in self.files)
+
+
+def export_snapshot(store: RocksStore, directory: Path) -> Manifest:
+    """Make a checkpoint at *directory*, which must not exist, and describe it.
+
+    Not on the event loop: it flushes the memtables. Commits may go on beside it. The caller
+    deletes the directory when the snapshot was sent.
+
+    Raises:
+        SnapshotRefused: nothing was applied yet, so there is nothing to send.
+        StoreFull, StoreFailed: the checkpoint could not be written.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    store.checkpoint(directory)
+    copy = RocksStore(directory, read_only=True)
+    try:
+        meta, physical_end = _applied_state(copy, directory)
+    finally:
+        copy.close()
+    files = tuple(
+        SnapshotFile(path.name, path.stat().st_size)
+        for path in sorted(directory.iterdir())
+        if path.name not in _NOT_SENT
+    )
+
+    return Manifest(meta.index, meta.term, meta.membership.encode(), physical_end, files)
+
+
+def verify_files(directory: Path, manifest: Manifest) -> None:
+    """Check that a received directory holds what its manifest says.
+
+    Raises:
+        SnapshotRefused: a file is missing, has another size, or a name that is not plain.
+    """
+    for file in manifest.files:
+        if Path(file.name).name != file.name or file.name in {".", ".."}:
+            raise SnapshotRefused(f"the snapshot names a file {file.name!r} outside its directory")
+        path = directory / file.name
+        size = path.stat().st_size if path.is_file() else None
+        if size != file.size:
+            raise SnapshotRefused(f"{path} has {size} bytes, {file.size} were sent; fetch it again")
+
+
+def import_snapshot(
+    directory: Path,
+    data_dir: Path,
+    hard_state: HardState,
+    *,
+    identity: bytes,
+    check: Callable[[Reader], None] = lambda reader: None,
+) -> SnapshotMeta:
+    """Let the snapshot in *directory* take the place of the store of *data_dir*, which is closed.
+
+    *directory* must lie on the same file system; it is consumed. *hard_state* is the replica's
+    own, *identity* the stored form of its own; *check* may refuse the snapshot by raising.
+
+    Raises:
+        SnapshotRefused: the snapshot cannot be opened or holds nothing; the old store is intact.
+    """
+    meta = _adopt(directory, hard_state, identity, check)
+    _sync_tree(directory)
+    directory.rename(data_dir / _NEW)
+    _sync(data_dir)
+    finish_import(data_dir)
+
+    return meta
+
+
+def finish_import(data_dir: Path) -> None:
+    """Complete a replacement that a crash may have interrupted; do nothing when there is none.
+
+    ``store.new`` exists only when it is complete, so the way is always forward.
+    """
+    store, new, old = data_dir / _STORE, data_dir / _NEW, data_dir / _OLD
+    if new.exists():
+        if store.exists():
+            if old.exists():
+                shutil.rmtree(old)
+            store.rename(old)
+            _sync(data_dir)
+        new.rename(store)
+        _sync(data_dir)
+    elif old.exists() and not store.exists():
+        old.rename(store)
+        _sync(data_dir)
+    if old.exists():
+        shutil.rmtree(old)
+        _sync(data_dir)
+
+
+def store_path(data_dir: Path) -> Path:
+    """Return where the RocksDB store of a replica lies."""
+    return data_dir / _STORE
+
+
+def _adopt(
+    directory: Path, hard_state: HardState, identity: bytes, check: Callable[[Reader], None]
+) -> SnapshotMeta:
+    """Make the snapshot this replica's own, while it still lies aside."""
+    try:
+        store = RocksStore(directory)
+    except StoreError as error:
+        raise SnapshotRefused(f"the snapshot cannot be opened: {error}") from error
+    try:
+        check(store)
+        meta, physical_end = _applied_state(store, directory)
+        log = RaftLogStore(store, 0)
+        batch = Batch()
+        log.install(batch, meta, physical_end=physical_end)
+        # A replica in an older term than the snapshot has not voted in the snapshot's.
+        kept = hard_state.term >= meta.term
+        log.set_hard_state(
+            batch,
+            HardState(
+                hard_state.term if kept else meta.term,
+                hard_state.vote if kept else None,
+                meta.index,
+            ),
+        )
+        batch.put(Family.META, layout.META_IDENTITY, identity)
+        store.write(batch, sync=True)
+        store.flush()
+    finally:
+        store.close()
+
+    return meta
+
+
+def _applied_state(store: RocksStore, directory: Path) -> tuple[SnapshotMeta, int]:
+    log = RaftLogStore(store, 0)
+    index, term = layout.decode_applied(store.get(Family.META, layout.META_APPLIED))
+    if index == 0:
+        raise SnapshotRefused(
+            f"{directory}: nothing was applied yet, there is nothing to take over"
+        )
+    membership = log.initial_state()[1]
+
+    return SnapshotMeta(Index(index), Term(term), membership), log.physical_after(Index(index))
+
+
+def _sync_tree(directory: Path) -> None:
+    for path in directory.iterdir():
+        _sync(path)
+    _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
