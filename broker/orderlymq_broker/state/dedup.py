@@ -1,0 +1,110 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
+"""
+The duplicate window: sends of ordered topics that a repeat would be answered from.
+
+The rules: the first result of an identity stands until the window moves past it; the window moves by
+records of the leader (``DedupTrimmed``), because its bounds are settings and a clock, and replicas
+must agree. An identity is (topic, UNIQ_KEY, reconsume times, body checksum): Java gives a Message
+object its key once, so a program that sends one object twice with different bodies means two.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from orderlymq_broker.state.records import Append, Trimmed
+from orderlymq_broker.state.tables import erase_range, read_pairs
+from orderlymq_broker.store.kv import Batch, Family, Reader
+from orderlymq_broker.store.layout import decode_u64, dedup_key
+
+_IDENTITY: Final = Struct(">IiI")
+_VALUE: Final = Struct(">iQQ")
+_END: Final = b"\xff" * 9
+
+
+class FirstSend(NamedTuple):
+    """Where the first send of an identity went, as its sender was told."""
+
+    queue_id: int
+    queue_offset: int
+    physical: int
+    store_timestamp: int
+
+
+def send_identity(topic_id: int, unique_key: str, reconsume_times: int, body_crc: int) -> bytes:
+    """Return the identity of a send."""
+    return _IDENTITY.pack(topic_id, reconsume_times, body_crc) + unique_key.encode()
+
+
+class DedupWindow:
+    """Known sends by identity, and their order."""
+
+    def __init__(self) -> None:
+        self._sends: dict[bytes, FirstSend] = {}
+        self._order: deque[tuple[int, bytes]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._sends)
+
+    @classmethod
+    def load(cls, reader: Reader) -> "DedupWindow":
+        """Read the window."""
+        window = cls()
+        for key, value in read_pairs(reader, Family.DEDUP, b"", _END):
+            physical = decode_u64(key)
+            queue_id, queue_offset, store_timestamp = _VALUE.unpack_from(value)
+            identity = value[_VALUE.size :]
+            window._sends[identity] = FirstSend(queue_id, queue_offset, physical, store_timestamp)
+            window._order.append((physical, identity))
+        return window
+
+    def get(self, identity: bytes) -> FirstSend | None:
+        """Return the first send of an identity, None when the window does not know it."""
+        return self._sends.get(identity)
+
+    def add(self, record: Append, batch: Batch) -> None:
+        """Remember a send; a second one of the same identity changes nothing."""
+        identity = record.identity
+        if identity in self._sends:
+            return
+        self._sends[identity] = FirstSend(
+            record.reply_queue, record.queue_offset, record.physical, record.store_timestamp
+        )
+        self._order.append((record.physical, identity))
+        value = _VALUE.pack(record.reply_queue, record.queue_offset, record.store_timestamp)
+        batch.put(Family.DEDUP, dedup_key(record.physical), value + identity)
+
+    def floor(self, *, count_max: int, oldest_ms: int) -> int:
+        """Return the physical offset below which sends should leave, 0 when none should."""
+        surplus = len(self._order) - count_max
+        floor = 0
+        for number, (physical, identity) in enumerate(self._order):
+            if number >= surplus and self._sends[identity].store_timestamp >= oldest_ms:
+                break
+            floor = physical + 1
+
+        return floor
+
+    def trim(self, floor: int, batch: Batch) -> Trimmed:
+        """Forget the sends below *floor*."""
+        count = 0
+        while self._order and self._order[0][0] < floor:
+            _, identity = self._order.popleft()
+            del self._sends[identity]
+            count += 1
+        if count:
+            erase_range(batch, Family.DEDUP, b"", dedup_key(floor))
+
+        return Trimmed(count)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield sends for the digest."""
+        for physical, identity in self._order:
+            yield (physical, identity, *self._sends[identity])
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        assert len(self._sends) == len(self._order), "an identity is in the window twice"
+        places = [physical for physical, _ in self._order]
+        assert places == sorted(places), "the window is out of order"

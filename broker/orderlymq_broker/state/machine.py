@@ -1,0 +1,400 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
+"""
+The state machine of a broker: the only code that changes the state, from the raft log alone.
+
+The rules: applying the same entries gives the same state on every replica, so nothing here reads a
+clock, a setting or a connection; the effects of an entry reach the store in one batch together with
+its index; an entry that does not fit the state (an offset that is not dense) is a broken invariant
+and stops the process. What leaders do with the outcomes: ``processors/core.py``.
+"""
+
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from orderlymq_broker.state.dedup import DedupWindow
+from orderlymq_broker.state.locks import LockTable
+from orderlymq_broker.state.members import MemberTable
+from orderlymq_broker.state.offsets import OffsetTable
+from orderlymq_broker.state.queues import (
+    TailCache,
+    TailEntry,
+    load_queues,
+    trim_bounds,
+    write_floor,
+)
+from orderlymq_broker.state.records import (
+    Append,
+    ClientDead,
+    DedupTrimmed,
+    DelayAdvanced,
+    DelayProgress,
+    GroupChanged,
+    GroupDeleted,
+    GroupSet,
+    LocksExpired,
+    LocksReleased,
+    LocksRequested,
+    MemberLeft,
+    MembersChanged,
+    MemberSeen,
+    OffsetsCommitted,
+    OffsetsReset,
+    Outcome,
+    Record,
+    Refused,
+    RetentionAdvanced,
+    TopicChanged,
+    TopicDeleted,
+    TopicSet,
+    Trimmed,
+    decode_records,
+)
+from orderlymq_broker.state.tables import TableWrites, encode_row, erase_range, read_rows
+from orderlymq_broker.state.topics import GroupTable, TopicTable
+from orderlymq_broker.store.entry import EntryParts
+from orderlymq_broker.store.kv import Batch, Family, Reader
+from orderlymq_broker.store.layout import (
+    INDEX_TEXT_SIZE_MAX,
+    META_APPLIED,
+    IndexKind,
+    Table,
+    encode_timestamp,
+    index_key,
+    message_key,
+    prefix_end,
+)
+
+# applied index u64 | its term u64 | physical end of the log at that index u64 | retention floor u64
+_APPLIED: Final = Struct(">QQQQ")
+_QUEUE_VALUE: Final = Struct(">QIqQ")
+_QUEUE_KEY: Final = Struct(">IIQ")
+_POSITIONS: Final = Struct(">qq")
+_POSITIONS_AT: Final = 20  # queueOffset and physicalOffset inside a stored record
+_TOPIC_PREFIX: Final = Struct(">I")
+
+# A message with more index keys than this would make one send as costly as thousands.
+KEYS_MAX: Final = 64
+
+
+class BrokerState:
+    """Everything a broker knows that survives its leader.
+
+    Life cycle: made by ``load`` from a store (empty for a new one), changed by ``Machine`` only.
+    """
+
+    def __init__(self) -> None:
+        self.topics = TopicTable()
+        self.groups = GroupTable()
+        self.offsets = OffsetTable()
+        self.locks = LockTable()
+        self.members = MemberTable()
+        self.dedup = DedupWindow()
+        self.delay: dict[int, int] = {}
+        self.tail = TailCache()
+        self.applied_index = 0
+        self.applied_term = 0
+        self.physical_end = 0
+        self.floor = 0
+
+    @classmethod
+    def load(cls, reader: Reader) -> "BrokerState":
+        """Read the state as it was when the store was last written."""
+        state = cls()
+        state.topics = TopicTable.load(reader)
+        state.groups = GroupTable.load(reader)
+        state.locks = LockTable.load(reader)
+        state.offsets = OffsetTable.load(reader)
+        state.members = MemberTable.load(reader)
+        state.dedup = DedupWindow.load(reader)
+        for value in read_rows(reader, Table.DELAY):
+            queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
+            state.delay[queue_id] = offset
+        for (topic_id, queue_id), queue in load_queues(reader).items():
+            topic = state.topics.by_id.get(topic_id)
+            if topic is not None:
+                topic.queues[queue_id] = queue
+        applied = reader.get(Family.META, META_APPLIED)
+        if applied is not None:
+            (
+                state.applied_index,
+                state.applied_term,
+                state.physical_end,
+                state.floor,
+            ) = _APPLIED.unpack(applied)
+
+        return state
+
+    @property
+    def topics_version(self) -> int:
+        """How often the table of topics has changed: the counter of its data version."""
+        return self.topics.version.counter
+
+    @property
+    def topics_timestamp(self) -> int:
+        """When the table of topics last changed, wall ms of the leader."""
+        return self.topics.version.timestamp
+
+    def is_ordered(self, group: str) -> bool:
+        """Tell whether the group's queues have holders: by configuration, or since its first lock."""
+        config = self.groups.get(group)
+
+        return (config is not None and config.orderly) or self.locks.takes_locks(group)
+
+    def digest(self) -> str:
+        """Return a hash of all that replicas must agree on at equal indexes."""
+        digest = blake2b(digest_size=16)
+        digest.update(_APPLIED.pack(self.applied_index, 0, self.physical_end, self.floor))
+        tables: tuple[Any, ...] = (
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.locks,
+            self.members,
+            self.dedup,
+        )
+        for table in tables:
+            for row in table.rows():
+                digest.update(encode_row(row))
+        digest.update(encode_row(sorted(self.delay.items())))
+
+        return digest.hexdigest()
+
+    def check_invariants(self) -> None:
+        """Assert what always holds inside one state (ordering rules 1, 2, 3 and 8)."""
+        self.topics.check()
+        self.locks.check()
+        self.members.check()
+        self.dedup.check()
+        assert self.floor <= self.physical_end
+        in_tails = [entry for queue in self.topics.queues() for entry in queue.tail]
+        assert sum(len(entry.message) for entry in in_tails) <= self.tail.size
+        assert self.tail.size <= self.tail.size_max or len(self.tail) <= 1
+        assert all(entry.physical < self.physical_end for entry in in_tails)
+
+
+class Machine:
+    """Applies entries to a state, in the order of the log, each exactly once."""
+
+    def __init__(self, state: BrokerState) -> None:
+        self.state = state
+        self._writes = TableWrites()
+
+    def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
+        """Apply one entry; return one outcome per record.
+
+        Everything it changes in the store, and that *index* is applied, goes into *batch*.
+        """
+        state = self.state
+        assert index == state.applied_index + 1, (
+            f"entry {index} does not follow the applied index {state.applied_index}"
+        )
+        outcomes: list[Outcome] = []
+        blob = parts.blob
+        position = 0
+        if len(blob):
+            assert parts.physical_start == state.physical_end, (
+                f"messages at {parts.physical_start}, the log ends at {state.physical_end}"
+            )
+        for record in decode_records(parts.meta):
+            if type(record) is Append:
+                end = position + record.size
+                assert record.physical == parts.physical_start + position, (
+                    f"{record} does not stand at {parts.physical_start + position}"
+                )
+                outcomes.append(self._append(record, blob[position:end], batch))
+                position = end
+            else:
+                outcomes.append(self._apply_other(record, index, parts.wall_ms, batch))
+        assert position == len(blob), f"{len(blob) - position} bytes of messages without a record"
+        state.physical_end += len(blob)
+        self._finish(index, term, batch)
+
+        return outcomes
+
+    def apply_noop(self, index: int, term: int, batch: Batch) -> None:
+        """Pass over an entry that is raft's own: a new leader's first, a membership change."""
+        self._finish(index, term, batch)
+
+    def digest(self) -> str:
+        """Return the hash of the state."""
+        return self.state.digest()
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of the state."""
+        self.state.check_invariants()
+
+    # -- the hot path ------------------------------------------------------------------------------
+
+    def _append(self, record: Append, message: memoryview, batch: Batch) -> Outcome:
+        state = self.state
+        topic_id, queue_id = record.topic_id, record.queue_id
+        queue_offset, physical = record.queue_offset, record.physical
+        topic = state.topics.by_id.get(topic_id)
+        if topic is None:
+            return Refused("the topic was deleted before the message arrived")
+        queue = topic.queues.get(queue_id) or topic.queue(queue_id)
+        store_timestamp = record.store_timestamp
+        assert queue_offset == queue.next_offset, f"{record} does not follow {queue}"
+        assert store_timestamp >= queue.last_timestamp, f"{record} is older than {queue}"
+        assert _POSITIONS.unpack_from(message, _POSITIONS_AT) == (queue_offset, physical), (
+            f"the stored message does not stand where {record} says"
+        )
+        queue.next_offset = queue_offset + 1
+        queue.last_timestamp = store_timestamp
+        puts = batch.puts
+        puts.append(
+            (
+                Family.CONSUME_QUEUE,
+                _QUEUE_KEY.pack(topic_id, queue_id, queue_offset),
+                _QUEUE_VALUE.pack(physical, record.size, record.tags_code, store_timestamp),
+            )
+        )
+        if record.unique_key:
+            puts.append(
+                (
+                    Family.KEY_INDEX,
+                    index_key(topic_id, IndexKind.UNIQUE, record.unique_key, physical),
+                    encode_timestamp(store_timestamp),
+                )
+            )
+        if record.keys:
+            self._index_keys(record, batch)
+        if record.identity:
+            state.dedup.add(record, batch)
+        state.tail.add(queue, TailEntry(physical, record.tags_code, store_timestamp, message))
+
+        return record
+
+    @staticmethod
+    def _index_keys(record: Append, batch: Batch) -> None:
+        value = encode_timestamp(record.store_timestamp)
+        for token in dict.fromkeys(record.keys.split(" ")[:KEYS_MAX]):
+            if token:
+                key = index_key(
+                    record.topic_id, IndexKind.KEY, token[:INDEX_TEXT_SIZE_MAX], record.physical
+                )
+                batch.put(Family.KEY_INDEX, key, value)
+
+    # -- everything else ---------------------------------------------------------------------------
+
+    def _apply_other(  # noqa: C901, PLR0911, PLR0912 - one line per kind of record is the clearest table
+        self, record: Record, index: int, wall_ms: int, batch: Batch
+    ) -> Outcome:
+        state, writes = self.state, self._writes
+        match record:
+            case OffsetsCommitted():
+                return state.offsets.commit(record.commits, state.locks, writes)
+            case LocksRequested():
+                return state.locks.request(record, index, wall_ms, writes)
+            case LocksReleased():
+                return state.locks.release(record, writes)
+            case LocksExpired():
+                return state.locks.expire(record, writes)
+            case MemberSeen():
+                return state.members.see(record, writes)
+            case MemberLeft():
+                return state.members.leave(record.group, record.client_id, writes)
+            case DelayProgress():
+                return self._advance_delay(record)
+            case DedupTrimmed():
+                return state.dedup.trim(record.floor, batch)
+            case TopicSet():
+                return state.topics.set(record, wall_ms, writes)
+            case GroupSet():
+                return state.groups.set(record, wall_ms, writes)
+            case OffsetsReset():
+                return state.offsets.reset(record.commits, writes)
+            case ClientDead():
+                return self._bury_client(record)
+            case RetentionAdvanced():
+                return self._advance_retention(record, batch)
+            case TopicDeleted():
+                return self._delete_topic(record, wall_ms, batch)
+            case GroupDeleted():
+                return self._delete_group(record, wall_ms)
+            case Append():
+                raise AssertionError("appends are applied with their message")
+            case _:
+                assert_never(record)
+
+    def _advance_delay(self, record: DelayProgress) -> Outcome:
+        present = self.state.delay.get(record.queue_id, 0)
+        assert present == record.start, f"{record} does not follow the progress {present}"
+        self.state.delay[record.queue_id] = record.end
+        self._writes.put(Table.DELAY, record.queue_id, value=(record.queue_id, record.end))
+
+        return DelayAdvanced(record.queue_id, record.end)
+
+    def _bury_client(self, record: ClientDead) -> Outcome:
+        members, client_id = self.state.members, record.client_id
+        freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
+        groups = members.groups_of(client_id)
+        for group in groups:
+            members.leave(group, client_id, self._writes)
+
+        return MembersChanged(tuple(groups), freed)
+
+    def _advance_retention(self, record: RetentionAdvanced, batch: Batch) -> Outcome:
+        state = self.state
+        count = 0
+        for floor in record.queues:
+            topic = state.topics.by_id.get(floor.topic_id)
+            queue = topic.queues.get(floor.queue_id) if topic is not None else None
+            if queue is None or floor.min_offset <= queue.min_offset:
+                continue
+            assert floor.min_offset <= queue.next_offset, f"{floor} passes the end of {queue}"
+            count += floor.min_offset - queue.min_offset
+            queue.min_offset = floor.min_offset
+            erase_range(batch, Family.CONSUME_QUEUE, *trim_bounds(queue))
+            write_floor(queue, self._writes)
+        if record.floor > state.floor:
+            state.floor = min(record.floor, state.physical_end)
+            erase_range(batch, Family.MESSAGES, message_key(0), message_key(state.floor))
+
+        return Trimmed(count)
+
+    def _delete_topic(self, record: TopicDeleted, wall_ms: int, batch: Batch) -> Outcome:
+        state, writes = self.state, self._writes
+        topic = state.topics.delete(record.name, wall_ms, writes)
+        if topic is None:
+            return TopicChanged(record.name, changed=False)
+        state.offsets.drop_topic(record.name, writes)
+        state.locks.free_all(topic=record.name, reason="topic deleted", writes=writes)
+        prefix = _TOPIC_PREFIX.pack(topic.id)
+        for family in (Family.CONSUME_QUEUE, Family.KEY_INDEX):
+            erase_range(batch, family, prefix, prefix_end(prefix))
+
+        return TopicChanged(record.name, changed=True, deleted=True)
+
+    def _delete_group(self, record: GroupDeleted, wall_ms: int) -> Outcome:
+        state, writes = self.state, self._writes
+        existed = state.groups.delete(record.name, wall_ms, writes)
+        state.locks.free_all(group=record.name, reason="group deleted", writes=writes)
+        state.locks.forget_ordered(record.name, writes)
+        for client_id in list(state.members.of_group(record.name)):
+            state.members.leave(record.name, client_id, writes)
+        if record.clean_offsets:
+            state.offsets.drop_group(record.name, writes)
+
+        return GroupChanged(record.name, changed=existed, deleted=True)
+
+    def _finish(self, index: int, term: int, batch: Batch) -> None:
+        state = self.state
+        state.applied_index = index
+        state.applied_term = term
+        self._writes.flush(batch)
+        batch.put(
+            Family.META,
+            META_APPLIED,
+            _APPLIED.pack(index, term, state.physical_end, state.floor),
+        )
+
+
+def applied_index(reader: Reader) -> int:
+    """Return the applied index that a store holds, 0 for a new one."""
+    value = reader.get(Family.META, META_APPLIED)
+
+    return 0 if value is None else int(_APPLIED.unpack(value)[0])

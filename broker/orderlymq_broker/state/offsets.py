@@ -1,0 +1,103 @@
+"""
+Consumer offsets: the next message that a group wants of each queue.
+
+The rules: a commit moves an offset forward or not at all; one that was accepted under a lock counts
+only while that lock lives with that epoch, so a late commit of a former holder cannot move what the
+new one reads; only a reset moves backwards.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from orderlymq_broker.state.locks import LockTable
+from orderlymq_broker.state.records import Commit, OffsetsMoved
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
+
+_NO_QUEUES: Mapping[int, int] = {}
+_NO_TOPICS: Mapping[str, dict[int, int]] = {}
+
+
+class OffsetTable:
+    """Offsets by group, topic and queue."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, dict[int, int]]] = {}
+
+    @classmethod
+    def load(cls, reader: Reader) -> "OffsetTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.OFFSETS):
+            commit = msgspec.msgpack.decode(value, type=Commit)
+            table._queues(commit)[commit.queue_id] = commit.offset
+        return table
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the committed offset, None when the group never committed there."""
+        return self._groups.get(group, _NO_TOPICS).get(topic, _NO_QUEUES).get(queue_id)
+
+    def of_group(self, group: str) -> Mapping[str, Mapping[int, int]]:
+        """Return the offsets of a group by topic and queue."""
+        return self._groups.get(group, _NO_TOPICS)
+
+    def groups(self) -> Iterator[str]:
+        """Yield every group that has offsets."""
+        yield from self._groups
+
+    def commit(
+        self, commits: tuple[Commit, ...], locks: LockTable, writes: TableWrites
+    ) -> OffsetsMoved:
+        """Move offsets forward."""
+        moved = 0
+        for commit in commits:
+            if commit.epoch and not locks.is_live(
+                commit.group, commit.topic, commit.queue_id, commit.epoch
+            ):
+                continue
+            queues = self._queues(commit)
+            present = queues.get(commit.queue_id)
+            if present is None or commit.offset > present:
+                self._set(queues, commit, writes)
+                moved += 1
+
+        return OffsetsMoved(moved, len(commits) - moved)
+
+    def reset(self, commits: tuple[Commit, ...], writes: TableWrites) -> OffsetsMoved:
+        """Set offsets, also backwards."""
+        for commit in commits:
+            self._set(self._queues(commit), commit, writes)
+
+        return OffsetsMoved(len(commits))
+
+    def drop_topic(self, topic: str, writes: TableWrites) -> None:
+        """Forget what all groups have committed in a topic."""
+        for group, topics in self._groups.items():
+            for queue_id in topics.pop(topic, _NO_QUEUES):
+                writes.delete(Table.OFFSETS, group, topic, queue_id)
+
+    def drop_group(self, group: str, writes: TableWrites) -> None:
+        """Forget what a group has committed."""
+        for topic, queues in self._groups.pop(group, {}).items():
+            for queue_id in queues:
+                writes.delete(Table.OFFSETS, group, topic, queue_id)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield offsets for the digest."""
+        for group in sorted(self._groups):
+            for topic in sorted(self._groups[group]):
+                queues = self._groups[group][topic]
+                for queue_id in sorted(queues):
+                    yield (group, topic, queue_id, queues[queue_id])
+
+    def _queues(self, commit: Commit) -> dict[int, int]:
+        return self._groups.setdefault(commit.group, {}).setdefault(commit.topic, {})
+
+    @staticmethod
+    def _set(queues: dict[int, int], commit: Commit, writes: TableWrites) -> None:
+        queues[commit.queue_id] = commit.offset
+        row = Commit(commit.group, commit.topic, commit.queue_id, commit.offset)
+        writes.put(Table.OFFSETS, commit.group, commit.topic, commit.queue_id, value=row)

@@ -1,0 +1,92 @@
+"""
+Rows of the TABLES family: how the tables in memory reach the store.
+
+The rule: apply changes memory first and notes the row; when an entry has been applied, every row
+it touched is written once, with its last value, in the same batch as the applied index. So memory
+and store can never disagree about an index. The tables are in the modules beside this one.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from orderlymq_broker.store.kv import Batch, Family, Reader
+from orderlymq_broker.store.layout import Table, table_bounds, table_key
+
+# Rows are read in pages, so that loading a large table does not build one huge list.
+_PAGE: Final = 1024
+
+encode_row = msgspec.msgpack.Encoder().encode
+
+
+class RowTable(Protocol):
+    """A table that can show itself for the digest: equal tables have equal rows."""
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield every row in an order that depends on the content only."""
+
+
+class TableWrites:
+    """Rows that the entry being applied has changed."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: dict[bytes, bytes | None] = {}
+
+    def put(self, table: Table, *key: str | int, value: Any) -> None:
+        """Set a row; *value* is anything that msgpack can say."""
+        self._rows[table_key(table, *key)] = encode_row(value)
+
+    def delete(self, table: Table, *key: str | int) -> None:
+        """Remove a row."""
+        self._rows[table_key(table, *key)] = None
+
+    def flush(self, batch: Batch) -> None:
+        """Hand the rows over to *batch* and forget them."""
+        if not self._rows:
+            return
+        for key, value in self._rows.items():
+            if value is None:
+                erase(batch, Family.TABLES, key)
+            else:
+                batch.put(Family.TABLES, key, value)
+        self._rows.clear()
+
+
+def erase(batch: Batch, family: Family, key: bytes) -> None:
+    """Delete *key* also when an earlier entry in the same batch has put it.
+
+    A batch applies its deletes before its puts, and several entries may share one batch.
+    """
+    if any(put[1] == key and put[0] is family for put in batch.puts):
+        batch.puts[:] = [put for put in batch.puts if put[1] != key or put[0] is not family]
+    batch.delete(family, key)
+
+
+def erase_range(batch: Batch, family: Family, start: bytes, end: bytes) -> None:
+    """Delete a range also when an earlier entry in the same batch has put keys of it."""
+    if any(put[0] is family and start <= put[1] < end for put in batch.puts):
+        batch.puts[:] = [
+            put for put in batch.puts if put[0] is not family or not start <= put[1] < end
+        ]
+    batch.delete_range(family, start, end)
+
+
+def read_rows(reader: Reader, table: Table) -> Iterator[bytes]:
+    """Yield the values of all rows of *table* in key order."""
+    for _, value in read_pairs(reader, Family.TABLES, *table_bounds(table)):
+        yield value
+
+
+def read_pairs(
+    reader: Reader, family: Family, start: bytes, end: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield all pairs of ``[start, end)`` in key order, a page at a time."""
+    while True:
+        page = reader.scan(family, start, end, limit=_PAGE)
+        yield from page
+        if len(page) < _PAGE:
+            return
+        start = page[-1][0] + b"\x00"
