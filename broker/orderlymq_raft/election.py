@@ -15,7 +15,7 @@ from orderlymq_raft.types import NodeId, Role, Term
 def tick(state: RaftState) -> None:
     """Let one tick pass for a replica that does not lead."""
     state.election_elapsed += 1
-    if state.election_elapsed >= state.election_timeout and state.is_voter:
+    if state.election_elapsed >= state.election_timeout and state.may_run:
         campaign(state, transfer=False)
 
 
@@ -39,7 +39,7 @@ def tick_leader(state: RaftState) -> None:
 
 def campaign(state: RaftState, *, transfer: bool) -> None:
     """Stand for election; a candidate that the leader asked to run skips the pre-vote."""
-    if state.role is Role.LEADER or not state.is_voter:
+    if state.role is Role.LEADER or not state.may_run:
         return
     if transfer or not state.config.pre_vote:
         _start_election(state, transfer=transfer)

@@ -222,7 +222,7 @@ class Node:
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
             return
         if not ok:
-            progress.snapshot_index = Index(0)
+            progress.snapshot = None
         progress.become_probe()
         # Its answer, or the next heartbeat's, says that it is there to be asked.
         progress.probe_sent = True

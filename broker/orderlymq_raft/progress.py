@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from orderlymq_raft.types import NO_INDEX, Index
+from orderlymq_raft.types import NO_INDEX, Index, SnapshotMeta
 
 
 class ProgressState(Enum):
@@ -39,7 +39,8 @@ class Progress:
     probe_sent: bool = False
     # Last index of every append that is under way while replicating, oldest first.
     inflight: deque[Index] = field(default_factory=deque)
-    snapshot_index: Index = NO_INDEX
+    # What the peer is being sent while in state SNAPSHOT.
+    snapshot: SnapshotMeta | None = None
     recently_active: bool = False
     # The commit index that the last append carried.
     told_commit: Index = NO_INDEX
@@ -86,6 +87,9 @@ class Progress:
             # Everything after match may be lost; match itself is certain.
             self.become_probe()
             return True
+        if self.state is ProgressState.SNAPSHOT:
+            # The snapshot is still on its way; its transfer ends this state, nothing else.
+            return False
         if rejected != self.next - 1:
             return False
         # At least one step back each time, so that probing ends whatever the hint says.
@@ -95,25 +99,27 @@ class Progress:
 
     def become_probe(self) -> None:
         """Send one append at a time from here on."""
-        after_snapshot = self.snapshot_index if self.state is ProgressState.SNAPSHOT else 0
+        arrived = NO_INDEX if self.snapshot is None else self.snapshot.index
         self._reset(ProgressState.PROBE)
-        self.next = Index(max(self.match, after_snapshot) + 1)
+        self.next = Index(max(self.match, arrived) + 1)
 
     def become_replicate(self) -> None:
         """Pipeline appends from here on."""
         self._reset(ProgressState.REPLICATE)
         self.next = Index(self.match + 1)
 
-    def become_snapshot(self, index: Index) -> None:
-        """Send nothing but heartbeats until the snapshot at *index* has arrived or failed."""
+    def become_snapshot(self, meta: SnapshotMeta) -> None:
+        """Send no entries until the snapshot has arrived or failed."""
         self._reset(ProgressState.SNAPSHOT)
-        self.snapshot_index = index
+        self.snapshot = meta
+        self.next = Index(meta.index + 1)
 
     def check(self) -> None:
         """Assert the invariants."""
         assert 0 <= self.match < self.next, "next must lie behind match"
         assert len(self.inflight) <= self.inflight_max, "more appends under way than allowed"
         assert list(self.inflight) == sorted(self.inflight), "appends leave in order"
+        assert (self.snapshot is not None) == (self.state is ProgressState.SNAPSHOT), "one of both"
         assert not self.inflight or self.state is ProgressState.REPLICATE, "only pipelines fly"
         assert not self.inflight or self.inflight[-1] < self.next, "sent lies before next"
 
@@ -121,4 +127,4 @@ class Progress:
         self.state = state
         self.probe_sent = False
         self.inflight.clear()
-        self.snapshot_index = Index(0)
+        self.snapshot = None

@@ -146,7 +146,7 @@ def _acknowledge(state: RaftState, peer: NodeId, progress: Progress, index: Inde
     if progress.state is ProgressState.PROBE:
         if index >= progress.match:
             progress.become_replicate()
-    elif progress.state is ProgressState.SNAPSHOT and progress.match >= progress.snapshot_index:
+    elif progress.snapshot is not None and progress.match >= progress.snapshot.index:
         progress.become_replicate()
     if progress.next <= state.log.last_index:
         state.append_wanted = True
@@ -191,7 +191,8 @@ def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:
     log = state.log
     prev = Index(progress.next - 1)
     try:
-        term = log.term(prev)
+        # The log may be compacted beyond a snapshot that is still under way.
+        term = log.term(prev) if progress.snapshot is None else progress.snapshot.term
     except Compacted:
         _send_snapshot(state, peer, progress)
         return
@@ -209,7 +210,7 @@ def _send_snapshot(state: RaftState, peer: NodeId, progress: Progress) -> None:
         # The next heartbeat answer brings us back here.
         progress.probe_sent = True
         return
-    progress.become_snapshot(meta.index)
+    progress.become_snapshot(meta)
     state.now.append(InstallSnapshot(state.id, peer, state.term, meta))
 
 
@@ -227,7 +228,8 @@ def _is_stuck(state: RaftState, progress: Progress) -> bool:
         case ProgressState.PROBE:
             return progress.next > state.log.last_index
         case ProgressState.SNAPSHOT:
-            return False
+            # Finds out that the snapshot is there when the answer to it was lost.
+            return progress.match == progress.match_at_heartbeat
         case _:
             assert_never(progress.state)
 

@@ -99,8 +99,18 @@ class RaftState:
 
     @property
     def is_voter(self) -> bool:
-        """Return whether this replica may stand for election."""
+        """Return whether this replica counts in majorities."""
         return self.id in self.membership.voters
+
+    @property
+    def may_run(self) -> bool:
+        """
+        Return whether this replica may stand for election.
+
+        While its removal is not known to be committed it may, though its own vote does not
+        count: nobody else might have the entry that removes it (thesis 4.2.2).
+        """
+        return any(self.id in membership.voters for _, membership in self.configs)
 
     def draw_election_timeout(self) -> None:
         """Choose the next time-out at random, so that split votes are rare (section 5.2)."""
