@@ -1,0 +1,83 @@
+"""
+What can go wrong for a user of the SDK, named by what the caller does next.
+
+Rule: an error of a send says whether the message may have been stored. `SendRefused` is definite: the
+message is not in the log and never will be. `SendUnknown` is honest: it may be there; sending the same
+`Message` object again is safe on an ordered topic, because it keeps its unique key.
+"""
+
+from typing import Literal
+
+
+class OrderlyMQError(Exception):
+    """Everything the SDK raises on purpose derives from this."""
+
+
+class SettingError(OrderlyMQError, ValueError):
+    """A setting, a name or an argument is not allowed; the text names it and what is."""
+
+
+class StateError(OrderlyMQError, RuntimeError):
+    """The client is not in the state that the call needs; the text names the state."""
+
+
+class NameServersUnreachable(OrderlyMQError, ConnectionError):  # noqa: N818 - says what happened
+    """No name server answered; check the addresses and that one of them runs."""
+
+
+class BrokerUnreachable(OrderlyMQError, ConnectionError):  # noqa: N818 - says what happened
+    """The broker group did not answer; it may be electing a leader: try again."""
+
+
+class TopicNotFound(OrderlyMQError, LookupError):  # noqa: N818 - says what happened
+    """No broker has the topic; create it (`orderlymq topic create`) or correct its name."""
+
+
+class BrokerError(OrderlyMQError):
+    """A broker or a name server answered with an error.
+
+    Attributes:
+        code: the response code of the remoting protocol.
+        remark: the broker's own words.
+        address: who answered, ``host:port``.
+    """
+
+    def __init__(self, code: int, remark: str | None, address: str = "") -> None:
+        self.code = code
+        self.remark = remark or ""
+        self.address = address
+        super().__init__(f"code {code} from {address or 'the broker'}: {self.remark}")
+
+
+class SendError(OrderlyMQError):
+    """A send did not succeed; see the two subclasses for what is known about the message.
+
+    Attributes:
+        stored: ``no`` or ``unknown``.
+        code: the last response code, or None when no broker answered.
+        address: the broker that was asked last.
+    """
+
+    stored: Literal["no", "unknown"] = "unknown"
+
+    def __init__(self, message: str, *, code: int | None = None, address: str = "") -> None:
+        self.code = code
+        self.address = address
+        where = f" (broker {address})" if address else ""
+        super().__init__(f"{message}{where}; stored: {self.stored}")
+
+
+class SendRefused(SendError):  # noqa: N818 - says what happened
+    """The message was not stored and never will be; correct the cause or send it again."""
+
+    stored = "no"
+
+
+class SendUnknown(SendError):  # noqa: N818 - says what happened
+    """No broker said whether the message was stored; send the same `Message` object again."""
+
+    stored = "unknown"
+
+
+class PullError(OrderlyMQError):
+    """A pull did not succeed; the position is unchanged, so pull again."""

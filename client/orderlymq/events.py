@@ -1,0 +1,327 @@
+"""
+The vocabulary between the consumer cores and their shell: what happened, and what to do.
+
+Rules: both unions are closed; times are milliseconds of one monotonic clock and are given to `handle`
+beside the event. Every assignment of a queue has a *generation*; an event that carries an old one is about
+a queue that was lost meanwhile and changes nothing but "the listener is free again".
+The cores are `ordering` and `concurrency`; the shell is `consumer`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, TypeAlias
+
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.messagequeue import MessageQueue
+
+
+class OrderedResult(Enum):
+    """What an ordered listener returns; None counts as SUSPEND, with a warning.
+
+    COMMIT and ROLLBACK are for listeners that switched `context.auto_commit` off: SUCCESS then only goes
+    on, COMMIT makes everything since the last COMMIT final, ROLLBACK delivers it again.
+    """
+
+    SUCCESS = "SUCCESS"
+    SUSPEND = "SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    COMMIT = "COMMIT"
+    ROLLBACK = "ROLLBACK"
+
+
+class ConcurrentResult(Enum):
+    """What a concurrent listener returns; None counts as RECONSUME_LATER, with a warning."""
+
+    SUCCESS = "CONSUME_SUCCESS"
+    RECONSUME_LATER = "RECONSUME_LATER"
+
+
+# -- events
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """The rebalance gave this consumer exactly these queues."""
+
+    queues: frozenset[MessageQueue]
+
+
+@dataclass(frozen=True, slots=True)
+class LocksAnswered:
+    """A broker answered a lock request; `granted` maps to epochs (None from a RocketMQ broker)."""
+
+    asked: tuple[MessageQueue, ...]
+    granted: Mapping[MessageQueue, int | None]
+    asked_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocksFailed:
+    """A lock request had no answer; the locks may or may not be held."""
+
+    asked: tuple[MessageQueue, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartFound:
+    """The committed offset, or where a new group begins."""
+
+    queue: MessageQueue
+    generation: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The offset could not be asked; nothing is assumed."""
+
+    queue: MessageQueue
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A pull was answered; no messages means that none is there or none matched."""
+
+    queue: MessageQueue
+    generation: int
+    messages: tuple[ReceivedMessage, ...]
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullFailed:
+    """A pull was refused (`refused`) or had no answer."""
+
+    queue: MessageQueue
+    generation: int
+    reason: str
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetIllegal:
+    """The offset lies outside the queue; the broker says where to go on."""
+
+    queue: MessageQueue
+    generation: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerStarted:
+    """The listener was called; until then a delivery only waits for a free worker."""
+
+    queue: MessageQueue
+    generation: int
+    delivery: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerDone:
+    """The listener returned or raised.
+
+    Attributes:
+        result: what it returned; None when it raised.
+        raised: the exception's text, without the message's content.
+        suspend_ms, auto_commit: from the ordered context; -1 means the consumer's setting.
+        ack_index, delay_level: from the concurrent context.
+    """
+
+    queue: MessageQueue
+    generation: int
+    delivery: int
+    result: OrderedResult | ConcurrentResult | None
+    raised: str | None = None
+    suspend_ms: int = -1
+    auto_commit: bool = True
+    ack_index: int = 2**31 - 1
+    delay_level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryDropped:
+    """A worker was free, but `may_start` said no: the listener was not called."""
+
+    queue: MessageQueue
+    generation: int
+    delivery: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopySent:
+    """A message was handed back to the broker, as a retry or a dead letter, or it was refused."""
+
+    queue: MessageQueue
+    generation: int
+    offset: int
+    ok: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsReset:
+    """An administrator moved offsets; consumption goes on there."""
+
+    offsets: Mapping[MessageQueue, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """Start no listener and no pull until `Resumed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """Go on after `Paused`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Finish what runs, start nothing, give everything back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; sent at the latest when `next_wake_ms` is reached."""
+
+
+Event: TypeAlias = (
+    Assigned
+    | LocksAnswered
+    | LocksFailed
+    | StartFound
+    | StartFailed
+    | Pulled
+    | PullFailed
+    | OffsetIllegal
+    | ListenerStarted
+    | ListenerDone
+    | DeliveryDropped
+    | CopySent
+    | OffsetsReset
+    | Paused
+    | Resumed
+    | Closing
+    | Tick
+)
+
+
+# -- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class AskLocks:
+    """Ask for or renew the locks of these queues, one request per broker; answer each."""
+
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FindStart:
+    """Find where the queue is to be consumed from; answer with StartFound or StartFailed."""
+
+    queue: MessageQueue
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Pull; at most one per queue is wanted, so an older one of the queue is to be given up."""
+
+    queue: MessageQueue
+    generation: int
+    offset: int
+    commit_offset: int | None
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Call the listener as soon as a worker is free, if `may_start` still says so then."""
+
+    queue: MessageQueue
+    generation: int
+    delivery: int
+    messages: tuple[ReceivedMessage, ...]
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SendBack:
+    """Give a message back for a later retry (concurrent); answer with CopySent."""
+
+    queue: MessageQueue
+    generation: int
+    message: ReceivedMessage
+    delay_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Hand a message over to the dead-letter queue (ordered); answer with CopySent."""
+
+    queue: MessageQueue
+    generation: int
+    message: ReceivedMessage
+    reconsume_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetOffset:
+    """Remember what is to be committed; it leaves with the next pull or the next persist."""
+
+    queue: MessageQueue
+    offset: int
+    epoch: int | None
+    increase_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The queue is given up: stop its pull, commit when `commit`, then unlock when `unlock`."""
+
+    queue: MessageQueue
+    epoch: int | None
+    commit: bool
+    unlock: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopPull:
+    """The queue is lost or begins anew: an answer to its pull is not wanted any more."""
+
+    queue: MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Commit this queue's offset now."""
+
+    queue: MessageQueue
+    epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One line for the log; never with the body of a message."""
+
+    level: Literal["debug", "info", "warning", "error"]
+    text: str
+
+
+Instruction: TypeAlias = (
+    AskLocks
+    | FindStart
+    | Pull
+    | Deliver
+    | SendBack
+    | DeadLetter
+    | SetOffset
+    | Release
+    | StopPull
+    | Persist
+    | Report
+)

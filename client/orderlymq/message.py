@@ -1,0 +1,186 @@
+"""
+Messages as users see them: what is sent, what came back, what was received.
+
+Rule: a `Message` gets its unique key once, at the first send; every further send of the same object
+carries the same key, so that a broker can recognise a repeat. The wire form stands in `wire`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from orderlymq.errors import SettingError
+from orderlymq_protocol import properties as names
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.record import StoredMessage
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """A message to be sent.
+
+    Attributes:
+        topic: where to.
+        body: bytes, opaque to the broker; text is encoded as UTF-8.
+        tags: one tag that subscriptions may select by.
+        keys: index keys, for queries; a text or several.
+        key: sharding key; messages of one key stay in order.
+        properties: the user's own, visible to consumers and to SQL subscriptions.
+        delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers at once.
+        flag: 32 bits of the user's, returned unchanged.
+        unique_key: given by the SDK at the first send.
+    """
+
+    topic: str
+    body: bytes
+    tags: str = ""
+    keys: str | tuple[str, ...] = ""
+    key: str | int | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    delay_level: int = 0
+    flag: int = 0
+    unique_key: str = ""
+    wait_store_ok: bool = True
+
+    def __post_init__(self) -> None:
+        body: object = self.body
+        if isinstance(body, str):
+            self.body = body.encode()
+        for name in self.properties:
+            if name in names.RESERVED_NAMES:
+                raise SettingError(
+                    f"the property name {name} is reserved by the protocol; choose another one"
+                )
+
+    def wire_properties(self) -> dict[str, str]:
+        """Return all properties of the stored message."""
+        found = dict(self.properties)
+        if self.keys:
+            found[names.KEYS] = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
+        if self.tags:
+            found[names.TAGS] = self.tags
+        if self.key is not None:
+            found[names.SHARDING_KEY] = str(self.key)
+        if self.delay_level:
+            found[names.DELAY] = str(self.delay_level)
+        found[names.UNIQ_KEY] = self.unique_key
+        found[names.WAIT] = "true" if self.wait_store_ok else "false"
+        return found
+
+
+class SendStatus(Enum):
+    """How safely a message was stored; anything but OK is stored all the same."""
+
+    OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message is stored.
+
+    Attributes:
+        message_id: the unique key given by the client.
+        offset_message_id: the id that leads to the stored record; several, joined by commas, for a batch.
+        queue_offset: the position in the queue; of the first message for a batch.
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+
+
+@dataclass(slots=True)
+class ReceivedMessage:
+    """A message as a consumer gets it; the topic of a redelivered message is the original one.
+
+    Attributes:
+        queue: where it was read, a `%RETRY%` queue for a redelivered message.
+        born_timestamp, store_timestamp: milliseconds since the epoch.
+        reconsume_times: how often it was tried before.
+        properties: all of them, the protocol's included.
+    """
+
+    topic: str
+    body: bytes
+    queue: MessageQueue
+    queue_offset: int
+    properties: dict[str, str]
+    message_id: str
+    offset_message_id: str
+    born_timestamp: int
+    store_timestamp: int
+    born_host: tuple[str, int]
+    store_host: tuple[str, int]
+    reconsume_times: int
+    flag: int
+    sys_flag: int
+    physical_offset: int
+    size_bytes: int
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8 text.
+
+        Raises:
+            UnicodeDecodeError: The body is something else.
+        """
+        return self.body.decode()
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, if there is one."""
+        return self.properties.get(names.TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The index keys."""
+        return tuple(self.properties.get(names.KEYS, "").split())
+
+    @property
+    def key(self) -> str | None:
+        """The sharding key, if the sender gave one."""
+        return self.properties.get(names.SHARDING_KEY)
+
+    def __repr__(self) -> str:
+        # Bodies may be private and large, so they are never part of what is logged.
+        return (
+            f"ReceivedMessage({self.topic} {self.queue.broker_name}:{self.queue.queue_id}"
+            f"@{self.queue_offset} {self.message_id} tries={self.reconsume_times})"
+        )
+
+
+def received(
+    stored: StoredMessage, body: bytes, queue: MessageQueue, id_text: str
+) -> ReceivedMessage:
+    """Build the user's view of a stored record.
+
+    Args:
+        stored: the record.
+        body: its inflated body.
+        queue: where it was read; the record of a view by id carries no broker name.
+        id_text: its offset message id.
+    """
+    found = names.decode_properties(stored.properties)
+    return ReceivedMessage(
+        topic=stored.topic,
+        body=body,
+        queue=queue,
+        queue_offset=stored.queue_offset,
+        properties=found,
+        message_id=found.get(names.UNIQ_KEY, id_text),
+        offset_message_id=id_text,
+        born_timestamp=stored.born_timestamp,
+        store_timestamp=stored.store_timestamp,
+        born_host=stored.born_host,
+        store_host=stored.store_host,
+        reconsume_times=stored.reconsume_times,
+        flag=stored.flag,
+        sys_flag=stored.sys_flag,
+        physical_offset=stored.physical_offset,
+        size_bytes=len(stored.body),
+    )

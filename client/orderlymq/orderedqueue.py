@@ -1,0 +1,106 @@
+"""
+One queue of an ordered consumer: its phase, its lock, what of it is outside the core.
+
+Rule: data and questions only; every change is made by `ordering`, so that its rules stand in one place.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from orderlymq.events import ListenerDone
+from orderlymq.flow import FlowLimits
+from orderlymq.intake import Intake
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import INT32_MAX
+from orderlymq_protocol.messagequeue import MessageQueue
+
+FOREVER: Final = 2**62
+"""The end of a lease that nobody grants: broadcasting."""
+
+
+class Phase(Enum):
+    """Where a queue stands; see `OrderedConsumer` for the transitions."""
+
+    LOCKING = auto()  # wanted, no live lock
+    STARTING = auto()  # locked, the start offset is being asked
+    RUNNING = auto()  # locked, being consumed
+    LEAVING = auto()  # given up, as soon as the running listener is done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedRules:
+    """What the core needs of the settings; times in milliseconds."""
+
+    lease_ms: int = 15_000
+    renew_ms: int = 5_000
+    suspend_ms: int = 1_000
+    batch_max: int = 1
+    reconsume_max: int = INT32_MAX
+    pull_interval_ms: int = 0
+    continuous_max_ms: int = 60_000
+    uncommitted_warning: int = 500
+    needs_lock: bool = True  # False for broadcasting: each member has the queue for itself
+    limits: FlowLimits = field(default_factory=FlowLimits)
+
+
+@dataclass(slots=True)
+class QueueState:
+    """One queue that this consumer wants, or is about to give up."""
+
+    queue: MessageQueue
+    intake: Intake
+    phase: Phase = Phase.LOCKING
+    epoch: int | None = None
+    lease_until_ms: int = 0
+    ask_at_ms: int = 0
+    asking: bool = False
+    finding: bool = False
+    find_at_ms: int = 0
+    committed: int | None = None
+    planned: int | None = None  # where it would have gone on before the lock was lost
+    auto_commit: bool = True
+    delivery: int | None = None  # the listener call that runs, of any generation
+    delivered: tuple[ReceivedMessage, ...] = ()
+    copying: bool = False
+    stalled: ListenerDone | None = None  # finished while the lease was gone
+    not_before_ms: int = 0
+    busy_since_ms: int | None = None
+    single_until: int = 0  # deliver one by one below this offset
+    dead: set[int] = field(default_factory=set)  # handed over, not yet committed
+    uncommitted: int = 0
+    dirty: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether something of the queue is outside the core."""
+        return self.delivery is not None or self.copying
+
+    def holds(self, now_ms: int) -> bool:
+        """Tell whether the lease runs."""
+        return now_ms < self.lease_until_ms
+
+    def wants_lock(self, now_ms: int) -> bool:
+        """Tell whether the lock is to be asked for, or renewed, now."""
+        return not self.asking and now_ms >= self.ask_at_ms and self._may_ask(now_ms)
+
+    def wake_ms(self, now_ms: int, *, needs_lock: bool, paused: bool) -> int | None:
+        """Return when time alone will change something, or None."""
+        due: list[int] = []
+        if needs_lock and not self.asking and self._may_ask(now_ms):
+            due.append(self.ask_at_ms)
+        if self.phase in (Phase.RUNNING, Phase.STARTING) and self.lease_until_ms < FOREVER:
+            due.append(self.lease_until_ms)
+        if self.phase is Phase.STARTING and not self.finding:
+            due.append(self.find_at_ms)
+        if self.phase is Phase.RUNNING and not paused:
+            if self.intake.cache.waiting_count and not self.is_busy and self.stalled is None:
+                due.append(self.not_before_ms)
+            wake_ms = self.intake.wake_ms(now_ms)
+            if wake_ms is not None:
+                due.append(wake_ms)
+        return min(due, default=None)
+
+    def _may_ask(self, now_ms: int) -> bool:
+        # A queue that is being given up is renewed only while its listener still runs.
+        return self.phase is not Phase.LEAVING or (self.is_busy and self.holds(now_ms))

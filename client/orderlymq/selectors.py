@@ -1,0 +1,148 @@
+"""
+Which queue a message goes to.
+
+Rule: the same key leads to the same queue whichever language sends it. Java's `SelectMessageQueueByHash`
+takes `abs(arg.hashCode()) % n` of the queues sorted by broker name and queue id; so do we. Where Java has
+no answer (a hash of Integer.MIN_VALUE, a negative id) one is defined here. Randomness comes from outside.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+from orderlymq.errors import SettingError
+from orderlymq.message import Message
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.tags import java_string_hash
+
+Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
+"""Gets the topic's queues in stable order, the message and the caller's argument."""
+
+_INT32_MIN: Final = -(2**31)
+_INT32_MAX: Final = 2**31 - 1
+_UINT32: Final = 0xFFFFFFFF
+_UINT64: Final = 0xFFFFFFFFFFFFFFFF
+
+
+def java_hash(key: object) -> int:
+    """Return Java's `hashCode` of a String, Integer, Long or Boolean with this value.
+
+    Raises:
+        SettingError: The type has no counterpart whose hash is a function of its value.
+    """
+    match key:
+        case bool():
+            return 1231 if key else 1237
+        case int() if _INT32_MIN <= key <= _INT32_MAX:
+            return key
+        case int() if -(2**63) <= key < 2**63:
+            folded = ((key & _UINT64) ^ ((key & _UINT64) >> 32)) & _UINT32
+            return folded - (_UINT32 + 1) if folded > _INT32_MAX else folded
+        case str():
+            return java_string_hash(key)
+        case _:
+            raise SettingError(
+                f"a sharding key is text or a 64-bit integer, not {type(key).__name__}; "
+                "pass str(key) or a selector"
+            )
+
+
+def hash_index(key: object, count: int) -> int:
+    """Return the queue number of *key* among *count* queues, as Java's hash selector does.
+
+    Java's `Math.abs(Integer.MIN_VALUE)` is negative and its selector fails; such keys go to queue 0.
+    """
+    value = java_hash(key)
+    return 0 if value == _INT32_MIN else abs(value) % count
+
+
+def modulo_index(number: int, count: int) -> int:
+    """Return `number mod count`, the usual `id % size` selector; never negative.
+
+    A negative id takes the queue of its absolute value: Java's remainder without the sign, which is
+    what a Java program gets that repairs its negative index with `Math.abs`.
+    """
+    return abs(number) % count
+
+
+def by_hash(queues: Sequence[MessageQueue], _message: Message, argument: object) -> MessageQueue:
+    """Select as Java's `SelectMessageQueueByHash`."""
+    return queues[hash_index(argument, len(queues))]
+
+
+def by_modulo(queues: Sequence[MessageQueue], _message: Message, argument: object) -> MessageQueue:
+    """Select `argument % n`; for integer ids.
+
+    Raises:
+        SettingError: The argument is not an integer.
+    """
+    if not isinstance(argument, int):
+        raise SettingError(
+            f"the modulo selector takes an integer, not {type(argument).__name__}; use key= for text"
+        )
+    return queues[modulo_index(argument, len(queues))]
+
+
+def by_random(draw: Callable[[int], int]) -> Selector:
+    """Return a selector that takes a random queue; *draw* gives a number below its argument."""
+
+    def select(
+        queues: Sequence[MessageQueue], _message: Message, _argument: object
+    ) -> MessageQueue:
+        return queues[draw(len(queues))]
+
+    return select
+
+
+def by_machine_room(rooms: frozenset[str], draw: Callable[[int], int]) -> Selector:
+    """Return a selector among the brokers of some machine rooms.
+
+    A broker's room is what stands before the `@` of its name, as RocketMQ writes it.
+
+    Raises:
+        SettingError: At selection, when no queue lies in one of the rooms.
+    """
+
+    def select(
+        queues: Sequence[MessageQueue], _message: Message, _argument: object
+    ) -> MessageQueue:
+        near = [queue for queue in queues if queue.broker_name.partition("@")[0] in rooms]
+        if not near:
+            raise SettingError(f"no queue of the topic lies in the machine rooms {sorted(rooms)}")
+        return near[draw(len(near))]
+
+    return select
+
+
+def check_selected(queues: Sequence[MessageQueue], selected: object) -> MessageQueue:
+    """Return what a selector returned, if it is one of the queues it was given.
+
+    Raises:
+        SettingError: It returned nothing or something foreign; nothing has been sent.
+    """
+    if isinstance(selected, MessageQueue) and selected in queues:
+        return selected
+    if selected is None:
+        raise SettingError("the selector returned no queue; nothing was sent")
+    raise SettingError(f"the selector returned {selected!r}, which is no queue of the topic")
+
+
+class RoundRobin:
+    """Spread plain sends evenly, leaving out the broker that failed last when there is another."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, start: int = 0) -> None:
+        self._next = start
+
+    def select(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
+        """Return the next queue; queues of the broker *avoid* only when there is no other."""
+        count = len(queues)
+        assert count, "a topic without queues is refused before a queue is selected"
+        for _ in range(count):
+            queue = queues[self._next % count]
+            self._next += 1
+            if avoid is None or queue.broker_name != avoid:
+                return queue
+        queue = queues[self._next % count]
+        self._next += 1
+        return queue
