@@ -1,0 +1,565 @@
+"""
+The turn of a replica: propose, send, persist, apply, answer.
+
+The rules, in the order in which they bite:
+
+* All that was proposed in one iteration of the event loop, or while two writes are under way,
+  shares one log entry: one sync and one round to the followers for all of it.
+* What promises something leaves only after the write that it rests on; Readys are finished in
+  the order in which they were handed out.
+* Applied state is staged and becomes durable with the next write; the log is the truth, and a
+  restart applies again what the staged part had.
+* A proposal is answered when its fate is certain (``fates.py``); a new leader gives no offsets
+  before its own no-op, and with it the whole log, is applied.
+
+Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients,
+`receive` by ``transport.py``, `tick` by a timer, completions by ``writer.py``. ``net`` decides
+who is answered; ``app.py`` wires it.
+"""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, assert_never
+
+from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.processors.effects import Close, Effect, Now, Peer, Propose, Send
+from orderlymq_broker.replication.fates import Fates
+from orderlymq_broker.replication.writer import Writer
+from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.state.records import Outcome, encode_records
+from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.store.kv import Batch, KeyValueStore
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_raft import (
+    Entry,
+    EntryKind,
+    InstallSnapshot,
+    Membership,
+    Message,
+    Node,
+    NotLeader,
+    ProposalRefused,
+    Ready,
+    Role,
+    RoleChange,
+    SnapshotMeta,
+)
+from orderlymq_raft.types import HardState, NodeId, Term
+
+_log = logging.getLogger(__name__)
+
+# Large enough that the cost of an entry vanishes in it, small enough that its sync and its way
+# over the network do not delay the next one by more than tens of milliseconds.
+ENTRY_SIZE_MAX: Final = 4 << 20
+
+# One write runs, one waits in the writer's queue so that the disk never idles; whatever comes
+# later gathers into the next entry. A third would only make groups smaller.
+TICKETS_MAX: Final = 2
+
+# A process that was paused has lost its sense of time: it makes up for so many ticks and then
+# asks the others, instead of running through an election time-out in one go.
+TICKS_CATCH_UP_MAX: Final = 3
+
+
+class Clock(Protocol):
+    """The clocks of this process."""
+
+    def now(self) -> Now:
+        """Return wall and monotonic time in ms."""
+
+    def seconds(self) -> float:
+        """Return monotonic seconds, which go on while the machine sleeps where possible."""
+
+
+class Outbound(Protocol):
+    """Where messages for peers go."""
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send each message to its target, or drop it."""
+
+    def send_snapshot(self, message: InstallSnapshot) -> None:
+        """Bring the state that *message* names to its target."""
+
+
+class ClientPort(Protocol):
+    """Where effects for clients go."""
+
+    def send(self, connection: int, command: RemotingCommand) -> None:
+        """Write a command to a connection, if it is still there."""
+
+    def close(self, connection: int, reason: str) -> None:
+        """Close a connection, if it is still there."""
+
+
+class Host(Protocol):
+    """Who must know what the loop finds out; called between turns, never re-entered."""
+
+    def role_changed(self, change: RoleChange) -> None:
+        """The role, the leader or the term is another; *serving* may have ended with it."""
+
+    def serving_began(self) -> None:
+        """This replica leads and has applied all that its predecessors left."""
+
+    def serving_ended(self) -> None:
+        """This replica leads no more; what is pending is answered as its fate is known."""
+
+    def authority_changed(self) -> None:
+        """`may_answer` may say something else now."""
+
+    def membership_changed(self, membership: Membership) -> None:
+        """A membership was applied."""
+
+    def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
+        """A staged snapshot must be swapped in; the loop has stopped for good."""
+
+    def failed(self, error: Exception) -> None:
+        """A rule is broken or the store cannot be read: this process must stop now."""
+
+
+@dataclass(slots=True)
+class LoopFigures:
+    """Counters and last values for metrics; plain fields, because they are hot."""
+
+    turns: int = 0
+    entries_proposed: int = 0
+    proposals: int = 0
+    bytes_proposed: int = 0
+    tickets: int = 0
+    sync_seconds: float = 0.0
+    entries_applied: int = 0
+    proposals_lost: int = 0
+    on_commit: Callable[[float, int], None] = field(default=lambda seconds, proposals: None)
+    on_sync: Callable[[float], None] = field(default=lambda seconds: None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaParts:
+    """What one opened replica consists of; made anew when a snapshot replaces it."""
+
+    node: Node
+    log: RaftLogStore
+    store: KeyValueStore
+    machine: Machine
+    core: BrokerCore
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPorts:
+    """What the loop acts upon."""
+
+    writer: Writer
+    outbound: Outbound
+    clients: ClientPort
+    host: Host
+    clock: Clock
+    call_soon: Callable[[Callable[[], None]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLimits:
+    """The settings that matter here."""
+
+    tick_s: float
+    sync_writes: bool  # False: only promises (votes, terms) are synced, by the ASYNC_FLUSH setting
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A Ready that was handed out and is not advanced yet."""
+
+    ready: Ready
+    durable: bool
+
+
+class ReplicationLoop:
+    """Drives one Node, one BrokerCore and one store.
+
+    Life cycle: made, `start`, then events until `stop`. Invariants: at most TICKETS_MAX writes
+    are under way; flights are finished in order; *serving* is true from the moment the no-op of
+    the own term is applied until leadership is lost.
+    """
+
+    def __init__(self, parts: ReplicaParts, ports: LoopPorts, limits: LoopLimits) -> None:
+        self.figures = LoopFigures()
+        self.serving = False
+        self._parts = parts
+        self._node = parts.node
+        self._core = parts.core
+        self._ports = ports
+        self._limits = limits
+        self._fates = Fates()
+        self._collected: deque[Propose] = deque()
+        self._flights: deque[_Flight] = deque()
+        self._tickets = 0
+        self._turn_is_due = False
+        self._refused = False
+        self._stopped = False
+        self._physical_next = 0
+        self._serving_term = Term(0)
+        self._ticked_at = ports.clock.seconds()
+        # Set while this leader has reason to doubt that it still is one; the number is the read
+        # whose answer ends the doubt.
+        self._doubt: int | None = None
+        self._reads = 0
+        self._had_authority = False
+
+    # -- what drives it --------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin: whatever the log holds beyond the applied state is applied as it commits."""
+        self._ticked_at = self._ports.clock.seconds()
+        self._wake()
+
+    def stop(self) -> None:
+        """Do nothing any more, whatever still comes."""
+        self._stopped = True
+
+    def handle(self, request: RemotingCommand, peer: Peer) -> None:
+        """Let the core handle a request and do what it wants done."""
+        self.submit(self._core.handle(request, peer, self._ports.clock.now()))
+
+    def submit(self, effects: Iterable[Effect]) -> None:
+        """Carry out effects: send and close at once, collect proposals for the next entry."""
+        for effect in effects:
+            match effect:
+                case Send(connection, command):
+                    self._ports.clients.send(connection, command)
+                case Propose():
+                    self._collected.append(effect)
+                    self._wake()
+                case Close(connection, reason):
+                    self._ports.clients.close(connection, reason)
+                case _:
+                    assert_never(effect)
+
+    def receive(self, messages: Sequence[Message]) -> None:
+        """Take in messages of a peer."""
+        if self._stopped:
+            return
+        try:
+            for message in messages:
+                self._node.step(message)
+        except Exception as error:
+            self._fail(error)
+        self._wake()
+
+    def unreachable(self, node: NodeId) -> None:
+        """Note that messages to *node* were dropped."""
+        self._node.report_unreachable(node)
+
+    def snapshot_sent(self, node: NodeId, *, ok: bool) -> None:
+        """Note how the transfer of a snapshot to *node* ended."""
+        self._node.report_snapshot(node, ok)
+        self._wake()
+
+    def tick(self) -> None:
+        """Make up for the time since the last call; to be called about every tick."""
+        if self._stopped:
+            return
+        now = self._ports.clock.seconds()
+        due = int((now - self._ticked_at) / self._limits.tick_s)
+        if due <= 0:
+            return
+        if due > TICKS_CATCH_UP_MAX:
+            _log.warning("this process stood still for %.0f ms", 1000 * (now - self._ticked_at))
+            self._ticked_at = now
+            due = TICKS_CATCH_UP_MAX
+            self._begin_doubt()
+        else:
+            self._ticked_at += due * self._limits.tick_s
+        for _ in range(due):
+            self._node.tick()
+        self._wake()
+
+    # -- questions -------------------------------------------------------------------------------
+
+    @property
+    def collected(self) -> int:
+        """Return how many proposals wait for the next entry."""
+        return len(self._collected)
+
+    @property
+    def pending(self) -> int:
+        """Return how many proposals are in the log and not known to be committed or lost."""
+        return len(self._fates)
+
+    def may_answer(self) -> bool:
+        """Tell whether an answer given now is the truth of the group: the lease is good.
+
+        Time that has passed without ticks counts, so that a process that was paused does not
+        speak for a group that has meanwhile chosen another leader.
+        """
+        if not self.serving:
+            return False
+        if self._ports.clock.seconds() - self._ticked_at >= self._limits.tick_s:
+            self.tick()
+        return self.serving and self._has_authority()
+
+    # -- leadership ------------------------------------------------------------------------------
+
+    def _has_authority(self) -> bool:
+        return self._doubt is None and self._node.lease_valid
+
+    def _watch_authority(self) -> None:
+        authority = self.serving and self._has_authority()
+        if authority != self._had_authority:
+            self._had_authority = authority
+            self._ports.host.authority_changed()
+
+    def _begin_doubt(self) -> None:
+        if not self._node.is_leader:
+            return
+        self._reads += 1
+        self._doubt = self._reads
+        self._node.read_index(self._doubt)
+
+    def _role_changed(self, change: RoleChange) -> None:
+        _log.info(
+            "%s of term %d, leader %s",
+            change.role.value,
+            change.term,
+            "unknown" if change.leader is None else change.leader,
+        )
+        if self.serving and (change.role is not Role.LEADER or change.term != self._serving_term):
+            self._end_serving(change)
+        self._doubt = None
+        self._ports.host.role_changed(change)
+
+    def _begin_serving(self, term: Term) -> None:
+        self.serving = True
+        self._serving_term = term
+        self._physical_next = self._parts.log.physical_end()
+        now = self._ports.clock.now()
+        self.submit(self._core.become_leader(term, self._physical_next, now))
+        self._ports.host.serving_began()
+
+    def _end_serving(self, change: RoleChange) -> None:
+        self.serving = False
+        # Listeners close first: whoever retries from now on must find the next leader.
+        self._ports.host.serving_ended()
+        unsent = list(self._collected)
+        self._collected.clear()
+        self.submit(self._core.become_follower(change.leader is not None))
+        self._core.proposals_lost("this replica leads no more")
+        self._lose(unsent)
+
+    def _lose(self, proposals: Iterable[Propose]) -> None:
+        for proposal in proposals:
+            self.figures.proposals_lost += 1
+            if proposal.lost is not None:
+                self.submit(proposal.lost())
+
+    # -- the turn --------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._turn_is_due and not self._stopped:
+            self._turn_is_due = True
+            self._ports.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        if self._stopped:
+            return
+        self.figures.turns += 1
+        try:
+            self._take_turn()
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        # Going on after a broken invariant could break a promise; a restart begins from the log.
+        _log.critical("this replica cannot go on", exc_info=error)
+        self._stopped = True
+        self._ports.host.failed(error)
+
+    def _take_turn(self) -> None:
+        # Applying may lead to new proposals, which belong to the next turn, so this ends.
+        self._propose()
+        while not self._stopped and self._may_take_ready():
+            ready = self._node.ready()
+            if ready is None:
+                break
+            self._begin(ready)
+        if self._stopped:
+            return
+        if self._collected and self._tickets < TICKETS_MAX and not self._refused:
+            self._wake()
+        self._watch_authority()
+
+    def _may_take_ready(self) -> bool:
+        # A leader has no entries but those that `_propose` made, so that with both tickets under
+        # way its Readys are heartbeats and commits, which must not wait for a slow disk.
+        return self._tickets < TICKETS_MAX or self._node.is_leader
+
+    def _begin(self, ready: Ready) -> None:
+        if ready.messages_now:
+            self._send(ready.messages_now)
+        if ready.snapshot is not None:
+            self._hand_over_snapshot(ready, ready.snapshot)
+            return
+        flight = _Flight(ready, durable=not ready.must_sync)
+        self._flights.append(flight)
+        self._persist(flight)
+        # The role first: what is applied below is answered by whoever this replica is now.
+        if ready.role_change is not None:
+            self._role_changed(ready.role_change)
+        for entry in ready.committed:
+            self._apply(entry)
+        for read in ready.read_states:
+            if read.context == self._doubt:
+                self._doubt = None
+        self._land()
+
+    def _persist(self, flight: _Flight) -> None:
+        ready = flight.ready
+        if not ready.entries and ready.hard_state is None:
+            return
+        batch = Batch()
+        self._parts.log.append(batch, ready.entries, ready.hard_state)
+        if not ready.must_sync:
+            # A commit index promises nothing: it rides along with the next write.
+            self._parts.store.stage(batch)
+            return
+        ticket = self._parts.store.prepare(batch)
+        self._tickets += 1
+        self.figures.tickets += 1
+        sync = self._limits.sync_writes or not ready.entries
+
+        def done(elapsed_s: float) -> None:
+            self._tickets -= 1
+            self.figures.sync_seconds += elapsed_s
+            self.figures.on_sync(elapsed_s)
+            self._parts.store.settle(ticket)
+            flight.durable = True
+            if not self._stopped:
+                self._land()
+                self._turn()
+
+        self._ports.writer.submit(ticket, sync=sync, done=done)
+
+    def _land(self) -> None:
+        """Finish the flights at the head that are durable."""
+        flights = self._flights
+        while flights and flights[0].durable:
+            ready = flights.popleft().ready
+            self._node.advance(ready)
+            if ready.messages_after:
+                self._send(ready.messages_after)
+
+    def _send(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if isinstance(message, InstallSnapshot):
+                self._ports.outbound.send_snapshot(message)
+        self._ports.outbound.send(
+            [message for message in messages if not isinstance(message, InstallSnapshot)]
+        )
+
+    def _hand_over_snapshot(self, ready: Ready, meta: SnapshotMeta) -> None:
+        self._stopped = True
+        unknown = self._fates.abandon()
+        if unknown:
+            # They may stand in the snapshot. Silence, and a closed connection, is the truth.
+            _log.warning("the fate of %d proposals is unknown: a snapshot replaces the log", unknown)
+        assert ready.hard_state is not None, "a snapshot always moves the commit index"
+        self._ports.host.snapshot_ready(meta, ready.hard_state)
+
+    # -- proposing -------------------------------------------------------------------------------
+
+    def _propose(self) -> None:
+        self._refused = False
+        while self._collected and self._tickets < TICKETS_MAX:
+            if not self.serving:
+                unsent = list(self._collected)
+                self._collected.clear()
+                self._lose(unsent)
+                return
+            group = self._next_group()
+            try:
+                self._propose_group(group)
+            except ProposalRefused as error:
+                # Too much waits for followers, or leadership is on its way to another: they
+                # keep their place and are tried again, nothing may overtake them.
+                self._collected.extendleft(reversed(group))
+                self._refused = True
+                _log.debug("proposals wait: %s", error)
+                return
+            except NotLeader:
+                # The role change is in the next Ready and loses what was collected.
+                self._collected.extendleft(reversed(group))
+                self._refused = True
+                return
+
+    def _next_group(self) -> list[Propose]:
+        collected = self._collected
+        group: list[Propose] = []
+        size = 0
+        while collected:
+            proposal = collected[0]
+            added = sum(map(len, proposal.messages))
+            if group and size + added > ENTRY_SIZE_MAX:
+                break
+            size += added
+            group.append(collected.popleft())
+        return group
+
+    def _propose_group(self, group: Sequence[Propose]) -> None:
+        records = [record for proposal in group for record in proposal.records]
+        messages = [message for proposal in group for message in proposal.messages]
+        now = self._ports.clock.now()
+        data = encode_entry(encode_records(records), messages, self._physical_next, now.wall_ms)
+        term, index = self._node.propose(data)
+        size = sum(map(len, messages))
+        self._physical_next += size
+        self._fates.add(index, term, group, time.perf_counter())
+        self.figures.entries_proposed += 1
+        self.figures.proposals += len(group)
+        self.figures.bytes_proposed += size
+
+    # -- applying --------------------------------------------------------------------------------
+
+    def _apply(self, entry: Entry) -> None:
+        parts = self._parts
+        batch = Batch()
+        outcomes: list[Outcome] = []
+        match entry.kind:
+            case EntryKind.NORMAL:
+                split = split_entry(entry.data)
+                outcomes = parts.machine.apply(entry.index, entry.term, split, batch)
+            case EntryKind.NOOP:
+                parts.machine.apply_noop(entry.index, entry.term, batch)
+            case EntryKind.CONFIG:
+                parts.machine.apply_noop(entry.index, entry.term, batch)
+                parts.log.set_membership(batch, Membership.decode(entry.data))
+            case _:
+                assert_never(entry.kind)
+        parts.store.stage(batch)
+        self._node.applied_to(entry.index)
+        self.figures.entries_applied += 1
+        self._applied(entry, outcomes)
+
+    def _applied(self, entry: Entry, outcomes: list[Outcome]) -> None:
+        now = self._ports.clock.now()
+        if outcomes:
+            self.submit(self._core.applied(outcomes, now))
+        committed, lost = self._fates.settle(entry.index, entry.term)
+        if committed is not None:
+            position = 0
+            for proposal in committed.proposals:
+                end = position + len(proposal.records)
+                if proposal.applied is not None:
+                    self.submit(proposal.applied(outcomes[position:end], now))
+                position = end
+            elapsed_s = time.perf_counter() - committed.proposed_at
+            self.figures.on_commit(elapsed_s, len(committed.proposals))
+        self._lose(lost)
+        match entry.kind:
+            case EntryKind.CONFIG:
+                self._ports.host.membership_changed(Membership.decode(entry.data))
+            case EntryKind.NOOP:
+                node = self._node
+                if node.is_leader and entry.term == node.term and not self.serving:
+                    self._begin_serving(entry.term)

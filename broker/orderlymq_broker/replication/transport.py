@@ -1,0 +1,484 @@
+"""
+TCP between the replicas of one group.
+
+Each replica keeps one outgoing connection to every peer and writes everything for that peer to
+it; what the peer says comes in on the peer's own. The rule: a connection counts only after both
+ends have greeted each other and agree on cluster, group, node ids and version, so that a wrong
+address never feeds a foreign log. Nothing here is queued for a peer that is away: raft sends
+again, and a backlog would only delay what is new. Snapshots come on connections of their own
+(``snapshots.py``), so that a heartbeat never waits behind a file.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from orderlymq_broker.replication.frames import (
+    WIRE_VERSION,
+    Frame,
+    FrameCorrupt,
+    FrameKind,
+    FrameReader,
+    Hello,
+    decode_header,
+    decode_messages,
+    encode_frame,
+    encode_messages,
+)
+from orderlymq_broker.settings import Address
+from orderlymq_raft.messages import Append, Message
+from orderlymq_raft.types import NodeId
+
+_log = logging.getLogger(__name__)
+
+# A peer on a LAN that restarts is found again within its first heartbeats; one that stays away
+# costs one attempt a second.
+RECONNECT_FIRST_S: Final = 0.02
+RECONNECT_MAX_S: Final = 1.0
+# A handshake on a LAN takes a millisecond; half a second of a stalled peer is stalled for raft too.
+CONNECT_TIMEOUT_S: Final = 1.0
+GREETING_TIMEOUT_S: Final = 3.0
+
+# 64 appends of 1 MiB may be in flight; more than that waiting in one socket is a peer that does
+# not read, and what it lacks is sent again when it does.
+BACKLOG_MAX: Final = 64 << 20
+
+# A machine that lost power answers nothing: without this the kernel would wait for minutes.
+TCP_USER_TIMEOUT_MS: Final = 3_000
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who this replica is to its peers; *address* is where they reach it."""
+
+    cluster: str
+    group: str
+    node: NodeId
+    address: Address
+
+
+class Receiver(Protocol):
+    """What happens with what arrives; all calls come from the event loop and return at once."""
+
+    def messages_received(self, messages: list[Message]) -> None:
+        """Handle raft messages of one peer, in the order they were sent."""
+
+    def frame_received(self, node: NodeId, frame: Frame) -> None:
+        """Handle a frame about forwarded client connections."""
+
+    def peer_unreachable(self, node: NodeId) -> None:
+        """Note that messages to *node* were dropped."""
+
+    def peer_greeted(self, node: NodeId, address: Address) -> None:
+        """Note that *node* called from *address*; it may be unknown so far."""
+
+    def peer_lost(self, node: NodeId) -> None:
+        """Note that the connection on which *node* spoke to us is gone."""
+
+    def snapshot_caller(self, node: NodeId, connection: "FrameConnection") -> None:
+        """Take over a connection on which *node* offers a snapshot."""
+
+
+class FrameConnection(asyncio.Protocol):
+    """One TCP connection that carries frames, accepted or made.
+
+    Life cycle: connected, *on_frame* for each frame, *on_closed* once. After a frame that cannot
+    be read it is closed.
+    """
+
+    def __init__(
+        self,
+        on_frame: "Callable[[FrameConnection, Frame], None]",
+        on_closed: "Callable[[FrameConnection], None]",
+        on_opened: "Callable[[FrameConnection], None] | None" = None,
+    ) -> None:
+        self.on_frame = on_frame
+        self.on_closed = on_closed
+        self._on_opened = on_opened
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self.closed = asyncio.get_running_loop().create_future()
+        self.peer: tuple[str, int] = ("?", 0)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Prepare the socket."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.peer = (str(peer[0]), int(peer[1]))
+        connected = transport.get_extra_info("socket")
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connected.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS
+            )
+        if self._on_opened is not None:
+            self._on_opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut the stream into frames."""
+        try:
+            for frame in self._reader.receive_data(data):
+                self.on_frame(self, frame)
+        except FrameCorrupt as error:
+            _log.warning("closing the connection with %s:%d: %s", *self.peer, error)
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the owner once."""
+        self._transport = None
+        self._writable.set()
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self.on_closed(self)
+
+    def pause_writing(self) -> None:
+        """Note that the peer reads slower than we write; matters to snapshots only."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Note that the peer caught up."""
+        self._writable.set()
+
+    @property
+    def is_open(self) -> bool:
+        """Tell whether bytes can still be written."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Return how many bytes wait for the peer to read."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def send(self, pieces: Sequence[bytes]) -> None:
+        """Write the pieces of frames; nothing happens when the connection is gone."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.writelines(pieces)
+
+    async def drained(self) -> None:
+        """Wait until the peer has read enough for more to be written."""
+        await self._writable.wait()
+
+    def close(self) -> None:
+        """Close after what was written is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause_reading(self) -> None:
+        """Let the peer wait; for a receiver that writes to disk."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Go on after `pause_reading`."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+
+class Refused(Exception):  # noqa: N818 - named for what the caller must know
+    """The peer does not want this connection; the text is the peer's reason."""
+
+
+async def dial(identity: Identity, target: NodeId, address: Address, purpose: str) -> FrameConnection:
+    """Connect to a peer and greet it.
+
+    Raises:
+        OSError: nobody listens, or no answer in time.
+        Refused: somebody listens who belongs to another cluster, group or version.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Frame] = loop.create_future()
+
+    def on_frame(_: FrameConnection, frame: Frame) -> None:
+        if not answer.done():
+            answer.set_result(frame)
+
+    def on_closed(_: FrameConnection) -> None:
+        if not answer.done():
+            answer.set_exception(ConnectionResetError("closed instead of greeting"))
+
+    hello = Hello(
+        WIRE_VERSION,
+        identity.cluster,
+        identity.group,
+        identity.node,
+        target,
+        purpose,
+        identity.address.host,
+        identity.address.port,
+    )
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):
+        _, connection = await loop.create_connection(
+            lambda: FrameConnection(on_frame, on_closed), address.host, address.port
+        )
+        try:
+            connection.send(encode_frame(FrameKind.HELLO, hello))
+            frame = await answer
+        except BaseException:
+            connection.abort()
+            raise
+    if frame.kind is not FrameKind.WELCOME:
+        connection.abort()
+        reason = frame.header[1:].decode(errors="replace")
+        raise Refused(reason if frame.kind is FrameKind.REFUSED else "no greeting was answered")
+    return connection
+
+
+class Transport:
+    """All connections of one replica with its peers.
+
+    Life cycle: `listen`, then `send` and the calls of *receiver*, then `close`. `set_peers` may be
+    called at any time; links to those who left are closed.
+    """
+
+    def __init__(self, identity: Identity, receiver: Receiver) -> None:
+        self._identity = identity
+        self._receiver = receiver
+        self._links: dict[NodeId, PeerLink] = {}
+        self._incoming: dict[NodeId, FrameConnection] = {}
+        self._accepted: set[FrameConnection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self, address: Address) -> None:
+        """Accept peers at *address*; raises OSError when it is in use."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._accept, address.host, address.port, reuse_address=True
+        )
+
+    def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
+        """Keep links to exactly *peers*, this replica left out."""
+        for node in [node for node in self._links if node not in peers]:
+            self._links.pop(node).cancel()
+        for node, address in peers.items():
+            if node == self._identity.node:
+                continue
+            link = self._links.get(node)
+            if link is not None and link.address == address:
+                continue
+            if link is not None:
+                link.cancel()
+            self._links[node] = PeerLink(self._identity, node, address, self._receiver)
+
+    def address_of(self, node: NodeId) -> Address | None:
+        """Return where *node* is called."""
+        link = self._links.get(node)
+        return None if link is None else link.address
+
+    def is_connected(self, node: NodeId) -> bool:
+        """Tell whether the link to *node* is up."""
+        link = self._links.get(node)
+        return link is not None and link.is_up
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send raft messages, each to its target; those that cannot go are dropped."""
+        by_target: dict[NodeId, list[Message]] = {}
+        for message in messages:
+            by_target.setdefault(message.target, []).append(message)
+        for target, batch in by_target.items():
+            link = self._links.get(target)
+            if link is not None:
+                link.send_messages(batch)
+
+    def send_frame(self, node: NodeId, pieces: Sequence[bytes]) -> bool:
+        """Send a frame about a forwarded connection; return whether the link is up."""
+        link = self._links.get(node)
+        return link is not None and link.send_pieces(pieces)
+
+    async def close(self) -> None:
+        """Stop listening and close every connection."""
+        if self._server is not None:
+            self._server.close()
+        links = list(self._links.values())
+        self._links.clear()
+        for link in links:
+            link.cancel()
+        for connection in list(self._accepted):
+            connection.abort()
+        await asyncio.gather(*(link.finished() for link in links))
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def _accept(self) -> FrameConnection:
+        return FrameConnection(self._greet, self._accepted_closed, self._accepted_opened)
+
+    def _accepted_opened(self, connection: FrameConnection) -> None:
+        self._accepted.add(connection)
+        loop = asyncio.get_running_loop()
+        loop.call_later(GREETING_TIMEOUT_S, self._give_up_on_silence, connection)
+
+    def _give_up_on_silence(self, connection: FrameConnection) -> None:
+        if connection.is_open and connection.on_frame == self._greet:
+            connection.abort()
+
+    def _accepted_closed(self, connection: FrameConnection) -> None:
+        self._accepted.discard(connection)
+
+    def _greet(self, connection: FrameConnection, frame: Frame) -> None:
+        if frame.kind is not FrameKind.HELLO:
+            raise FrameCorrupt(f"the first frame is {frame.kind.name}, not a greeting")
+        hello = decode_header(frame, Hello)
+        reason = self._objection(hello)
+        if reason is not None:
+            _log.error("refused a replica that called from %s:%d: %s", *connection.peer, reason)
+            connection.send(encode_frame(FrameKind.REFUSED, reason))
+            connection.close()
+            return
+        connection.send(encode_frame(FrameKind.WELCOME, None))
+        node = NodeId(hello.sender)
+        if hello.purpose == "snapshot":
+            self._receiver.snapshot_caller(node, connection)
+            return
+        self._welcome(node, Address(hello.host, hello.port), connection)
+
+    def _welcome(self, node: NodeId, address: Address, connection: FrameConnection) -> None:
+        former = self._incoming.get(node)
+        self._incoming[node] = connection
+
+        def on_frame(_: FrameConnection, frame: Frame) -> None:
+            if frame.kind is FrameKind.RAFT:
+                self._receiver.messages_received(decode_messages(frame))
+            else:
+                self._receiver.frame_received(node, frame)
+
+        def on_closed(closed: FrameConnection) -> None:
+            self._accepted_closed(closed)
+            if self._incoming.get(node) is closed:
+                del self._incoming[node]
+                self._receiver.peer_lost(node)
+
+        connection.on_frame = on_frame
+        connection.on_closed = on_closed
+        if former is not None:
+            # The peer restarted or redialled faster than the kernel noticed the loss.
+            former.abort()
+            self._receiver.peer_lost(node)
+        self._receiver.peer_greeted(node, address)
+        link = self._links.get(node)
+        if link is not None:
+            link.retry_now()
+
+    def _objection(self, hello: Hello) -> str | None:
+        mine = self._identity
+        if hello.version != WIRE_VERSION:
+            return (
+                f"it speaks version {hello.version} of the replication protocol, this is version "
+                f"{WIRE_VERSION}; run the same release on all replicas"
+            )
+        if (hello.cluster, hello.group) != (mine.cluster, mine.group):
+            return (
+                f"it belongs to group {hello.group} of cluster {hello.cluster}, this is group "
+                f"{mine.group} of cluster {mine.cluster}; correct 'peers' in its settings"
+            )
+        if hello.target != mine.node:
+            return (
+                f"it looks for node {hello.target} of group {mine.group}, this is node "
+                f"{mine.node}; correct 'peers' in its settings"
+            )
+        if hello.sender == mine.node:
+            return f"it also calls itself node {mine.node}; give each replica a node_id of its own"
+        return None
+
+
+class PeerLink:
+    """The outgoing connection to one peer, made again whenever it is lost."""
+
+    def __init__(
+        self, identity: Identity, node: NodeId, address: Address, receiver: Receiver
+    ) -> None:
+        self.address = address
+        self._identity = identity
+        self._node = node
+        self._receiver = receiver
+        self._connection: FrameConnection | None = None
+        self._wake = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"link to node {node}"
+        )
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether the peer can be written to."""
+        return self._connection is not None and self._connection.is_open
+
+    def send_messages(self, messages: list[Message]) -> None:
+        """Send raft messages, or drop them and say so."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            self._receiver.peer_unreachable(self._node)
+            return
+        if connection.backlog_bytes > BACKLOG_MAX:
+            # Small messages still go: without heartbeats a slow follower would start an election.
+            kept = [message for message in messages if not isinstance(message, Append)]
+            if len(kept) < len(messages):
+                self._receiver.peer_unreachable(self._node)
+            messages = kept
+        if messages:
+            connection.send(encode_messages(messages))
+
+    def send_pieces(self, pieces: Sequence[bytes]) -> bool:
+        """Send one frame; return whether the link is up."""
+        connection = self._connection
+        if connection is None or not connection.is_open or connection.backlog_bytes > BACKLOG_MAX:
+            return False
+        connection.send(pieces)
+        return True
+
+    def retry_now(self) -> None:
+        """Dial at once: the peer has just called, so it listens."""
+        self._wake.set()
+
+    def cancel(self) -> None:
+        """Stop dialling and close."""
+        self._task.cancel()
+        if self._connection is not None:
+            self._connection.close()
+
+    async def finished(self) -> None:
+        """Wait until the task of a cancelled link has ended."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        delay_s = RECONNECT_FIRST_S
+        complaint = ""
+        while True:
+            try:
+                connection = await dial(self._identity, self._node, self.address, "raft")
+            except Refused as error:
+                delay_s = RECONNECT_MAX_S
+                if str(error) != complaint:
+                    complaint = str(error)
+                    _log.error("node %d at %s refuses us: %s", self._node, self.address, error)
+            except OSError:
+                delay_s = min(2 * delay_s, RECONNECT_MAX_S)
+            else:
+                delay_s, complaint = RECONNECT_FIRST_S, ""
+                await self._hold(connection)
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._wake.wait()
+
+    async def _hold(self, connection: FrameConnection) -> None:
+        _log.info("connected with node %d at %s", self._node, self.address)
+        self._connection = connection
+        try:
+            await asyncio.shield(connection.closed)
+        finally:
+            self._connection = None
+            connection.close()
+        _log.info("lost node %d at %s", self._node, self.address)
+        self._receiver.peer_unreachable(self._node)

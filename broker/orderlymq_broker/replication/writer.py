@@ -1,0 +1,118 @@
+"""
+The one thread that makes writes durable.
+
+The rule: tickets are committed in the order they were submitted, whatever happens. A full disk
+holds all of them back until space returns, nothing is skipped; any other error ends the writing
+for good, because its outcome is unknown. ``loop.py`` submits, and hears of the end on the loop.
+"""
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from orderlymq_broker.store.kv import KeyValueStore, StoreError, StoreFailed, StoreFull, WriteTicket
+
+_log = logging.getLogger(__name__)
+
+# Somebody has to delete files first; a fifth of a second later we go on.
+FULL_RETRY_S: Final = 0.2
+
+Done = Callable[[float], None]
+
+
+class Writer(Protocol):
+    """What the loop needs of the thread; tests commit by hand."""
+
+    def submit(self, ticket: WriteTicket, *, sync: bool, done: Done) -> None:
+        """Commit *ticket* after all before it; then call *done* with the seconds it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriterEvents:
+    """What the thread tells besides; called on the event loop."""
+
+    full: Callable[[bool], None]
+    failed: Callable[[StoreError], None]
+
+
+class WriterThread:
+    """Commits tickets one after the other; `close` waits for those that were submitted."""
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        post: Callable[[Callable[[], None]], object],
+        events: WriterEvents,
+        *,
+        full_retry_s: float = FULL_RETRY_S,
+    ) -> None:
+        self._store = store
+        self._post = post
+        self._events = events
+        self._full_retry_s = full_retry_s
+        self._queue: queue.SimpleQueue[tuple[WriteTicket, bool, Done] | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, ticket: WriteTicket, *, sync: bool, done: Done) -> None:
+        """Commit *ticket* after all before it, then call *done* on the event loop."""
+        self._queue.put((ticket, sync, done))
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Commit what was submitted and end the thread; a full disk is not waited for."""
+        self._stopping.set()
+        self._queue.put(None)
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while True:
+            job = self._queue.get()
+            if job is None:
+                return
+            ticket, sync, done = job
+            began = time.perf_counter()
+            if not self._commit(ticket, sync):
+                return
+            elapsed_s = time.perf_counter() - began
+            self._tell(lambda done=done, elapsed_s=elapsed_s: done(elapsed_s))  # type: ignore[misc] # defaults bind now
+
+    def _commit(self, ticket: WriteTicket, sync: bool) -> bool:
+        """Return whether the ticket is in the store."""
+        was_full = False
+        while True:
+            try:
+                self._store.commit(ticket, sync=sync)
+            except StoreFull as error:
+                if not was_full:
+                    was_full = True
+                    _log.error("the disk is full, writes wait for space: %s", error)
+                    self._tell(lambda: self._events.full(True))
+                if self._stopping.wait(self._full_retry_s):
+                    return False
+            except StoreError as error:
+                failure = error
+                self._tell(lambda: self._events.failed(failure))
+                return False
+            except Exception as error:
+                # Whatever it was: nobody knows what the disk holds now.
+                _log.exception("a write failed in an unexpected way")
+                unexpected = StoreFailed(f"{type(error).__name__}: {error}")
+                self._tell(lambda: self._events.failed(unexpected))
+                return False
+            else:
+                if was_full:
+                    _log.info("there is space again, writes go on")
+                    self._tell(lambda: self._events.full(False))
+                return True
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            self._post(call)
+        except RuntimeError:
+            # The event loop is closed: nobody is left who could listen.
+            _log.debug("a write ended after the event loop")
