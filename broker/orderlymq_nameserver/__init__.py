@@ -1,0 +1,6 @@
+"""
+The name server: which topic has which queues on which group, told to every client that asks.
+
+Groups register here, clients poll. `routes` holds what is known (pure), `processor` answers requests
+(pure), `kv` keeps what administrators set, `app` is the process. Imports only the protocol and runtime.
+"""

@@ -1,0 +1,181 @@
+"""
+The name server process: sockets, clock and timer around `processor`; everything is wired here.
+
+Rule: requests are answered in the order in which they were read, within the same turn of the loop; a
+connection that ends takes its registrations with it at once.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from orderlymq_nameserver.kv import KvFile, KvTable
+from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_nameserver.settings import Address, NameServerSettings
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.connection import Connection, failure_reply
+from orderlymq_runtime.http import HealthServer
+from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.traffic import Traffic, TrafficCollector
+
+_log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """A running name server: `start`, then `close`.
+
+    Attributes:
+        address: where it listens, once started.
+        http_address: where its HTTP pages are, once started; None without them.
+    """
+
+    def __init__(self, settings: NameServerSettings) -> None:
+        store = None if settings.kv_path is None else KvFile(settings.kv_path)
+        kv = KvTable({} if store is None else store.load(), store)
+        self.address = settings.listen
+        self.http_address: Address | None = None
+        self._settings = settings
+        self._core = NameServerCore(
+            kv,
+            expiry_ms=settings.expiry_ms,
+            properties={
+                "kvConfigPath": str(settings.kv_path or ""),
+                "listenPort": str(settings.listen.port),
+                "scanNotActiveBrokerInterval": str(settings.scan_ms),
+            },
+        )
+        traffic = Traffic()
+        self._server = RemotingServer(self, linger_reset=True, traffic=traffic)
+        self._connections: dict[int, Connection] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(TrafficCollector({"server": traffic}))
+        self._registry.register(_NameServerCollector(self._core))
+        self._http: HealthServer | None = None
+        self._started_ms = _now_ms()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            PortInUseError: Another process has one of the ports.
+        """
+        settings = self._settings
+        self.address = Address(
+            *await self._server.listen(settings.listen.host, settings.listen.port)
+        )
+        if settings.http is not None:
+            self._http = HealthServer(
+                settings.http.host,
+                settings.http.port,
+                ready=lambda: (True, "ready"),
+                status=self.status,
+                registry=self._registry,
+            )
+            try:
+                self.http_address = Address(*await self._http.start())
+            except OSError:
+                await self.close()
+                raise
+        self._core.properties["listenPort"] = str(self.address.port)
+        self._schedule_scan()
+
+    async def close(self) -> None:
+        """Deliver what was answered and stop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        await self._server.close()
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    def scan(self, now_ms: int) -> None:
+        """Drop what was silent too long at *now_ms* and close its connections; runs by itself."""
+        lost, silent = self._core.routes.expire(now_ms)
+        for name in lost:
+            _log.warning("broker %s was silent too long and is out of the routes", name)
+        for number in silent:
+            conn = self._connections.get(number)
+            if conn is not None:
+                conn.close()
+
+    def status(self) -> dict[str, object]:
+        """Return what `/status` shows: the process and RocketMQ's five tables."""
+        now_ms = _now_ms()
+        return {
+            "role": "name-server",
+            "address": str(self.address),
+            "pid": os.getpid(),
+            "uptime_ms": now_ms - self._started_ms,
+            "connections": len(self._connections),
+            **self._core.routes.dump(now_ms),
+        }
+
+    # FrameHandler.
+
+    def connection_made(self, conn: Connection) -> None:
+        """Remember a connection, so that it can be closed when it is silent."""
+        self._connections[conn.id] = conn
+
+    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
+        """Answer requests; responses are ignored, for nothing is asked of clients."""
+        now_ms = _now_ms()
+        for request in commands:
+            if request.is_response:
+                continue
+            try:
+                reply = self._core.handle(request, conn.id, now_ms)
+            except Exception as error:
+                _log.exception("%r: request %d failed", conn, request.code)
+                reply = failure_reply(request, error)
+            if not request.is_oneway:
+                conn.send(reply)
+
+    def connection_lost(self, conn: Connection) -> None:
+        """Drop what the connection had registered."""
+        self._connections.pop(conn.id, None)
+        for name in self._core.routes.connection_closed(conn.id):
+            _log.info("broker %s: the last connection of an address was lost", name)
+
+    def _schedule_scan(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._settings.scan_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._schedule_scan()
+        self.scan(_now_ms())
+
+
+class _NameServerCollector(Collector):
+    """Metrics of the registry, read when they are scraped."""
+
+    def __init__(self, core: NameServerCore) -> None:
+        self._core = core
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics as they stand now."""
+        prefix = "orderlymq_nameserver_"
+        info = self._core.routes.cluster_info()
+        brokers = GaugeMetricFamily(prefix + "brokers", "Living brokers", labels=["cluster"])
+        for cluster, names in info.cluster_addr_table.items():
+            brokers.add_metric([cluster], len(names))
+        requests = CounterMetricFamily(
+            prefix + "requests", "Requests by code and result", labels=["code", "result"]
+        )
+        for (code, result), count in sorted(self._core.requests.items()):
+            requests.add_metric(["other" if code < 0 else str(code), str(int(result))], count)
+        topics = GaugeMetricFamily(
+            prefix + "topics", "Topics with a route", value=len(self._core.routes.topics())
+        )
+        return [brokers, topics, requests]
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,138 @@
+"""
+The key-value configuration: texts by namespace and key, set by administrators.
+
+Rule: a change that was answered with success is in the file; one that could not be saved did not
+happen. The only namespace that means something here is `ORDER_TOPIC_CONFIG`, which `routes` reads.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+
+Tables = Mapping[str, Mapping[str, str]]
+
+
+class KvError(Exception):
+    """The configuration cannot be read or saved; the text says what to do."""
+
+
+class KvStore(Protocol):
+    """Where the tables are kept between two lives of the process."""
+
+    def save(self, tables: Tables) -> None:
+        """Keep *tables* in place of what was kept before, all or nothing.
+
+        Raises:
+            KvError: They could not be kept.
+        """
+
+
+class KvTable:
+    """The configuration in memory, saved through *store* before a change takes effect."""
+
+    def __init__(self, tables: Tables | None = None, store: KvStore | None = None) -> None:
+        self._tables: dict[str, dict[str, str]] = {
+            namespace: dict(table) for namespace, table in (tables or {}).items()
+        }
+        self._store = store
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """Return one value, if there is one."""
+        return self._tables.get(namespace, {}).get(key)
+
+    def table(self, namespace: str) -> Mapping[str, str]:
+        """Return a namespace, sorted by key; empty when nobody has set anything in it."""
+        return dict(sorted(self._tables.get(namespace, {}).items()))
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set one value.
+
+        Raises:
+            KvError: It could not be saved; nothing has changed.
+        """
+        if self.get(namespace, key) != value:
+            self._change(namespace, {**self._tables.get(namespace, {}), key: value})
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Forget one value; one that is not there is forgotten already.
+
+        Raises:
+            KvError: The change could not be saved; nothing has changed.
+        """
+        table = dict(self._tables.get(namespace, {}))
+        if table.pop(key, None) is not None:
+            self._change(namespace, table)
+
+    def _change(self, namespace: str, table: dict[str, str]) -> None:
+        tables = {**self._tables, namespace: table}
+        if not table:
+            del tables[namespace]
+        if self._store is not None:
+            self._store.save(tables)
+        self._tables = tables
+
+
+class _FileContent(msgspec.Struct):
+    """The layout of the file, that of RocketMQ's ``kvConfig.json``."""
+
+    config_table: dict[str, dict[str, str]] = msgspec.field(
+        name="configTable", default_factory=dict
+    )
+
+
+class KvFile:
+    """A `KvStore` in one JSON file, replaced as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def load(self) -> Tables:
+        """Return what the file holds, nothing when there is none yet.
+
+        Raises:
+            KvError: The file is there and cannot be read: starting without it would lose it.
+        """
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise KvError(f"{self._path}: {error.strerror}") from error
+        try:
+            return msgspec.json.decode(data, type=_FileContent).config_table
+        except msgspec.MsgspecError as error:
+            raise KvError(
+                f"{self._path} is not a key-value configuration ({error}): "
+                "repair it or move it away to start with an empty one"
+            ) from error
+
+    def save(self, tables: Tables) -> None:
+        """Write a new file, synced, and put it in place of the old one."""
+        content = _FileContent({name: dict(table) for name, table in tables.items()})
+        data = msgspec.json.format(msgspec.json.encode(content))
+        temporary = self._path.with_name(self._path.name + ".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+            self._sync_directory()
+        except OSError as error:
+            raise KvError(
+                f"{self._path} cannot be written: {error.strerror}; the change was refused"
+            ) from error
+
+    def _sync_directory(self) -> None:
+        # The new name must survive a power cut as well as the content.
+        descriptor = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,326 @@
+"""
+Answers every request that a name server gets: reads the header, asks or changes `routes` and `kv`.
+
+Pure and synchronous: `handle` takes a request and returns its response. Rules: codes that are not in the
+table answer 3; bad input answers 1 with a remark that names it and changes nothing; bodies are standard
+JSON without white space, because the Go client cuts them by hand. Sockets and clocks are in `app`.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
+from orderlymq_nameserver.routes import (
+    UNIT,
+    UNIT_SUBSCRIPTION,
+    Identity,
+    IdentityConflict,
+    RouteRegistry,
+)
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.fastjson import JsonError
+from orderlymq_protocol.headers import (
+    AddWritePermOfBrokerHeader,
+    AddWritePermOfBrokerResponseHeader,
+    DeleteKVConfigHeader,
+    DeleteTopicFromNamesrvHeader,
+    GetKVConfigHeader,
+    GetKVConfigResponseHeader,
+    GetKVListByNamespaceHeader,
+    GetRouteInfoHeader,
+    GetTopicsByClusterHeader,
+    HeaderError,
+    PutKVConfigHeader,
+    QueryDataVersionHeader,
+    QueryDataVersionResponseHeader,
+    RegisterBrokerHeader,
+    RegisterBrokerResponseHeader,
+    UnRegisterBrokerHeader,
+    WipeWritePermOfBrokerHeader,
+    WipeWritePermOfBrokerResponseHeader,
+)
+from orderlymq_protocol.model import (
+    MASTER_ID,
+    DataVersion,
+    KVTable,
+    ModelError,
+    RegisterBrokerBody,
+    TopicList,
+    TopicRouteData,
+    body_crc32,
+)
+
+# What code 318 may not change, RocketMQ NamesrvConfig: paths would let a client write any file.
+PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
+
+_NO_ROUTE: Final = (
+    "No topic route info in name server for the topic: {}\n"
+    "See http://rocketmq.apache.org/docs/faq/ for further details."
+)
+
+
+class NameServerCore:
+    """One name server without its sockets.
+
+    Args:
+        kv: the key-value configuration.
+        expiry_ms: silence after which a registration ends.
+        properties: what code 319 shows; code 318 changes those that are there.
+    """
+
+    def __init__(
+        self, kv: KvTable, *, expiry_ms: int, properties: dict[str, str] | None = None
+    ) -> None:
+        self.kv = kv
+        self.routes = RouteRegistry(
+            expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_TOPIC_CONFIG, topic)
+        )
+        self.properties = {"orderMessageEnable": "true", **(properties or {})}
+        self.requests: Counter[tuple[int, int]] = Counter()  # by request code and response code
+        self._handlers: dict[int, Callable[[RemotingCommand, int, int], RemotingCommand]] = {
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._member_group,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._all_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._cluster_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_properties,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_properties,
+        }
+
+    @property
+    def codes(self) -> list[int]:
+        """The request codes that are served."""
+        return sorted(self._handlers)
+
+    def handle(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
+        """Return the response; the caller drops it when the request was oneway."""
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            reply = request.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f" request type {request.code} not supported",
+            )
+            self.requests[(-1, reply.code)] += 1  # one key: the numbers are the peer's choice
+            return reply
+        try:
+            reply = handler(request, connection, now_ms)
+        except (HeaderError, ModelError, JsonError, KvError, IdentityConflict) as error:
+            reply = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        self.requests[(request.code, reply.code)] += 1
+        return reply
+
+    # Registrations.
+
+    def _register(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
+        header = RegisterBrokerHeader.from_ext(request.ext)
+        if header.body_crc32 and header.body_crc32 != body_crc32(request.body):
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark="crc32 not match")
+        who = _identity(header)
+        self.routes.register(
+            who,
+            RegisterBrokerBody.decode(request.body, compressed=header.compressed),
+            ha_address=header.ha_server_addr,
+            connection=connection,
+            now_ms=now_ms,
+            expiry_ms=header.heartbeat_timeout_millis,
+        )
+        answer = RegisterBrokerResponseHeader()
+        if who.broker_id != MASTER_ID and (master := self.routes.master(who.broker_name)):
+            answer = RegisterBrokerResponseHeader(master_addr=master[0], ha_server_addr=master[1])
+        order_conf = self.kv.table(ORDER_TOPIC_CONFIG)
+        body = KVTable(order_conf).to_json() if order_conf else b""
+        return request.reply(ext=answer.to_ext(), body=body)
+
+    def _unregister(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        self.routes.unregister(_identity(UnRegisterBrokerHeader.from_ext(request.ext)), connection)
+        return request.reply()
+
+    def _query_data_version(
+        self, request: RemotingCommand, connection: int, now_ms: int
+    ) -> RemotingCommand:
+        who = _identity(QueryDataVersionHeader.from_ext(request.ext))
+        theirs = DataVersion.from_json(request.body)
+        ours = self.routes.renew(who, connection, now_ms)
+        return request.reply(
+            ext=QueryDataVersionResponseHeader(changed=ours != theirs).to_ext(),
+            body=b"" if ours is None else ours.to_json(),
+        )
+
+    def _heartbeat(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
+        # The same required fields as a query of the version; only the id may be absent.
+        header = QueryDataVersionHeader.from_ext({"brokerId": str(MASTER_ID), **request.ext})
+        self.routes.renew(_identity(header), connection, now_ms)
+        return request.reply()
+
+    # Routes and lists.
+
+    def _route(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        topic = GetRouteInfoHeader.from_ext(request.ext).topic
+        body = self.routes.encoded_route(topic)
+        if body is None:
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=_NO_ROUTE.format(topic))
+        return request.reply(body=body)
+
+    def _cluster_info(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        return request.reply(body=self.routes.cluster_info().to_json())
+
+    def _member_group(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        members = self.routes.members(
+            _required(request, "clusterName"), _required(request, "brokerName")
+        )
+        return request.reply(body=fastjson.dumps({"brokerMemberGroup": members.to_json_value()}))
+
+    def _all_topics(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        return _topic_list(request, self.routes.topics())
+
+    def _cluster_topics(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        cluster = GetTopicsByClusterHeader.from_ext(request.ext).cluster
+        return _topic_list(request, self.routes.topics(cluster=cluster))
+
+    def _system_topics(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        """Every broker has a topic named after its cluster and one named after itself."""
+        info = self.routes.cluster_info()
+        names = [*info.cluster_addr_table, *info.broker_addr_table]
+        addresses = [
+            address
+            for broker in info.broker_addr_table.values()
+            for address in broker.broker_addrs.values()
+        ]
+        return request.reply(
+            body=TopicList(tuple(names), addresses[0] if addresses else None).to_json()
+        )
+
+    def _unit_topics(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        # mask and wanted value of the two bits, by code
+        mask, wanted = {
+            RequestCode.GET_UNIT_TOPIC_LIST: (UNIT, UNIT),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (UNIT_SUBSCRIPTION, UNIT_SUBSCRIPTION),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (
+                UNIT | UNIT_SUBSCRIPTION,
+                UNIT_SUBSCRIPTION,
+            ),
+        }[RequestCode(request.code)]
+        return _topic_list(request, self.routes.topics(accepts=lambda flag: flag & mask == wanted))
+
+    # Changes by administrators.
+
+    def _wipe_write_perm(
+        self, request: RemotingCommand, connection: int, _: int
+    ) -> RemotingCommand:
+        name = WipeWritePermOfBrokerHeader.from_ext(request.ext).broker_name
+        count = self.routes.set_writable(name, is_writable=False)
+        return request.reply(ext=WipeWritePermOfBrokerResponseHeader(count).to_ext())
+
+    def _add_write_perm(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        name = AddWritePermOfBrokerHeader.from_ext(request.ext).broker_name
+        count = self.routes.set_writable(name, is_writable=True)
+        return request.reply(ext=AddWritePermOfBrokerResponseHeader(count).to_ext())
+
+    def _delete_topic(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        header = DeleteTopicFromNamesrvHeader.from_ext(request.ext)
+        self.routes.delete_topic(header.topic, header.cluster_name)
+        return request.reply()
+
+    def _register_topic(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        topic = _required(request, "topic")
+        route = TopicRouteData.from_json(request.body)
+        self.routes.add_queues(topic, route.queue_datas)
+        return request.reply()
+
+    def _put_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        header = PutKVConfigHeader.from_ext(request.ext)
+        self.kv.put(header.namespace, header.key, header.value)
+        self.routes.purge()
+        return request.reply()
+
+    def _get_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        header = GetKVConfigHeader.from_ext(request.ext)
+        value = self.kv.get(header.namespace, header.key)
+        if value is None:
+            return request.reply(
+                ResponseCode.QUERY_NOT_FOUND,
+                remark=f"No config item, Namespace: {header.namespace} Key: {header.key}",
+            )
+        return request.reply(ext=GetKVConfigResponseHeader(value).to_ext())
+
+    def _delete_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        header = DeleteKVConfigHeader.from_ext(request.ext)
+        self.kv.delete(header.namespace, header.key)
+        self.routes.purge()
+        return request.reply()
+
+    def _list_kv(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        namespace = GetKVListByNamespaceHeader.from_ext(request.ext).namespace
+        table = self.kv.table(namespace)
+        if not table:
+            return request.reply(
+                ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}"
+            )
+        return request.reply(body=KVTable(table).to_json())
+
+    def _update_properties(
+        self, request: RemotingCommand, connection: int, _: int
+    ) -> RemotingCommand:
+        """Change properties that exist; others are ignored, as RocketMQ does."""
+        try:
+            given = _parse_properties(request.body.decode())
+        except UnicodeDecodeError:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark="the body is not UTF-8 text")
+        if protected := sorted(PROTECTED_PROPERTIES & given.keys()):
+            return request.reply(
+                ResponseCode.NO_PERMISSION, remark=f"Can not update config {', '.join(protected)}."
+            )
+        self.properties.update(
+            {key: value for key, value in given.items() if key in self.properties}
+        )
+        return request.reply()
+
+    def _get_properties(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+        lines = [f"{key}={value}\n" for key, value in sorted(self.properties.items())]
+        return request.reply(body="".join(lines).encode())
+
+
+def _identity(
+    header: RegisterBrokerHeader | UnRegisterBrokerHeader | QueryDataVersionHeader,
+) -> Identity:
+    return Identity(header.cluster_name, header.broker_name, header.broker_id, header.broker_addr)
+
+
+def _required(request: RemotingCommand, name: str) -> str:
+    value = request.ext.get(name)
+    if value is None:
+        raise HeaderError(f"the custom field <{name}> is null (request {request.code})")
+    return value
+
+
+def _topic_list(request: RemotingCommand, names: list[str]) -> RemotingCommand:
+    return request.reply(body=TopicList(tuple(names)).to_json())
+
+
+def _parse_properties(text: str) -> dict[str, str]:
+    """Read Java's properties text as far as administrators write it: ``key=value`` lines."""
+    properties: dict[str, str] = {}
+    for line in text.splitlines():
+        key, found, value = line.strip().partition("=")
+        if found and not key.startswith(("#", "!")):
+            properties[key.strip()] = value.strip()
+    return properties

@@ -1,0 +1,475 @@
+"""
+What is known about groups ("brokers" on the wire) and their topics: the registry behind every route.
+
+Pure: connections are numbers, time is given. Rules kept here:
+- an entry (broker name, id, address) lives as long as one connection that registered it: all replicas
+  of a group register the same stable address as id 0, and the group is gone only when the last is;
+- the topic table with the highest data version wins while an entry lives, because a replica that lags
+  registers an older one;
+- an ordered topic keeps its queues and addresses when its group is gone: a key is mapped to a queue by
+  the number of queues, so that a shorter list would move keys and break their order. Only a deletion,
+  or a registration with a higher version that lacks the topic, takes it out;
+- lists are sorted, equal on every name server: some clients take "the n-th queue" without sorting.
+Requests are read and answered in `processor`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from orderlymq_protocol.model import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicRouteData,
+)
+
+UNIT: Final = 0x1  # bits of a topic's system flag, RocketMQ TopicSysFlag
+UNIT_SUBSCRIPTION: Final = 0x2
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who registers: one address under one id of a broker name."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+class IdentityConflict(ValueError):  # noqa: N818 - what was found, not what failed
+    """The broker name is in use by another cluster."""
+
+
+@dataclass(slots=True)
+class _Topic:
+    """A topic on one broker; *counter* is the data version at which it was last registered."""
+
+    queue: QueueData
+    is_ordered: bool
+    counter: int
+
+
+@dataclass(slots=True)
+class _Session:
+    """One connection that keeps an entry alive."""
+
+    seen_ms: int
+    expiry_ms: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    """One address of a broker."""
+
+    address: str
+    ha_address: str
+    sessions: dict[int, _Session] = field(default_factory=dict)
+    filter_servers: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Broker:
+    """A broker name: its living addresses and its topics; without addresses it is gone."""
+
+    cluster: str
+    entries: dict[int, _Entry] = field(default_factory=dict)
+    # What ordered topics go on publishing when the broker is gone.
+    last_addresses: dict[int, str] = field(default_factory=dict)
+    topics: dict[str, _Topic] = field(default_factory=dict)
+    version: DataVersion | None = None
+    is_version_of_master: bool = False
+    version_connection: int = 0  # who registered it
+
+
+class RouteRegistry:
+    """All brokers and topics, changed by registrations and by connections that end.
+
+    Args:
+        expiry_ms: a registration that was not renewed for so long is dropped, unless it announced
+            its own limit.
+        ordered_conf: the administrators' `ORDER_TOPIC_CONFIG` of a topic, if there is one.
+    """
+
+    def __init__(self, *, expiry_ms: int, ordered_conf: Callable[[str], str | None]) -> None:
+        self._expiry_ms = expiry_ms
+        self._ordered_conf = ordered_conf
+        self._brokers: dict[str, _Broker] = {}
+        # Encoded answers of 105: every client asks for every topic twice a minute.
+        self._encoded: dict[str, bytes | None] = {}
+
+    # Changes.
+
+    def register(
+        self,
+        who: Identity,
+        body: RegisterBrokerBody,
+        *,
+        ha_address: str,
+        connection: int,
+        now_ms: int,
+        expiry_ms: int | None = None,
+    ) -> None:
+        """Enter or renew a registration; its topics count by the rules of the module.
+
+        Raises:
+            IdentityConflict: Another cluster has a living broker of this name; nothing has changed.
+        """
+        broker = self._brokers.get(who.broker_name)
+        if broker is None:
+            broker = self._brokers[who.broker_name] = _Broker(who.cluster)
+        elif broker.cluster != who.cluster:
+            if broker.entries:
+                raise IdentityConflict(
+                    f"broker name {who.broker_name} belongs to cluster {broker.cluster}: "
+                    f"give the broker of cluster {who.cluster} another name"
+                )
+            broker.cluster = who.cluster
+
+        # The same address under another id is the same process after a change of its role.
+        for broker_id, entry in list(broker.entries.items()):
+            if broker_id != who.broker_id and entry.address == who.address:
+                del broker.entries[broker_id]
+                broker.last_addresses.pop(broker_id, None)
+
+        entry = self._entry(broker, who, ha_address)
+        entry.sessions[connection] = _Session(now_ms, expiry_ms or self._expiry_ms)
+        entry.ha_address = ha_address
+        entry.filter_servers = body.filter_server_list
+        broker.last_addresses[who.broker_id] = who.address
+        if _counts(broker, who, connection, body.topics.data_version):
+            self._set_topics(broker, who, body)
+            broker.version_connection = connection
+        self._encoded.clear()
+
+    def unregister(self, who: Identity, connection: int) -> None:
+        """End what *connection* registered; what others registered under the same name stays."""
+        entry = self._find(who)
+        if entry is not None and entry.sessions.pop(connection, None) is not None:
+            self._drop_silent(who.broker_name)
+
+    def renew(self, who: Identity, connection: int, now_ms: int) -> DataVersion | None:
+        """Take a sign of life for a registration that is known; return its stored version."""
+        entry = self._find(who)
+        if entry is None:
+            return None
+        session = entry.sessions.get(connection)
+        if session is None:
+            # A replica that has connected again and found its registration still alive.
+            entry.sessions[connection] = _Session(now_ms, self._expiry_ms)
+        else:
+            session.seen_ms = now_ms
+        return self._brokers[who.broker_name].version
+
+    def connection_closed(self, connection: int) -> list[str]:
+        """Forget a connection; return the names of the brokers that lost an address with it."""
+        return self._end_sessions(lambda number, session: number == connection)
+
+    def expire(self, now_ms: int) -> tuple[list[str], list[int]]:
+        """Drop registrations that were silent too long.
+
+        Returns:
+            The names of brokers that lost an address, and the connections to close.
+        """
+        silent: set[int] = set()
+
+        def is_silent(number: int, session: _Session) -> bool:
+            if now_ms - session.seen_ms <= session.expiry_ms:
+                return False
+            silent.add(number)
+            return True
+
+        return self._end_sessions(is_silent), sorted(silent)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, on all brokers or on those of one cluster."""
+        for broker in self._brokers.values():
+            if cluster is None or broker.cluster == cluster:
+                broker.topics.pop(topic, None)
+        self.purge()
+
+    def add_queues(self, topic: str, queues: Iterable[QueueData]) -> None:
+        """Enter queues of a topic by hand, on brokers that are known (code 217)."""
+        for queue in queues:
+            broker = self._brokers.get(queue.broker_name)
+            if broker is not None and broker.entries:
+                counter = broker.version.counter if broker.version else 0
+                broker.topics[topic] = _Topic(queue, is_ordered=False, counter=counter)
+        self._encoded.clear()
+
+    def set_writable(self, broker_name: str, *, is_writable: bool) -> int:
+        """Give or take the write permission of all topics of a broker; return how many it has.
+
+        It lasts until the broker registers a changed topic table.
+        """
+        broker = self._brokers.get(broker_name)
+        if broker is None or not broker.entries:
+            return 0
+        for topic in broker.topics.values():
+            perm = PERM_READ | PERM_WRITE if is_writable else topic.queue.perm & ~PERM_WRITE
+            topic.queue = replace(topic.queue, perm=perm)
+        self._encoded.clear()
+        return len(broker.topics)
+
+    def purge(self) -> None:
+        """Drop what nothing keeps any more; call it when `ORDER_TOPIC_CONFIG` has changed."""
+        for name in list(self._brokers):
+            self._purge_broker(name)
+        self._encoded.clear()
+
+    # Questions.
+
+    def encoded_route(self, topic: str) -> bytes | None:
+        """Return the body of `route`, from memory when nothing has changed."""
+        try:
+            return self._encoded[topic]
+        except KeyError:
+            pass
+        route = self.route(topic)
+        if route is None:
+            return None  # not remembered: unknown names are the caller's, without bound
+        encoded = self._encoded[topic] = route.to_json()
+        return encoded
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Return where the queues of a topic are, if anybody has it."""
+        queues: list[QueueData] = []
+        brokers: list[BrokerData] = []
+        filters: dict[str, tuple[str, ...]] = {}
+        for name, broker in sorted(self._brokers.items()):
+            found = broker.topics.get(topic)
+            if found is None:
+                continue
+            queues.append(found.queue)
+            brokers.append(BrokerData(broker.cluster, name, self._addresses(broker, topic, found)))
+            filters.update(_filter_servers(broker))
+        if not queues:
+            return None
+        return TopicRouteData(tuple(queues), tuple(brokers), self._order_conf(topic), filters)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return the living brokers by name and the names of each cluster."""
+        table: dict[str, BrokerData] = {}
+        clusters: dict[str, list[str]] = {}
+        for name, broker in self._living():
+            table[name] = BrokerData(broker.cluster, name, _living_addresses(broker))
+            clusters.setdefault(broker.cluster, []).append(name)
+        return ClusterInfo(
+            table, {cluster: tuple(names) for cluster, names in sorted(clusters.items())}
+        )
+
+    def members(self, cluster: str, broker_name: str) -> BrokerData:
+        """Return the addresses of one broker name; none when it is not known in that cluster."""
+        broker = self._brokers.get(broker_name)
+        if broker is None or broker.cluster != cluster:
+            return BrokerData(cluster, broker_name, {})
+        return BrokerData(cluster, broker_name, _living_addresses(broker))
+
+    def master(self, broker_name: str) -> tuple[str, str] | None:
+        """Return the address and the replication address of id 0."""
+        broker = self._brokers.get(broker_name)
+        entry = None if broker is None else broker.entries.get(MASTER_ID)
+        return None if entry is None else (entry.address, entry.ha_address)
+
+    def topics(
+        self,
+        *,
+        cluster: str | None = None,
+        accepts: Callable[[int], bool] = lambda topic_sys_flag: True,
+    ) -> list[str]:
+        """Return the names of topics, of one cluster or all, whose system flag is accepted."""
+        return sorted(
+            {
+                name
+                for broker in self._brokers.values()
+                if cluster is None or broker.cluster == cluster
+                for name, topic in broker.topics.items()
+                if accepts(topic.queue.topic_sys_flag)
+            }
+        )
+
+    def dump(self, now_ms: int) -> dict[str, object]:
+        """Return the five tables of RocketMQ's name server, for `/status`."""
+        info = self.cluster_info().to_json_value()
+        queues: dict[str, dict[str, object]] = {}
+        for name, broker in sorted(self._brokers.items()):
+            for topic_name, topic in broker.topics.items():
+                queues.setdefault(topic_name, {})[name] = topic.queue.to_json_value() | {
+                    "order": topic.is_ordered
+                }
+        live = {
+            entry.address: {
+                "brokerName": name,
+                "brokerId": broker_id,
+                "connections": len(entry.sessions),
+                "silentMillis": now_ms - max(each.seen_ms for each in entry.sessions.values()),
+                "dataVersion": None if broker.version is None else broker.version.counter,
+            }
+            for name, broker in self._living()
+            for broker_id, entry in sorted(broker.entries.items())
+        }
+        filters = {
+            address: servers
+            for _, broker in self._living()
+            for address, servers in _filter_servers(broker).items()
+        }
+        return {
+            "topicQueueTable": dict(sorted(queues.items())),
+            "brokerAddrTable": info["brokerAddrTable"],
+            "clusterAddrTable": info["clusterAddrTable"],
+            "brokerLiveTable": live,
+            "filterServerTable": filters,
+        }
+
+    def check(self) -> None:
+        """Raise AssertionError when an invariant is broken; for tests."""
+        for name, broker in self._brokers.items():
+            for entry in broker.entries.values():
+                if not entry.sessions:
+                    raise AssertionError(f"{name}: an entry lives without a connection")
+            if not broker.entries:
+                for topic_name, topic in broker.topics.items():
+                    if not self._is_ordered(topic_name, topic):
+                        raise AssertionError(f"{name}: gone, but {topic_name} is still routed")
+                if not broker.topics:
+                    raise AssertionError(f"{name}: gone, with nothing to keep")
+
+    # Parts.
+
+    def _entry(self, broker: _Broker, who: Identity, ha_address: str) -> _Entry:
+        entry = broker.entries.get(who.broker_id)
+        if entry is None or entry.address != who.address:
+            entry = broker.entries[who.broker_id] = _Entry(who.address, ha_address)
+        return entry
+
+    def _find(self, who: Identity) -> _Entry | None:
+        broker = self._brokers.get(who.broker_name)
+        if broker is None or broker.cluster != who.cluster:
+            return None
+        entry = broker.entries.get(who.broker_id)
+        return entry if entry is not None and entry.address == who.address else None
+
+    def _set_topics(self, broker: _Broker, who: Identity, body: RegisterBrokerBody) -> None:
+        version = body.topics.data_version
+        topics = {
+            config.topic_name: _Topic(
+                _queue_data(who.broker_name, config), config.order, version.counter
+            )
+            for config in body.topics.topic_config_table.values()
+        }
+        for name, known in broker.topics.items():
+            if version.counter <= known.counter and self._is_ordered(name, known):
+                # An ordered topic changes or goes only by a higher version: the group may have come
+                # back by a replica that does not know the latest change yet.
+                newer = topics.get(name)
+                if newer is None or version.counter < known.counter:
+                    topics[name] = known
+        broker.topics = topics
+        broker.version = version
+        broker.is_version_of_master = who.broker_id == MASTER_ID
+
+    def _end_sessions(self, ends: Callable[[int, _Session], bool]) -> list[str]:
+        lost: list[str] = []
+        for name, broker in list(self._living()):
+            for entry in broker.entries.values():
+                for number in [n for n, session in entry.sessions.items() if ends(n, session)]:
+                    del entry.sessions[number]
+            if self._drop_silent(name):
+                lost.append(name)
+        return lost
+
+    def _drop_silent(self, name: str) -> bool:
+        """Drop the entries of a broker that no connection keeps; tell whether there were any."""
+        broker = self._brokers[name]
+        silent = [number for number, entry in broker.entries.items() if not entry.sessions]
+        for number in silent:
+            del broker.entries[number]
+        if silent:
+            if not broker.entries:
+                # Whoever registers next is believed, whatever its version.
+                broker.version = None
+            self._purge_broker(name)
+            self._encoded.clear()
+        return bool(silent)
+
+    def _purge_broker(self, name: str) -> None:
+        broker = self._brokers[name]
+        if broker.entries:
+            return
+        broker.topics = {
+            topic_name: topic
+            for topic_name, topic in broker.topics.items()
+            if self._is_ordered(topic_name, topic)
+        }
+        if not broker.topics:
+            del self._brokers[name]
+
+    def _is_ordered(self, name: str, topic: _Topic) -> bool:
+        return topic.is_ordered or self._ordered_conf(name) is not None
+
+    def _addresses(self, broker: _Broker, name: str, topic: _Topic) -> Mapping[int, str]:
+        living = _living_addresses(broker)
+        if not self._is_ordered(name, topic):
+            return living
+        if not living:
+            return broker.last_addresses
+        # Without id 0 a Java producer leaves out the broker's queues.
+        if MASTER_ID not in living and MASTER_ID in broker.last_addresses:
+            return {MASTER_ID: broker.last_addresses[MASTER_ID], **living}
+        return living
+
+    def _order_conf(self, name: str) -> str | None:
+        conf = self._ordered_conf(name)
+        if conf is not None:
+            return conf
+        counts = [
+            f"{broker_name}:{topic.queue.write_queue_nums}"
+            for broker_name, broker in sorted(self._brokers.items())
+            if (topic := broker.topics.get(name)) is not None and topic.is_ordered
+        ]
+        return ";".join(counts) or None
+
+    def _living(self) -> list[tuple[str, _Broker]]:
+        return sorted((name, broker) for name, broker in self._brokers.items() if broker.entries)
+
+
+def _counts(broker: _Broker, who: Identity, connection: int, version: DataVersion) -> bool:
+    """Tell whether the topics of a registration replace the known ones."""
+    known = broker.version
+    if known is None:
+        return True
+    if who.broker_id != MASTER_ID:
+        return False
+    if not broker.is_version_of_master or version.counter > known.counter:
+        return True
+    # Who registered the known version may start to count anew; a lower one of another replica lags.
+    return connection == broker.version_connection and version != known
+
+
+def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:
+    return QueueData(
+        broker_name,
+        config.read_queue_nums,
+        config.write_queue_nums,
+        config.perm,
+        config.topic_sys_flag,
+    )
+
+
+def _living_addresses(broker: _Broker) -> Mapping[int, str]:
+    return {number: entry.address for number, entry in sorted(broker.entries.items())}
+
+
+def _filter_servers(broker: _Broker) -> dict[str, tuple[str, ...]]:
+    return {
+        entry.address: entry.filter_servers
+        for entry in broker.entries.values()
+        if entry.filter_servers
+    }
