@@ -40,7 +40,9 @@ class TimerSettings(msgspec.Struct, frozen=True, kw_only=True):
     lock_lease_ms: int = 60_000
     client_expiry_ms: int = 120_000
     scan_ms: int = 1_000
-    member_return_grace_ms: int = 35_000  # heartbeat interval of 30 s plus a margin, after fail-over
+    member_return_grace_ms: int = (
+        35_000  # heartbeat interval of 30 s plus a margin, after fail-over
+    )
     delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     delay_scan_ms: int = 100
     register_ms: int = 30_000
@@ -106,7 +108,9 @@ def load(path: Path) -> BrokerSettings:
         SettingsError: the file is missing, not JSON, or a field has a wrong name, type or range.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=BrokerSettings, strict=True)
+        return msgspec.json.decode(
+            path.read_bytes(), type=BrokerSettings, strict=True, dec_hook=_decode_path
+        )
     except FileNotFoundError as error:
         raise SettingsError(f"{path}: no such file; give the path of a settings file") from error
     except msgspec.MsgspecError as error:
@@ -115,3 +119,10 @@ def load(path: Path) -> BrokerSettings:
 
 class SettingsError(ValueError):
     """The settings file cannot be used; the text names the field."""
+
+
+def _decode_path(kind: type, value: object) -> object:
+    # msgspec knows no paths; its other types never come here.
+    if isinstance(value, str):
+        return kind(value)
+    raise TypeError(f"expected a path, got {value!r}")
