@@ -101,13 +101,19 @@ def _unlz4(body: bytes, size_max: int) -> bytes:
 
 def _unzstd(body: bytes, size_max: int) -> bytes:
     inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
-    parts: list[bytes] = []
     size = 0
     try:
+        # Only the reader can be stopped at a size and only the object knows whether the frame was
+        # whole, hence two passes; producers use Zstandard only if they are configured to.
         with inflater.stream_reader(body) as reader:
             while size <= size_max and (part := reader.read(size_max + 1 - size)):
-                parts.append(part)
                 size += len(part)
+        if size > size_max:
+            raise CompressionError(f"the body is longer than {size_max} bytes when inflated")
+        whole = inflater.decompressobj()
+        inflated = whole.decompress(body)
     except zstandard.ZstdError as error:
         raise CompressionError(f"the body is no Zstandard frame: {error}") from error
-    return b"".join(parts)
+    if not whole.eof:
+        raise CompressionError("the Zstandard frame of the body is torn")
+    return inflated

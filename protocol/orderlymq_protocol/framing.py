@@ -8,6 +8,7 @@ a peer announced a length. What is in the header stands in `command`, typed in `
 the binary form of the header is in `binaryheader`.
 """
 
+import struct
 from struct import Struct
 from typing import Any, Final
 
@@ -25,8 +26,9 @@ FRAME_SIZE_MAX: Final = 16_777_216
 _PREFIX: Final = Struct(">II")
 _PREFIX_SIZE: Final = 8
 _HEADER_SIZE_MASK: Final = 0xFFFFFF
-_INT32_MIN: Final = -(2**31)
-_INT32_MAX: Final = 2**31 - 1
+_MARK_MAX: Final = SerializeType.ROCKETMQ << 24 | _HEADER_SIZE_MASK
+# Packing is the cheapest way to find out whether four numbers are all int32.
+_FOUR_INT32: Final = Struct(">iiii")
 
 _LANGUAGE_BY_NAME: Final[dict[object, int]] = {code.name: int(code) for code in LanguageCode}
 _NAME_BY_LANGUAGE: Final[dict[int, str]] = {int(code): code.name for code in LanguageCode}
@@ -93,46 +95,42 @@ class FrameDecoder:
 
     def _cut(self, data: bytes | bytearray | memoryview, commands: list[RemotingCommand]) -> int:
         """Append the whole frames of *data* to *commands*; return how many bytes they took."""
+        # Slices of bytes are bytes; of anything else a view is cut, so that a body is copied once.
+        view = data if type(data) is bytes else memoryview(data)
         position = 0
-        size = len(data)
-        with memoryview(data) as view:
-            while size - position >= _PREFIX_SIZE:
-                total, mark = _PREFIX.unpack_from(view, position)
-                self._check(total, mark, commands)
-                end = position + 4 + total
-                if end > size:
-                    self._needed = end - position
-                    return position
-                body_at = position + _PREFIX_SIZE + (mark & _HEADER_SIZE_MASK)
-                try:
-                    command = _decode_header(
-                        view[position + _PREFIX_SIZE : body_at], mark >> 24, view[body_at:end]
-                    )
-                except HeaderFormatError as error:
-                    raise self._break(str(error), commands) from error
-                commands.append(command)
-                position = end
+        size = len(view)
+        while size - position >= _PREFIX_SIZE:
+            total, mark = _PREFIX.unpack_from(view, position)
+            header_at = position + _PREFIX_SIZE
+            body_at = header_at + (mark & _HEADER_SIZE_MASK)
+            end = position + 4 + total
+            if end - position > self._frame_size_max or body_at > end or mark > _MARK_MAX:
+                raise self._break(_refusal(total, mark, self._frame_size_max), commands)
+            if end > size:
+                self._needed = end - position
+                return position
+            try:
+                commands.append(
+                    _decode_header(view[header_at:body_at], mark >> 24, view[body_at:end])
+                )
+            except HeaderFormatError as error:
+                raise self._break(str(error), commands) from error
+            position = end
         self._needed = _PREFIX_SIZE
         return position
-
-    def _check(self, total: int, mark: int, commands: list[RemotingCommand]) -> None:
-        if total + 4 > self._frame_size_max:
-            raise self._break(
-                f"a frame of {total + 4} bytes is announced, the limit is {self._frame_size_max}",
-                commands,
-            )
-        if total < 4 + (mark & _HEADER_SIZE_MASK):
-            raise self._break(
-                f"a header of {mark & _HEADER_SIZE_MASK} bytes does not fit a frame of {total}",
-                commands,
-            )
-        if mark >> 24 > SerializeType.ROCKETMQ:
-            raise self._break(f"unknown header serialize type {mark >> 24}", commands)
 
     def _break(self, message: str, commands: list[RemotingCommand]) -> FrameError:
         self._broken = message
         self._buffer = bytearray()
         return FrameError(message, commands)
+
+
+def _refusal(total: int, mark: int, frame_size_max: int) -> str:
+    if total + 4 > frame_size_max:
+        return f"a frame of {total + 4} bytes is announced, the limit is {frame_size_max}"
+    if mark > _MARK_MAX:
+        return f"unknown header serialize type {mark >> 24}"
+    return f"a header of {mark & _HEADER_SIZE_MASK} bytes does not fit a frame of {total + 4}"
 
 
 def encode(command: RemotingCommand) -> bytes:
@@ -192,7 +190,9 @@ def _encode_header(command: RemotingCommand) -> bytes:
         raise FrameError(f"the header of code {command.code} cannot be written: {error}") from error
 
 
-def _decode_header(header: memoryview, serialize_type: int, body: memoryview) -> RemotingCommand:
+def _decode_header(
+    header: bytes | memoryview, serialize_type: int, body: bytes | memoryview
+) -> RemotingCommand:
     if serialize_type:
         return binaryheader.decode(bytes(header), bytes(body))
     try:
@@ -210,13 +210,10 @@ def _decode_header(header: memoryview, serialize_type: int, body: memoryview) ->
         opaque = _integer("opaque", opaque, 0)
         flag = _integer("flag", flag, 0)
         version = _integer("version", version, 0)
-    if not (
-        _INT32_MIN <= code <= _INT32_MAX
-        and _INT32_MIN <= opaque <= _INT32_MAX
-        and _INT32_MIN <= flag <= _INT32_MAX
-        and _INT32_MIN <= version <= _INT32_MAX
-    ):
-        raise HeaderFormatError("a number of the header is not an int32")
+    try:
+        _FOUR_INT32.pack(code, opaque, flag, version)
+    except struct.error as error:
+        raise HeaderFormatError("a number of the header is not an int32") from error
 
     ext = get("extFields")
     if ext is None:

@@ -5,15 +5,14 @@ Hot path: a consumer that keeps up sends one of each per message, so they have s
 whatever those cannot read goes to the slow reader, which says what is wrong. Part of `headers`.
 """
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from struct import Struct
+from typing import Final
 
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.headerfields import (
-    INT32_MAX,
-    INT32_MIN,
-    INT64_MAX,
-    INT64_MIN,
     REQUEST_HEADERS,
     RESPONSE_HEADERS,
     Header,
@@ -21,6 +20,10 @@ from orderlymq_protocol.headerfields import (
     Long,
     register,
 )
+
+# Packing is the cheapest way to find out whether all numbers fit their Java types.
+_PULL_RANGES: Final = Struct(">iqiiqqq")
+_COMMIT_RANGES: Final = Struct(">iq")
 
 
 # Not frozen, and with a reader of its own: a consumer that keeps up pulls once per message.
@@ -55,30 +58,31 @@ class PullMessageHeader(Header):
             commit_offset = int(ext["commitOffset"])
             suspend_timeout_millis = int(ext["suspendTimeoutMillis"])
             sub_version = int(ext["subVersion"])
-            if (
-                INT32_MIN <= queue_id <= INT32_MAX
-                and INT64_MIN <= queue_offset <= INT64_MAX
-                and INT32_MIN <= max_msg_nums <= INT32_MAX
-                and INT32_MIN <= sys_flag <= INT32_MAX
-                and INT64_MIN <= commit_offset <= INT64_MAX
-                and INT64_MIN <= suspend_timeout_millis <= INT64_MAX
-                and INT64_MIN <= sub_version <= INT64_MAX
-                and "maxMsgBytes" not in ext
-            ):
-                return cls(
-                    ext["consumerGroup"],
-                    ext["topic"],
-                    queue_id,
-                    queue_offset,
-                    max_msg_nums,
-                    sys_flag,
-                    commit_offset,
-                    suspend_timeout_millis,
-                    sub_version,
-                    get("subscription"),
-                    get("expressionType"),
-                )
-        except (KeyError, ValueError):
+            _PULL_RANGES.pack(
+                queue_id,
+                queue_offset,
+                max_msg_nums,
+                sys_flag,
+                commit_offset,
+                suspend_timeout_millis,
+                sub_version,
+            )
+            max_msg_bytes = get("maxMsgBytes")
+            return cls(
+                ext["consumerGroup"],
+                ext["topic"],
+                queue_id,
+                queue_offset,
+                max_msg_nums,
+                sys_flag,
+                commit_offset,
+                suspend_timeout_millis,
+                sub_version,
+                get("subscription"),
+                get("expressionType"),
+                None if max_msg_bytes is None else int(max_msg_bytes),
+            )
+        except (KeyError, ValueError, struct.error):
             # The slow reader below raises with the name of the field.
             pass
         return super(PullMessageHeader, cls).from_ext(ext)
@@ -137,9 +141,9 @@ class UpdateConsumerOffsetHeader(Header):
         """
         try:
             queue_id, commit_offset = int(ext["queueId"]), int(ext["commitOffset"])
-            if INT32_MIN <= queue_id <= INT32_MAX and INT64_MIN <= commit_offset <= INT64_MAX:
-                return cls(ext["consumerGroup"], ext["topic"], queue_id, commit_offset)
-        except (KeyError, ValueError):
+            _COMMIT_RANGES.pack(queue_id, commit_offset)
+            return cls(ext["consumerGroup"], ext["topic"], queue_id, commit_offset)
+        except (KeyError, ValueError, struct.error):
             # The slow reader below raises with the name of the field.
             pass
         return super(UpdateConsumerOffsetHeader, cls).from_ext(ext)

@@ -35,19 +35,24 @@ _CRC_MASK: Final = 0x7FFFFFFF
 # Ends a log file in RocketMQ; it is never sent, but an importer may meet it.
 _MAGIC_END_OF_FILE: Final = 0xCBD43194
 
-# Everything up to and including bodyLength; the hosts differ by family, hence one layout per pair.
-_HEADS: Final = {
-    0: Struct(">IIIiiqqiq8sq8siqi"),
-    BORN_HOST_IPV6: Struct(">IIIiiqqiq20sq8siqi"),
-    STORE_HOST_IPV6: Struct(">IIIiiqqiq8sq20siqi"),
-    _HOST_BITS: Struct(">IIIiiqqiq20sq20siqi"),
+_START: Final = Struct(">IIIii")  # size, magic, checksum, queue id, flag
+_POSITIONS: Final = Struct(">qq")
+# From sysFlag to bodyLength; the hosts differ by family, hence one layout per pair.
+_MIDDLES: Final = {
+    0: Struct(">iq8sq8siqi"),
+    BORN_HOST_IPV6: Struct(">iq20sq8siqi"),
+    STORE_HOST_IPV6: Struct(">iq8sq20siqi"),
+    _HOST_BITS: Struct(">iq20sq20siqi"),
 }
-_HEAD_V4: Final = _HEADS[0]
-_START: Final = Struct(">II")
+# The same with what stands before, for reading in one go.
+_HEADS: Final = {
+    bits: Struct(f"{_START.format}qq{middle.format[1:]}") for bits, middle in _MIDDLES.items()
+}
 _SYS_FLAG: Final = Struct(">i")
 _PORT: Final = Struct(">I")
 _UINT16: Final = Struct(">H")
-_TAILS_V1: Final = tuple(bytes((size,)) for size in range(TOPIC_V1_BYTES_MAX + 1))
+_INT16: Final = Struct(">h")
+_ONE_BYTE: Final = tuple(bytes((size,)) for size in range(TOPIC_V1_BYTES_MAX + 1))
 
 # As many peers as a broker talks to at once; a miss costs a microsecond.
 _HOST_CACHE_SIZE: Final = 16_384
@@ -125,27 +130,13 @@ class RecordTemplate:
     """A record that lacks only its two offsets; `size` is known, so the next one's place is too.
 
     The IPv6 bits of *sys_flag* are set from the packed hosts (`pack_host`); the other bits are kept.
-    Raises RecordError when topic or properties are too long.
+    *checksum* is for copying a stored message; otherwise it is computed from the body.
+    Raises RecordError when topic or properties are too long, or a number does not fit its field.
     """
 
-    __slots__ = (
-        "body",
-        "body_crc",
-        "born_host",
-        "born_timestamp",
-        "flag",
-        "prepared_transaction_offset",
-        "properties",
-        "queue_id",
-        "reconsume_times",
-        "size",
-        "store_host",
-        "store_timestamp",
-        "sys_flag",
-        "topic",
-    )
+    __slots__ = ("_middle", "_start", "_tail", "body", "body_crc", "size", "sys_flag")
 
-    def __init__(  # noqa: PLR0913 - one argument per field of the record; an object per message would cost more than the encoding
+    def __init__(  # noqa: PLR0913 - one argument per field of the record; a message object on top of them would double the cost
         self,
         *,
         topic: bytes,
@@ -160,32 +151,40 @@ class RecordTemplate:
         store_host: bytes,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
+        checksum: int | None = None,
     ) -> None:
         topic_size = len(topic)
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            raise RecordError(
-                f"{len(properties)} bytes of properties, the limit is {PROPERTIES_BYTES_MAX}"
-            )
-        if not 0 < topic_size <= TOPIC_V2_BYTES_MAX:
-            raise RecordError(f"a topic of {topic_size} bytes cannot be stored")
-        if len(born_host) == 8 and len(store_host) == 8:
-            sys_flag &= ~_HOST_BITS
+        sys_flag &= ~_HOST_BITS
+        if len(born_host) != 8 or len(store_host) != 8:
+            sys_flag |= host_flags(born_host, store_host)
+        if topic_size > TOPIC_V1_BYTES_MAX:
+            magic, topic_head = MAGIC_V2, _UINT16.pack(_long_topic(topic_size))
         else:
-            sys_flag = sys_flag & ~_HOST_BITS | host_flags(born_host, store_host)
-        self.topic = topic
-        self.queue_id = queue_id
+            magic, topic_head = MAGIC_V1, _ONE_BYTE[topic_size]
+        size = record_size(len(body), topic_size, len(properties), sys_flag)
+        if checksum is None:
+            checksum = crc32(body) & _CRC_MASK
+        try:
+            self._start = _START.pack(size, magic, checksum, queue_id, flag)
+            self._middle = _MIDDLES[sys_flag & _HOST_BITS].pack(
+                sys_flag,
+                born_timestamp,
+                born_host,
+                store_timestamp,
+                store_host,
+                reconsume_times,
+                prepared_transaction_offset,
+                len(body),
+            )
+            # Signed, because Java reads it so: what is longer cannot be stored.
+            properties_head = _INT16.pack(len(properties))
+        except struct.error as error:
+            raise RecordError(f"a part of the message does not fit its field: {error}") from error
+        self._tail = b"".join((topic_head, topic, properties_head, properties))
         self.body = body
-        self.body_crc = crc32(body) & _CRC_MASK
-        self.properties = properties
-        self.flag = flag
+        self.body_crc = checksum
+        self.size = size
         self.sys_flag = sys_flag
-        self.born_timestamp = born_timestamp
-        self.born_host = born_host
-        self.store_timestamp = store_timestamp
-        self.store_host = store_host
-        self.reconsume_times = reconsume_times
-        self.prepared_transaction_offset = prepared_transaction_offset
-        self.size = record_size(len(body), topic_size, len(properties), sys_flag)
 
 
 def encode_with_positions(
@@ -194,41 +193,19 @@ def encode_with_positions(
     """Return the record of *template* at these offsets.
 
     Raises:
-        RecordError: A number does not fit its field.
+        RecordError: An offset is no int64.
     """
-    topic = template.topic
-    topic_size = len(topic)
-    long_topic = topic_size > TOPIC_V1_BYTES_MAX
     try:
-        head = _HEADS[template.sys_flag & _HOST_BITS].pack(
-            template.size,
-            MAGIC_V2 if long_topic else MAGIC_V1,
-            template.body_crc,
-            template.queue_id,
-            template.flag,
-            queue_offset,
-            physical_offset,
-            template.sys_flag,
-            template.born_timestamp,
-            template.born_host,
-            template.store_timestamp,
-            template.store_host,
-            template.reconsume_times,
-            template.prepared_transaction_offset,
-            len(template.body),
-        )
+        positions = _POSITIONS.pack(queue_offset, physical_offset)
     except struct.error as error:
-        raise RecordError(f"a number of the message does not fit its field: {error}") from error
-    return b"".join(
-        (
-            head,
-            template.body,
-            _UINT16.pack(topic_size) if long_topic else _TAILS_V1[topic_size],
-            topic,
-            _UINT16.pack(len(template.properties)),
-            template.properties,
-        )
-    )
+        raise RecordError(f"an offset does not fit its field: {error}") from error
+    return b"".join((template._start, positions, template._middle, template.body, template._tail))
+
+
+def _long_topic(size: int) -> int:
+    if size > TOPIC_V2_BYTES_MAX:
+        raise RecordError(f"a topic of {size} bytes cannot be stored")
+    return size
 
 
 def encode_record(message: StoredMessage) -> bytes:
@@ -253,8 +230,8 @@ def encode_record(message: StoredMessage) -> bytes:
         store_host=store_host,
         reconsume_times=message.reconsume_times,
         prepared_transaction_offset=message.prepared_transaction_offset,
+        checksum=message.body_crc,
     )
-    template.body_crc = message.body_crc
     return encode_with_positions(template, message.queue_offset, message.physical_offset)
 
 
@@ -264,27 +241,57 @@ def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> St
     Raises:
         RecordError: The bytes are not exactly one record of the length they state.
     """
-    size, magic = _start(buffer, offset)
-    long_topic = magic == MAGIC_V2
-    view = memoryview(buffer)[offset : offset + size]
-    try:
-        (sys_flag,) = _SYS_FLAG.unpack_from(view, POSITION_SYS_FLAG)
-        head = _HEADS[sys_flag & _HOST_BITS]
-        fields = head.unpack_from(view)
-        body, at = _take(view, head.size, fields[14])
-        if long_topic:
-            topic, at = _take(view, at + 2, _UINT16.unpack_from(view, at)[0])
-        else:
-            topic, at = _take(view, at + 1, view[at] if at < size else -1)
-        properties, at = _take(view, at + 2, _UINT16.unpack_from(view, at)[0])
-        topic_text = topic.decode()
-    except (struct.error, UnicodeDecodeError) as error:
-        raise RecordError(f"the record at {offset} is torn: {error}") from error
-    if at != size:
-        raise RecordError(f"the record at {offset} states {size} bytes but fills {at}")
+    return _decode(buffer, offset)[0]
 
-    return StoredMessage(
-        topic_text,
+
+def iter_records(body: bytes | bytearray | memoryview) -> Iterator[StoredMessage]:
+    """Yield the records of a pull body one after the other.
+
+    Raises:
+        RecordError: At the first record that cannot be read; those before it have been yielded.
+    """
+    offset = 0
+    while offset < len(body):
+        message, offset = _decode(body, offset)
+        yield message
+
+
+def _decode(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[StoredMessage, int]:
+    """Return the record at *offset* and where it ends."""
+    try:
+        (sys_flag,) = _SYS_FLAG.unpack_from(buffer, offset + POSITION_SYS_FLAG)
+        head = _HEADS[sys_flag & _HOST_BITS]
+        fields = head.unpack_from(buffer, offset)
+        size, magic = fields[0], fields[1]
+        body_at = offset + head.size
+        topic_at = body_at + fields[14] + 1
+        end = offset + size
+        if magic == MAGIC_V1:
+            # Signed in Java, so 128 and more would be negative there.
+            topic_size = buffer[topic_at - 1]
+        elif magic == MAGIC_V2:
+            (topic_size,) = _INT16.unpack_from(buffer, topic_at - 1)
+            topic_at += 1
+        else:
+            raise RecordError(_foreign(magic, offset))
+        properties_at = topic_at + topic_size + 2
+        (properties_size,) = _INT16.unpack_from(buffer, properties_at - 2)
+        if (
+            fields[14] < 0
+            or topic_size < 0
+            or properties_size < 0
+            or properties_at + properties_size != end
+            or end > len(buffer)
+        ):
+            raise RecordError(
+                f"the record at {offset} states {size} bytes, which its parts do not fill"
+            )
+        topic = str(buffer[topic_at : properties_at - 2], "utf-8")
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise RecordError(f"the record at {offset} is torn: {error}") from error
+
+    message = StoredMessage(
+        topic,
         fields[3],
         fields[4],
         fields[5],
@@ -296,44 +303,17 @@ def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> St
         _unpack_host(fields[11]),
         fields[12],
         fields[13],
-        body,
-        properties,
+        bytes(buffer[body_at : body_at + fields[14]]),
+        bytes(buffer[properties_at:end]),
         fields[2],
     )
+    return message, end
 
 
-def iter_records(body: bytes | bytearray | memoryview) -> Iterator[StoredMessage]:
-    """Yield the records of a pull body one after the other.
-
-    Raises:
-        RecordError: At the first record that cannot be read; those before it have been yielded.
-    """
-    offset = 0
-    while offset < len(body):
-        yield decode_record(body, offset)
-        offset += _start(body, offset)[0]
-
-
-def _start(buffer: bytes | bytearray | memoryview, offset: int) -> tuple[int, int]:
-    try:
-        size, magic = _START.unpack_from(buffer, offset)
-    except struct.error as error:
-        raise RecordError(f"no record begins at {offset}: {error}") from error
+def _foreign(magic: int, offset: int) -> str:
     if magic == _MAGIC_END_OF_FILE:
-        raise RecordError(f"the record at {offset} is the end-of-file filler")
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        raise RecordError(f"the record at {offset} has the unknown magic {magic:#010x}")
-    if not _FIXED_SIZE_V1 <= size <= len(buffer) - offset:
-        raise RecordError(
-            f"the record at {offset} states {size} bytes, {len(buffer) - offset} are there"
-        )
-    return size, magic
-
-
-def _take(view: memoryview, start: int, size: int) -> tuple[bytes, int]:
-    if size < 0 or start + size > len(view):
-        raise RecordError(f"a length of {size} points outside the record")
-    return bytes(view[start : start + size]), start + size
+        return f"the record at {offset} is the end-of-file filler"
+    return f"the record at {offset} has the unknown magic {magic:#010x}"
 
 
 @lru_cache(maxsize=_HOST_CACHE_SIZE)
