@@ -1,0 +1,362 @@
+"""RocksDB underneath: durability, a full disk, a killed process, bounded memory."""
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.kv import Batch, Family, StoreFailed, StoreFull
+from orderlymq_broker.store.retention import drop_messages, messages_floor, sweep_index
+from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica, RocksStore
+
+BODY = bytes(range(256)) * 4
+
+# Writes tickets for ever: ticket n puts key n into two families, every third one without sync,
+# and prints n when the commit of a synced ticket returned.
+WRITER = """
+import sys
+from pathlib import Path
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.rocks import RocksStore
+
+store = RocksStore(Path(sys.argv[1]), create=True)
+number = int(sys.argv[2])
+while True:
+    batch = Batch()
+    key = layout.encode_u64(number)
+    batch.put(Family.MESSAGES, key, key * 64)
+    batch.put(Family.CONSUME_QUEUE, key, key)
+    batch.put(Family.META, b"last", key)
+    ticket = store.prepare(batch)
+    sync = number % 3 != 0
+    store.commit(ticket, sync=sync)
+    store.settle(ticket)
+    if sync:
+        print(number, flush=True)
+    number += 1
+"""
+
+
+def put(family: Family, key: bytes, value: bytes) -> Batch:
+    batch = Batch()
+    batch.put(family, key, value)
+
+    return batch
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksStore]:
+    opened = RocksStore(tmp_path / "store", create=True)
+    yield opened
+    opened.close()
+
+
+def test_a_killed_writer_leaves_every_acknowledged_ticket_and_no_half_one(tmp_path: Path) -> None:
+    """Law: after SIGKILL at any moment, tickets are a prefix that holds all that was synced."""
+    path = tmp_path / "store"
+    chance = random.Random(7)
+    expected = 0
+    for _ in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(expected)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdout is not None
+        first = child.stdout.readline()
+        threading.Timer(chance.uniform(0.02, 0.3), child.send_signal, [signal.SIGKILL]).start()
+        acknowledged = int((first + child.stdout.read()).split("\n")[-2])
+        child.wait()
+        child.stdout.close()
+
+        store = RocksStore(path)
+        last = layout.decode_u64(store.get(Family.META, b"last") or b"")
+        numbers = [layout.encode_u64(number) for number in range(last + 1)]
+        bodies = store.scan(Family.MESSAGES, b"\x00", b"\xff", limit=1 << 40)
+        places = store.scan(Family.CONSUME_QUEUE, b"\x00", b"\xff", limit=1 << 40)
+        store.close()
+
+        assert last >= acknowledged
+        assert bodies == [(number, number * 64) for number in numbers]
+        assert places == [(number, number) for number in numbers]
+        expected = last + 1
+
+
+def test_commits_in_the_writer_thread_never_disturb_reads(store: RocksStore) -> None:
+    """Law: while tickets are committed and settled a reader sees each key once staged."""
+    for number in range(300):
+        batch = Batch()
+        if number >= 100:
+            batch.delete_range(
+                Family.CONSUME_QUEUE,
+                layout.encode_u64(number - 100),
+                layout.encode_u64(number - 99),
+            )
+        batch.put(Family.CONSUME_QUEUE, layout.encode_u64(number), b"place")
+        batch.put(Family.MESSAGES, layout.encode_u64(number), BODY)
+        ticket = store.prepare(batch)
+        writer = threading.Thread(target=store.commit, args=(ticket,), kwargs={"sync": True})
+        writer.start()
+        while True:
+            running = writer.is_alive()
+            assert store.get(Family.MESSAGES, layout.encode_u64(number)) == BODY
+            tail = store.scan(Family.CONSUME_QUEUE, b"\x00", b"\xff", limit=200)
+            assert [key for key, _ in tail] == [
+                layout.encode_u64(at) for at in range(max(0, number - 99), number + 1)
+            ]
+            if not running:
+                break
+        writer.join()
+        store.settle(ticket)
+
+
+def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
+    """Law: closing keeps unsynced tickets too, and forgets what was only staged."""
+    store = RocksStore(tmp_path, create=True)
+    store.write(put(Family.TABLES, b"a", b"synced"), sync=True)
+    store.write(put(Family.TABLES, b"b", b"not synced"), sync=False)
+    store.stage(put(Family.TABLES, b"c", b"staged"))
+    store.close()
+
+    store = RocksStore(tmp_path)
+
+    assert store.multi_get(Family.TABLES, [b"a", b"b", b"c"]) == [b"synced", b"not synced", None]
+    store.close()
+
+
+def test_a_second_process_is_told_that_the_directory_is_in_use(tmp_path: Path) -> None:
+    """Law: two processes never write one store."""
+    store = RocksStore(tmp_path, create=True)
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from orderlymq_broker.store.rocks import DirectoryInUse, RocksStore\n"
+        "try:\n    RocksStore(Path(sys.argv[1]))\nexcept DirectoryInUse:\n    sys.exit(7)\n"
+    )
+
+    other = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    with pytest.raises(DirectoryInUse, match="stop that process first"):
+        RocksStore(tmp_path)
+
+    assert other.returncode == 7
+    store.close()
+
+
+def test_a_directory_without_a_store_is_not_made_one_by_reading(tmp_path: Path) -> None:
+    """Law: only `create` creates."""
+    with pytest.raises(NoReplica):
+        RocksStore(tmp_path / "nothing")
+
+    assert not (tmp_path / "nothing").exists()
+
+
+@contextmanager
+def small_disk(path: Path, size: str) -> Iterator[None]:
+    """Mount a file system of *size* at *path*, or skip the test."""
+    path.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if made.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {made.stderr.strip()}")
+    try:
+        yield
+    finally:
+        # Lazy, because a failed test may have left its store open.
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.mark.timeout(30)
+def test_a_full_disk_refuses_writes_serves_reads_and_recovers(tmp_path: Path) -> None:
+    """Law: StoreFull loses nothing, and the same ticket succeeds once there is space."""
+    disk = tmp_path / "disk"
+    with small_disk(disk, "90m"):
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(80 << 20))
+        store = RocksStore(disk / "store", create=True)
+        number = 0
+        while True:
+            batch = put(Family.MESSAGES, layout.encode_u64(number), BODY * 64)
+            ticket = store.prepare(batch)
+            try:
+                store.commit(ticket, sync=True)
+            except StoreFull:
+                break
+            store.settle(ticket)
+            number += 1
+        with pytest.raises(StoreFull):
+            store.commit(ticket, sync=True)
+        assert store.get(Family.MESSAGES, layout.encode_u64(0)) == BODY * 64
+        assert store.disk_ratio() > 0.9
+        later = store.prepare(put(Family.TABLES, b"later", b"x"))
+
+        ballast.unlink()
+        # RocksDB looks every five seconds whether one memtable would fit again.
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                store.commit(ticket, sync=True)
+                break
+            except StoreFull:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        store.settle(ticket)
+        store.commit(later, sync=True)
+        store.settle(later)
+        store.close()
+
+        store = RocksStore(disk / "store")
+        keys = [key for key, _ in store.scan(Family.MESSAGES, b"\x00", b"\xff", limit=1 << 40)]
+        assert keys == [layout.encode_u64(at) for at in range(number + 1)]
+        assert store.get(Family.TABLES, b"later") == b"x"
+        store.close()
+
+
+def test_an_io_error_is_a_failed_store(tmp_path: Path) -> None:
+    """Law: any other error than a full disk leaves the outcome unknown and says so."""
+    code = (
+        "import resource, sys\nfrom pathlib import Path\n"
+        "from orderlymq_broker.store.kv import Batch, Family, StoreFailed\n"
+        "from orderlymq_broker.store.rocks import RocksStore\n"
+        "store = RocksStore(Path(sys.argv[1]), create=True)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"
+        "batch = Batch()\nbatch.put(Family.MESSAGES, b'k', bytes(4 << 20))\n"
+        "try:\n    store.write(batch, sync=True)\n"
+        "except StoreFailed as error:\n    print(error)\n    sys.exit(7)\n"
+    )
+
+    child = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True
+    )
+
+    assert (child.returncode, "File too large" in child.stdout) == (7, True), child.stderr
+    assert issubclass(StoreFailed, Exception)
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 1 << 20
+
+
+def test_dropping_messages_gives_the_files_back(store: RocksStore) -> None:
+    """Law: retention frees the space of dropped bodies and touches no other."""
+    body = random.Random(3).randbytes(8192)
+    for start in range(0, 4000, 200):
+        batch = Batch()
+        for number in range(start, start + 200):
+            batch.put(Family.MESSAGES, layout.message_key(number), body)
+        store.write(batch, sync=False)
+        store.flush()
+    before = store.statistics()["blob_bytes"]
+    batch = Batch()
+    drop_messages(batch, 3900)
+    store.write(batch, sync=True)
+
+    store.reclaim(Family.MESSAGES, layout.message_key(3900))
+
+    assert messages_floor(store) == 3900
+    assert store.multi_get(Family.MESSAGES, [layout.message_key(n) for n in (3899, 3900)]) == [
+        None,
+        body,
+    ]
+    assert store.statistics()["blob_bytes"] < before / 4
+
+
+def test_compaction_never_rewrites_bodies(store: RocksStore) -> None:
+    """Law: bodies are written once; compacting their index leaves the blob files alone."""
+    body = random.Random(4).randbytes(4096)
+    for start in range(0, 1000, 100):
+        batch = Batch()
+        for number in range(start, start + 100):
+            batch.put(Family.MESSAGES, layout.message_key(number), body)
+        store.write(batch, sync=False)
+        store.flush()
+    before = {path: path.stat().st_ino for path in store.path.glob("*.blob")}
+
+    store.reclaim(Family.MESSAGES, layout.U64_END)
+
+    assert {path: path.stat().st_ino for path in store.path.glob("*.blob")} == before
+    assert len(before) == 10
+
+
+def test_the_index_sweep_visits_all_and_deletes_what_points_below_the_floor(
+    store: RocksStore,
+) -> None:
+    """Law: one pass over the index leaves exactly the entries of kept messages."""
+    batch = Batch()
+    for number in range(1000):
+        key = layout.index_key(1, layout.IndexKind.KEY, f"order-{number % 7}", number)
+        batch.put(Family.KEY_INDEX, key, layout.encode_timestamp(number))
+    store.write(batch, sync=False)
+
+    cursor = b""
+    while True:
+        batch = Batch()
+        cursor = sweep_index(store, batch, cursor=cursor, floor_physical=600)
+        store.write(batch, sync=False)
+        if not cursor:
+            break
+
+    left = store.scan(Family.KEY_INDEX, b"\x00", b"\xff", limit=2000)
+    assert sorted(layout.decode_index_key(key)[3] for key, _ in left) == list(range(600, 1000))
+
+
+def test_an_idle_replica_is_small(tmp_path: Path) -> None:
+    """Law: opening a store with some data costs less than 120 MiB in all."""
+    store = RocksStore(tmp_path, create=True)
+    for start in range(0, 2000, 100):
+        batch = Batch()
+        for number in range(start, start + 100):
+            batch.put(Family.MESSAGES, layout.message_key(number), BODY)
+        store.write(batch, sync=False)
+    store.close()
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from orderlymq_broker.store.rocks import RocksStore\n"
+        "store = RocksStore(Path(sys.argv[1]))\nprint('open', flush=True)\nsys.stdin.read()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdout.readline()
+
+    size = psutil.Process(child.pid).memory_info().rss
+
+    child.communicate(b"")
+    assert size < 120 << 20
+    assert os.WEXITSTATUS(child.returncode) == 0
+
+
+def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
+    """Law: figures are bytes or counts, of everything in the store."""
+    store.write(put(Family.MESSAGES, b"k", BODY), sync=True)
+    store.flush()
+
+    figures = store.statistics()
+
+    assert figures["commits"] == 1
+    assert figures["blob_bytes"] > len(BODY)
+    assert set(figures) == {
+        "commits",
+        "size_bytes",
+        "memtable_bytes",
+        "table_bytes",
+        "table_reader_bytes",
+        "blob_bytes",
+        "compaction_pending_bytes",
+        "block_cache_bytes",
+    }

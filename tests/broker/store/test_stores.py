@@ -1,0 +1,250 @@
+"""Both stores against a naive model: what a read sees, whatever is staged, written or settled."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.store.kv import Batch, Family, KeyValueStore, StoreFull, WriteTicket
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_broker.store.overlay import subtract
+from orderlymq_broker.store.rocks import RocksStore
+
+KEYS = st.binary(min_size=1, max_size=2).map(lambda raw: bytes(byte % 5 for byte in raw))
+FAMILIES = st.sampled_from([Family.META, Family.MESSAGES])
+
+
+@dataclass(frozen=True)
+class Stage:
+    ranges: list[tuple[Family, bytes, bytes]]
+    changes: dict[tuple[Family, bytes], bytes | None]
+
+
+@dataclass(frozen=True)
+class Step:
+    kind: str  # prepare, commit, settle
+
+
+@dataclass(frozen=True)
+class Read:
+    family: Family
+    keys: list[bytes]
+    limit: int
+    reverse: bool
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.builds(
+            Stage,
+            st.lists(st.tuples(FAMILIES, KEYS, KEYS), max_size=2),
+            st.dictionaries(
+                st.tuples(FAMILIES, KEYS), st.none() | st.binary(max_size=3), max_size=5
+            ),
+        ),
+        st.builds(Step, st.sampled_from(["prepare", "commit", "settle"])),
+        st.builds(
+            Read,
+            FAMILIES,
+            st.lists(KEYS, min_size=2, max_size=4),
+            st.integers(0, 6),
+            st.booleans(),
+        ),
+    ),
+    max_size=40,
+)
+
+
+class Naive:
+    """One dictionary; a write is there at once."""
+
+    def __init__(self) -> None:
+        self.pairs: dict[tuple[Family, bytes], bytes] = {}
+
+    def apply(self, stage: Stage) -> None:
+        for family, start, end in stage.ranges:
+            for key in [key for key in self.pairs if key[0] == family and start <= key[1] < end]:
+                del self.pairs[key]
+        for key, value in stage.changes.items():
+            self.pairs.pop(key, None)
+            if value is not None:
+                self.pairs[key] = value
+
+    def read(self, read: Read) -> object:
+        low, high = read.keys[0], read.keys[1]
+        span = sorted(
+            (
+                (key, value)
+                for (family, key), value in self.pairs.items()
+                if family == read.family and low <= key < high
+            ),
+            reverse=read.reverse,
+        )
+        values = [self.pairs.get((read.family, key)) for key in read.keys]
+
+        return values[0], values, span[: read.limit]
+
+
+def read_store(store: KeyValueStore, read: Read) -> object:
+    return (
+        store.get(read.family, read.keys[0]),
+        store.multi_get(read.family, read.keys),
+        store.scan(read.family, read.keys[0], read.keys[1], limit=read.limit, reverse=read.reverse),
+    )
+
+
+def batch_of(stage: Stage) -> Batch:
+    batch = Batch()
+    for family, start, end in stage.ranges:
+        batch.delete_range(family, start, end)
+    for (family, key), value in stage.changes.items():
+        if value is None:
+            batch.delete(family, key)
+        else:
+            batch.put(family, key, value)
+
+    return batch
+
+
+@contextmanager
+def opened(kind: str) -> Iterator[KeyValueStore]:
+    if kind == "memory":
+        yield MemoryStore()
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        store = RocksStore(Path(directory), create=True)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def play(store: KeyValueStore, steps: list[Stage | Step | Read]) -> None:
+    naive = Naive()
+    prepared: list[WriteTicket] = []
+    committed: list[WriteTicket] = []
+    for step in steps:
+        match step:
+            case Stage():
+                store.stage(batch_of(step))
+                naive.apply(step)
+            case Read():
+                assert read_store(store, step) == naive.read(step)
+            case Step("prepare"):
+                prepared.append(store.prepare())
+            case Step("commit") if prepared:
+                store.commit(prepared[0], sync=False)
+                committed.append(prepared.pop(0))
+            case Step("settle") if committed:
+                store.settle(committed.pop(0))
+            case _:
+                pass
+    for family in (Family.META, Family.MESSAGES):
+        everything = Read(family, [b"\x00", b"\xff"], 1000, False)
+        assert read_store(store, everything) == naive.read(everything)
+
+
+@given(STEPS)
+@settings(max_examples=200, deadline=None)
+def test_memory_reads_what_was_staged_in_every_interleaving(
+    steps: list[Stage | Step | Read],
+) -> None:
+    """Law: a read sees all staged writes in their order, wherever their tickets are."""
+    with opened("memory") as store:
+        play(store, steps)
+
+
+@given(STEPS)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_rocksdb_reads_what_was_staged_in_every_interleaving(
+    steps: list[Stage | Step | Read],
+) -> None:
+    """Law: the same, over RocksDB, so that tests in memory speak for the real store."""
+    with opened("rocks") as store:
+        play(store, steps)
+
+
+@pytest.mark.parametrize("kind", ["memory", "rocks"])
+def test_tickets_settled_out_of_order_never_show_an_old_value(kind: str) -> None:
+    """Law: an older ticket that is settled late does not mask a newer one."""
+    with opened(kind) as store:
+        tickets = []
+        for value in (b"old", b"new"):
+            batch = Batch()
+            batch.put(Family.META, b"k", value)
+            tickets.append(store.prepare(batch))
+        for ticket in tickets:
+            store.commit(ticket, sync=False)
+
+        store.settle(tickets[1])
+
+        assert store.get(Family.META, b"k") == b"new"
+        store.settle(tickets[0])
+        assert store.get(Family.META, b"k") == b"new"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=6),
+    st.integers(0, 20),
+    st.integers(0, 20),
+)
+def test_subtracting_spans_leaves_what_no_hole_covers(
+    holes: list[tuple[int, int]], low: int, high: int
+) -> None:
+    """Law: a point is in the rest exactly when it is in the span and in no hole."""
+    holes = [(a, b) for a, b in holes if a < b]
+    if low >= high:
+        return
+
+    rest = subtract((bytes((low,)), bytes((high,))), [(bytes((a,)), bytes((b,))) for a, b in holes])
+
+    covered = [
+        point for point in range(21) for start, end in rest if start <= bytes((point,)) < end
+    ]
+    assert covered == [
+        point for point in range(low, high) if not any(a <= point < b for a, b in holes)
+    ]
+
+
+def test_a_crash_keeps_synced_tickets_and_a_prefix_of_the_rest() -> None:
+    """Law: what was synced is never lost, what came later is kept as a prefix."""
+    store = MemoryStore()
+    for number, sync in enumerate([True, False, False]):
+        batch = Batch()
+        batch.put(Family.META, bytes((number,)), b"x")
+        store.write(batch, sync=sync)
+    batch = Batch()
+    batch.put(Family.META, b"\x03", b"x")
+    store.prepare(batch)
+
+    kept = [
+        [key for key, _ in store.crash(n).scan(Family.META, b"\x00", b"\xff", limit=9)]
+        for n in range(store.at_risk + 1)
+    ]
+
+    assert kept == [
+        [b"\x00"],
+        [b"\x00", b"\x01"],
+        [b"\x00", b"\x01", b"\x02"],
+        [b"\x00", b"\x01", b"\x02", b"\x03"],
+    ]
+
+
+def test_a_write_refused_for_space_stays_staged_for_the_next_try() -> None:
+    """Law: StoreFull loses nothing; the next successful write carries what was staged."""
+    store = MemoryStore()
+    store.full = True
+    batch = Batch()
+    batch.put(Family.META, b"k", b"v")
+
+    with pytest.raises(StoreFull):
+        store.write(batch, sync=True)
+    store.full = False
+    store.write(Batch(), sync=True)
+
+    assert store.crash().get(Family.META, b"k") == b"v"
