@@ -138,7 +138,9 @@ def combine(
             ]
         )
     wanted = {manifest.identity: manifest for manifest in manifests}
-    kept = () if present is None or prune else (*present.topics, *present.groups)
+    kept: tuple[Resource, ...] = (
+        () if present is None or prune else (*present.topics, *present.groups)
+    )
     resources: list[Manifest] = [Manifest(resource, "(applied before)", 0) for resource in kept]
     resources = [known for known in resources if known.identity not in wanted]
     resources += wanted.values()
@@ -292,8 +294,7 @@ def _validate(source: yamlsource.Source, file: str) -> Manifest | list[Problem]:
 
     model = KINDS[str(data["kind"])]
     try:
-        resource: Resource = model.model_validate(data)
-        return Manifest(resource, file, source.line(()))
+        return Manifest(model.model_validate(data), file, source.line(()))
     except ValidationError as error:
         return [
             _problem(details, source, file, model) for details in error.errors(include_url=False)

@@ -1,0 +1,175 @@
+"""
+Calls to brokers and name servers: what exists, and changes to it.
+
+Rule: every call goes to a group's stable address, behind which the leader is, and ends within seconds with a
+value or `AdminError`, which says who answered what. What is to be called is decided by the planner.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import orjson
+
+from orderlymq_operator.actions import GroupConfig, TopicConfig
+from orderlymq_protocol import configbodies
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.configbodies import SINGLE_TAG
+from orderlymq_runtime.client import RemotingClient, RemotingError
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+# The topic whose settings RocketMQ copies for topics that clients create; a header must name one.
+_DEFAULT_TOPIC: Final = "TBW102"
+_LOOK_TIMEOUT_S: Final = 1.0
+# A change waits for its replication; during an election it waits for that as well.
+_CHANGE_TIMEOUT_S: Final = 5.0
+
+
+class AdminError(Exception):
+    """A call failed; the text says who answered what, or that nobody did."""
+
+
+class Admin:
+    """Administration of one cluster."""
+
+    def __init__(self, client: RemotingClient) -> None:
+        self._client = client
+
+    async def topics(self, address: str) -> dict[str, TopicConfig]:
+        """Return the topics of a group."""
+        answer = await self._look(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        try:
+            table = configbodies.TopicConfigTable.from_json(answer.body).topic_config_table
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return {
+            name: TopicConfig(
+                max(config.read_queue_nums, config.write_queue_nums), config.perm, config.order
+            )
+            for name, config in table.items()
+        }
+
+    async def consumer_groups(self, address: str) -> dict[str, GroupConfig]:
+        """Return the consumer groups of a raft group."""
+        answer = await self._look(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        try:
+            table = configbodies.SubscriptionGroupTable.from_json(answer.body)
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return {
+            name: GroupConfig(
+                config.consume_message_orderly,
+                config.consume_enable,
+                config.retry_max_times,
+                config.retry_queue_nums,
+                config.consume_timeout_minute,
+            )
+            for name, config in table.subscription_group_table.items()
+        }
+
+    async def order_config(self, address: str) -> Mapping[str, str]:
+        """Return the queue lists that a name server publishes."""
+        command = request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_NAMESPACE})
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return {}
+        _check(address, answer)
+        try:
+            return configbodies.KVTable.from_json(answer.body).table
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def set_topic(self, address: str, name: str, config: TopicConfig) -> None:
+        """Create or change a topic."""
+        number = str(config.queues)
+        await self._change(
+            address,
+            request(
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                {
+                    "topic": name,
+                    "defaultTopic": _DEFAULT_TOPIC,
+                    "readQueueNums": number,
+                    "writeQueueNums": number,
+                    "perm": str(config.permission),
+                    "topicFilterType": SINGLE_TAG,
+                    "topicSysFlag": "0",
+                    "order": str(config.order).lower(),
+                },
+            ),
+        )
+
+    async def delete_topic(self, address: str, name: str) -> None:
+        """Delete a topic and its messages."""
+        await self._change(address, request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}))
+
+    async def set_group(self, address: str, name: str, config: GroupConfig) -> None:
+        """Create or change a consumer group."""
+        body = configbodies.SubscriptionGroupConfig(
+            group_name=name,
+            consume_enable=config.enabled,
+            consume_message_orderly=config.orderly,
+            retry_queue_nums=config.retry_queues,
+            retry_max_times=config.retry_times,
+            consume_timeout_minute=config.consume_timeout_minutes,
+        )
+        command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.to_json())
+        await self._change(address, command)
+
+    async def delete_group(self, address: str, name: str) -> None:
+        """Delete a consumer group and its offsets."""
+        ext = {"groupName": name, "removeOffset": "true", "cleanOffset": "true"}
+        await self._change(address, request(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext))
+
+    async def seed_offset(
+        self, address: str, group: str, topic: str, queue: int, *, latest: bool
+    ) -> None:
+        """Let a new consumer group begin at the first or behind the last message of a queue."""
+        code = RequestCode.GET_MAX_OFFSET if latest else RequestCode.GET_MIN_OFFSET
+        place = {"topic": topic, "queueId": str(queue)}
+        answer = await self._change(address, request(code, place))
+        ext = {"consumerGroup": group, "commitOffset": answer.ext.get("offset", "0"), **place}
+        await self._change(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+
+    async def put_order_config(self, address: str, topic: str, value: str) -> None:
+        """Publish a queue list on a name server."""
+        ext = {"namespace": ORDER_NAMESPACE, "key": topic, "value": value}
+        await self._change(address, request(RequestCode.PUT_KV_CONFIG, ext))
+
+    async def delete_order_config(self, address: str, topic: str) -> None:
+        """Withdraw a queue list."""
+        ext = {"namespace": ORDER_NAMESPACE, "key": topic}
+        await self._change(address, request(RequestCode.DELETE_KV_CONFIG, ext))
+
+    async def transfer_leadership(self, address: str, target: int) -> None:
+        """Hand the lead to node *target*."""
+        ext = {"target": str(target)}
+        await self._change(address, request(RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, ext))
+
+    async def change_membership(
+        self, address: str, action: str, node: int, node_address: str
+    ) -> None:
+        """Add a learner, promote it, or remove a replica (*action*: add-learner, promote, remove)."""
+        body = orjson.dumps({"action": action, "node": node, "address": node_address})
+        await self._change(address, request(RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, body=body))
+
+    async def _look(self, address: str, code: RequestCode) -> RemotingCommand:
+        answer = await self._invoke(address, request(code), _LOOK_TIMEOUT_S)
+        return _check(address, answer)
+
+    async def _change(self, address: str, command: RemotingCommand) -> RemotingCommand:
+        return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
+
+    async def _invoke(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        try:
+            return await self._client.invoke(address, command, timeout_s)
+        except RemotingError as error:
+            raise AdminError(str(error)) from error
+
+
+def _check(address: str, answer: RemotingCommand) -> RemotingCommand:
+    if answer.code != ResponseCode.SUCCESS:
+        raise AdminError(f"{address} answered code {answer.code}: {answer.remark or 'no remark'}")
+    return answer

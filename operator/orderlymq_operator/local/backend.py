@@ -1,0 +1,326 @@
+"""
+Carries out the planner's actions with processes on this machine, and looks at what is there.
+
+Rule: what must survive a crash is on disk before the action begins (a replica is written down before its process
+starts, and crossed out after its data was set aside), so that any action may be repeated.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, assert_never
+
+import aiohttp
+
+from orderlymq_operator.actions import (
+    Action,
+    AddLearner,
+    ConditionReport,
+    CreateTopic,
+    DeleteGroup,
+    DeleteOrderConfig,
+    DeleteTopic,
+    GroupConfig,
+    Observed,
+    ObservedGroup,
+    ObservedNameServer,
+    ObservedReplica,
+    PromoteReplica,
+    PutOrderConfig,
+    Refuse,
+    RemoveReplica,
+    ReportCondition,
+    RestartReplica,
+    SetGroup,
+    StartNameServer,
+    StartReplica,
+    StopReplica,
+    Subject,
+    TopicConfig,
+    TransferLeadership,
+    UpdateTopic,
+)
+from orderlymq_operator.local.admin import Admin, AdminError
+from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.keeper import Keeper, Report
+from orderlymq_operator.local.processes import (
+    Program,
+    group_address,
+    group_index,
+    name_server_address,
+    name_server_program,
+    replica_name,
+    replica_program,
+)
+from orderlymq_operator.local.replicastatus import ReplicaStatus, observe_replicas, read_status
+from orderlymq_operator.models import Cluster
+from orderlymq_operator.options import revision
+
+
+class LocalBackend:
+    """The processes of one cluster.
+
+    Args:
+        state: shared with the supervisor, which changes `state.desired`; saved here when replicas change.
+        report: gets a process name and what happened to it.
+    """
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        state: State,
+        session: aiohttp.ClientSession,
+        admin: Admin,
+        report: Report,
+    ) -> None:
+        self.conditions: dict[Subject, ConditionReport] = {}
+        self.statuses: dict[str, ReplicaStatus] = {}
+        self._directory = directory
+        self._state = state
+        self._session = session
+        self._admin = admin
+        self._report = report
+        self._keepers: dict[str, Keeper] = {}
+        self._name_servers: dict[int, Keeper] = {}
+        self._revisions: dict[str, str] = {}
+
+    @property
+    def keepers(self) -> Mapping[str, Keeper]:
+        """Who keeps each replica, by process name."""
+        return self._keepers
+
+    @property
+    def name_servers(self) -> Mapping[int, Keeper]:
+        """Who keeps each name server."""
+        return self._name_servers
+
+    @property
+    def _cluster(self) -> Cluster:
+        return self._state.desired.cluster
+
+    # -- carrying out --------------------------------------------------------------------------
+
+    async def perform(self, action: Action) -> None:
+        """Carry out one action.
+
+        Raises:
+            AdminError: a broker or name server refused or did not answer; try again later.
+        """
+        match action:
+            case StartNameServer(index):
+                program = name_server_program(self._cluster, index, self._directory)
+                self._name_servers[index] = self._keep(program)
+            case StartReplica(group, node, join):
+                self._start_replica(group, node, join=join)
+            case RestartReplica(group, node):
+                name = replica_name(group, node)
+                await self._keepers[name].stop()
+                self._start_replica(group, node, join=self._state.replicas[group][node])
+            case StopReplica(group, node):
+                await self._stop_replica(group, node)
+            case AddLearner(group, node):
+                await self._change_membership(group, "add-learner", node)
+            case PromoteReplica(group, node):
+                await self._change_membership(group, "promote", node)
+            case RemoveReplica(group, node):
+                await self._change_membership(group, "remove", node)
+            case TransferLeadership(group, target):
+                await self._admin.transfer_leadership(self._address(group), target)
+            case ReportCondition(subject, condition):
+                self.conditions[subject] = condition
+            case Refuse():
+                raise AssertionError("a refused plan is not carried out")
+            case _:
+                await self._perform_remote(action)
+
+    async def _perform_remote(
+        self,
+        action: CreateTopic
+        | UpdateTopic
+        | DeleteTopic
+        | SetGroup
+        | DeleteGroup
+        | PutOrderConfig
+        | DeleteOrderConfig,
+    ) -> None:
+        match action:
+            case CreateTopic(topic, group, config) | UpdateTopic(topic, group, config):
+                await self._admin.set_topic(self._address(group), topic, config)
+            case DeleteTopic(topic, group):
+                await self._admin.delete_topic(self._address(group), topic)
+            case SetGroup():
+                await self._set_group(action)
+            case DeleteGroup(name, group):
+                await self._admin.delete_group(self._address(group), name)
+            case PutOrderConfig(topic, value):
+                for server in self._name_servers:
+                    address = name_server_address(self._cluster, server)
+                    await self._admin.put_order_config(address, topic, value)
+            case DeleteOrderConfig(topic):
+                for server in self._name_servers:
+                    address = name_server_address(self._cluster, server)
+                    await self._admin.delete_order_config(address, topic)
+            case _:
+                assert_never(action)
+
+    def _keep(self, program: Program) -> Keeper:
+        keeper = Keeper(program, self._directory, self._session, self._report)
+        keeper.start()
+        return keeper
+
+    def _start_replica(self, group: str, node: int, *, join: bool) -> None:
+        nodes = self._state.replicas.setdefault(group, {})
+        if nodes.get(node) != join:
+            nodes[node] = join
+            self._directory.save(self._state)
+        # A group that begins knows all its members at once; later the address book is what exists.
+        known = range(1, self._cluster.spec.replicas_per_group + 1) if not join else nodes
+        name = replica_name(group, node)
+        program = replica_program(
+            self._cluster, group, node, self._directory, nodes={*known, *nodes}, join=join
+        )
+        self._keepers[name] = self._keep(program)
+        self._revisions[name] = revision(self._cluster)
+
+    async def _stop_replica(self, group: str, node: int) -> None:
+        name = replica_name(group, node)
+        keeper = self._keepers.pop(name, None)
+        if keeper is not None:
+            await keeper.stop()
+        place = self._directory.set_aside(name)
+        self._state.replicas[group].pop(node, None)
+        self._directory.save(self._state)
+        self._report(name, f"was removed; its data is kept in {place}")
+
+    async def _change_membership(self, group: str, action: str, node: int) -> None:
+        local = self._cluster.spec.local
+        address = f"{local.host}:{local.raft(group_index(group), node)}"
+        await self._admin.change_membership(self._address(group), action, node, address)
+
+    async def _set_group(self, action: SetGroup) -> None:
+        address = self._address(action.group)
+        if action.start_from != "Client":
+            # Offsets first: a group that exists is never seeded again.
+            latest = action.start_from == "Latest"
+            topics = await self._admin.topics(address)
+            for topic in action.seed:
+                count = topics[topic].queues if topic in topics else 0
+                for queue in range(count):
+                    await self._admin.seed_offset(
+                        address, action.consumer_group, topic, queue, latest=latest
+                    )
+        await self._admin.set_group(address, action.consumer_group, action.config)
+
+    def _address(self, group: str) -> str:
+        return group_address(self._cluster, group)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def observe(self) -> Observed:
+        """Look at everything at once; who does not answer within a second is reported as silent."""
+        programs = {name: keeper.program for name, keeper in self._keepers.items()}
+        groups = [group for group in self._cluster.group_names if group in self._state.replicas]
+        async with asyncio.TaskGroup() as tasks:
+            statuses = {
+                name: tasks.create_task(read_status(self._session, program))
+                for name, program in programs.items()
+            }
+            tables = {group: tasks.create_task(self._tables(group)) for group in groups}
+            orders = {
+                index: tasks.create_task(self._order_config(index)) for index in self._name_servers
+            }
+        self.statuses = {
+            name: status for name, task in statuses.items() if (status := task.result()) is not None
+        }
+        return Observed(
+            accepted=self._state.desired,
+            name_servers={
+                index: ObservedNameServer(task.result()) for index, task in orders.items()
+            },
+            groups={group: self._observed(group, *tables[group].result()) for group in groups},
+            conditions=dict(self.conditions),
+        )
+
+    def _observed(
+        self,
+        group: str,
+        topics: Mapping[str, TopicConfig] | None,
+        consumer_groups: Mapping[str, GroupConfig] | None,
+    ) -> ObservedGroup:
+        nodes = self._state.replicas[group]
+        names = {node: replica_name(group, node) for node in nodes}
+        running = {
+            node: ObservedReplica(
+                running=names[node] in self._keepers,
+                join=join,
+                revision=self._revisions.get(names[node]),
+            )
+            for node, join in nodes.items()
+        }
+        statuses = {
+            node: self.statuses[name] for node, name in names.items() if name in self.statuses
+        }
+        leader, replicas = observe_replicas(running, statuses)
+        return ObservedGroup(leader, replicas, topics, consumer_groups)
+
+    async def _tables(
+        self, group: str
+    ) -> tuple[dict[str, TopicConfig] | None, dict[str, GroupConfig] | None]:
+        address = self._address(group)
+        try:
+            return await self._admin.topics(address), await self._admin.consumer_groups(address)
+        except AdminError:
+            return None, None
+
+    async def _order_config(self, index: int) -> Mapping[str, str] | None:
+        try:
+            return await self._admin.order_config(name_server_address(self._cluster, index))
+        except AdminError:
+            return None
+
+    # -- ending --------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """End every process: followers, then leaders, then name servers."""
+        leaders = {name for name, status in self.statuses.items() if status.leads}
+        waves: list[list[Keeper]] = [
+            [keeper for name, keeper in self._keepers.items() if name not in leaders],
+            [keeper for name, keeper in self._keepers.items() if name in leaders],
+            list(self._name_servers.values()),
+        ]
+        for wave in waves:
+            await asyncio.gather(*(keeper.stop() for keeper in wave))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what is known about the processes, for people."""
+        return {
+            "nameServers": [
+                {
+                    "index": index,
+                    "address": name_server_address(self._cluster, index),
+                    "pid": keeper.pid,
+                    "restarts": keeper.restarts,
+                }
+                for index, keeper in sorted(self._name_servers.items())
+            ],
+            "groups": [
+                {
+                    "name": group,
+                    "address": self._address(group),
+                    "replicas": [self._replica_facts(group, node) for node in sorted(nodes)],
+                }
+                for group, nodes in sorted(self._state.replicas.items())
+            ],
+        }
+
+    def _replica_facts(self, group: str, node: int) -> dict[str, Any]:
+        name = replica_name(group, node)
+        keeper = self._keepers.get(name)
+        status = self.statuses.get(name)
+        return {
+            "node": node,
+            "pid": keeper.pid if keeper else None,
+            "restarts": keeper.restarts if keeper else 0,
+            "http": keeper.program.url if keeper else None,
+            "role": status.role if status else None,
+            "term": status.term if status else None,
+        }

@@ -1,0 +1,165 @@
+"""
+How commands talk to a supervisor: HTTP on loopback, opened by a secret that only the owner of the data can read.
+
+`ControlServer` is the supervisor's end, `ControlClient` the end of the commands, which are synchronous. The secret
+keeps other users of the machine and web pages in a browser out.
+"""
+
+import http.client
+import json
+import secrets
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from orderlymq_operator import manifests
+from orderlymq_operator.local.directory import Contact, DataDirectory
+from orderlymq_operator.local.errors import FailedError, RefusedError, UnreachableError
+from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
+
+_HOST: Final = "127.0.0.1"
+_BODY_MAX: Final = 16 << 20
+_TIMEOUT_S: Final = 15.0
+
+
+class ControlServer:
+    """Serves one supervisor until closed."""
+
+    def __init__(self, supervisor: Supervisor, directory: DataDirectory, pid: int) -> None:
+        self._supervisor = supervisor
+        self._directory = directory
+        self._pid = pid
+        self._token = secrets.token_urlsafe(24)
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Listen on a free port and write down which."""
+        application = web.Application(client_max_size=_BODY_MAX, middlewares=[self._guard])
+        application.router.add_get("/status", self._get_status)
+        application.router.add_post("/apply", self._post_apply)
+        application.router.add_post("/down", self._post_down)
+        runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await runner.setup()
+        await web.TCPSite(runner, _HOST, 0).start()
+        self._runner = runner
+        port = int(runner.addresses[0][1])
+        self._directory.publish(Contact(self._pid, _HOST, port, self._token))
+
+    async def close(self) -> None:
+        """Stop listening."""
+        self._directory.publish(None)
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not secrets.compare_digest(given.encode(), self._token.encode()):
+            return web.json_response({"error": "wrong or missing token"}, status=401)
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
+    async def _get_status(self, request: web.Request) -> web.Response:
+        return web.json_response(self._supervisor.snapshot())
+
+    async def _post_apply(self, request: web.Request) -> web.Response:
+        wish = await request.json()
+        try:
+            found = [
+                item
+                for file in wish["files"]
+                for item in manifests.parse(file["text"], file["name"])
+            ]
+            steps = await self._supervisor.apply(
+                found, prune=bool(wish["prune"]), dry_run=bool(wish["dryRun"])
+            )
+        except manifests.OtherClusterError as error:
+            return web.json_response({"refusals": [str(error)]}, status=409)
+        except manifests.ManifestError as error:
+            return web.json_response({"error": str(error)}, status=422)
+        except RefusedChange as error:
+            texts = [str(refusal) for refusal in error.refusals]
+            return web.json_response({"refusals": texts}, status=409)
+        return web.json_response({"actions": steps})
+
+    async def _post_down(self, request: web.Request) -> web.Response:
+        self._supervisor.stop()
+        return web.json_response({}, status=202)
+
+
+class ControlClient:
+    """Talks to the supervisor of a data directory."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self._directory = directory
+
+    def status(self) -> dict[str, Any]:
+        """Return the supervisor's snapshot.
+
+        Raises:
+            UnreachableError: no supervisor answers.
+        """
+        return self._call("GET", "/status", None)
+
+    def apply(self, files: Sequence[tuple[str, str]], *, prune: bool, dry_run: bool) -> list[str]:
+        """Change what is wanted by *files* (name, text); return the first steps.
+
+        Raises:
+            RefusedError: with every reason; nothing was touched.
+            UnreachableError: no supervisor answers.
+        """
+        body = {
+            "files": [{"name": name, "text": text} for name, text in files],
+            "prune": prune,
+            "dryRun": dry_run,
+        }
+        steps: list[str] = self._call("POST", "/apply", body)["actions"]
+        return steps
+
+    def down(self) -> None:
+        """Ask the supervisor to end the cluster.
+
+        Raises:
+            UnreachableError: no supervisor answers.
+        """
+        self._call("POST", "/down", {})
+
+    def _call(self, method: str, path: str, body: object) -> dict[str, Any]:
+        contact = self._directory.contact()
+        if contact is None:
+            raise UnreachableError(
+                f"no cluster runs on {self._directory}; start one with `orderlymq up -f FILE`"
+            )
+        connection = http.client.HTTPConnection(contact.host, contact.port, timeout=_TIMEOUT_S)
+        try:
+            connection.request(
+                method,
+                path,
+                None if body is None else json.dumps(body),
+                {"Authorization": f"Bearer {contact.token}", "Content-Type": "application/json"},
+            )
+            answer = connection.getresponse()
+            return self._result(answer.status, answer.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise UnreachableError(
+                f"the supervisor of {self._directory} (process {contact.pid}) does not answer: {error}; "
+                "start it again with `orderlymq up`"
+            ) from error
+        finally:
+            connection.close()
+
+    def _result(self, status: int, body: bytes) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(body)
+        except ValueError:
+            raise FailedError(
+                f"the supervisor answered {status} and no JSON; see its log"
+            ) from None
+        if status == 409:
+            raise RefusedError("\n".join(found["refusals"]))
+        if status == 422:
+            raise manifests.ManifestError([manifests.Problem("", 0, "", str(found["error"]))])
+        if status >= 400:
+            raise FailedError(f"the supervisor answered {status}: {found.get('error')}")
+        return found

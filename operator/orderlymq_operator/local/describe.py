@@ -1,0 +1,61 @@
+"""Say in words what an action does; for progress, logs and dry runs."""
+
+from orderlymq_operator.actions import (
+    Action,
+    AddLearner,
+    CreateTopic,
+    DeleteGroup,
+    DeleteOrderConfig,
+    DeleteTopic,
+    PromoteReplica,
+    PutOrderConfig,
+    Refuse,
+    RemoveReplica,
+    ReportCondition,
+    RestartReplica,
+    SetGroup,
+    StartNameServer,
+    StartReplica,
+    StopReplica,
+    TransferLeadership,
+    UpdateTopic,
+)
+
+
+def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line per kind
+    """Return a short imperative phrase."""
+    match action:
+        case StartNameServer(index):
+            return f"start name server {index}"
+        case StartReplica(group, node, join):
+            return f"start replica {group}-{node}" + (" as a new member" if join else "")
+        case RestartReplica(group, node):
+            return f"restart replica {group}-{node} with new settings"
+        case StopReplica(group, node):
+            return f"stop replica {group}-{node} and set its data aside"
+        case AddLearner(group, node):
+            return f"let {group}-{node} receive the log"
+        case PromoteReplica(group, node):
+            return f"give {group}-{node} its vote"
+        case RemoveReplica(group, node):
+            return f"take {group}-{node} out of the membership"
+        case TransferLeadership(group, target):
+            return f"hand the lead of {group} to node {target}"
+        case PutOrderConfig(topic, value):
+            return f"publish the queue list of {topic}: {value}"
+        case DeleteOrderConfig(topic):
+            return f"withdraw the queue list of {topic}"
+        case CreateTopic(topic, group, config):
+            return f"create topic {topic} with {config.queues} queues on {group}"
+        case UpdateTopic(topic, group, config):
+            return f"change topic {topic} on {group}: {config.queues} queues"
+        case DeleteTopic(topic, group):
+            return f"delete topic {topic} from {group}"
+        case SetGroup(consumer_group, group):
+            return f"set consumer group {consumer_group} on {group}"
+        case DeleteGroup(consumer_group, group):
+            return f"delete consumer group {consumer_group} from {group}"
+        case ReportCondition(subject, condition):
+            return f"{subject.kind} {subject.name}: {condition.message}"
+        case Refuse():
+            return f"refuse {action}"

@@ -1,0 +1,248 @@
+"""
+The data directory of a local cluster: what is wanted, which replicas exist, who supervises it.
+
+Rules: what stands here is enough to go on after a restart of the machine; a file is replaced as a whole or not
+at all; one supervisor at a time, held by a file lock that the kernel gives back whatever happens to the process.
+
+    cluster.json     what is wanted and which replicas exist     supervisor.json  where the supervisor answers
+    settings/        settings files of the processes             run/             process ids of the children
+    logs/            one file per process                        replicas/        data of the replicas
+    name-servers/    key-value files                             removed/         data of removed replicas
+"""
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from orderlymq_operator.local.errors import FailedError, RefusedError
+from orderlymq_operator.models import KINDS, Cluster, ConsumerGroup, Desired, Topic, resources_of
+
+FORMAT: Final = 1
+
+
+@dataclass(slots=True)
+class State:
+    """What a supervisor must know after everything but the disk was lost.
+
+    Attributes:
+        replicas: by group, the nodes that were started and not removed, each with whether it joined later.
+    """
+
+    desired: Desired
+    replicas: dict[str, dict[int, bool]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """Where the supervisor of a directory answers, and the secret that opens it."""
+
+    pid: int
+    host: str
+    port: int
+    token: str
+
+
+class DataDirectory:
+    """Files of one local cluster; see the module for what stands where."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def log(self, process: str) -> Path:
+        """Return the log file of *process*."""
+        return self.path / "logs" / f"{process}.log"
+
+    def settings(self, process: str) -> Path:
+        """Return the settings file of *process*."""
+        return self.path / "settings" / f"{process}.json"
+
+    def run_record(self, process: str) -> Path:
+        """Return the file that tells the process id of *process*."""
+        return self.path / "run" / f"{process}.json"
+
+    def run_records(self) -> list[Path]:
+        """Return the records of all processes that were started and not seen to end."""
+        return sorted((self.path / "run").glob("*.json"))
+
+    def replica(self, process: str) -> Path:
+        """Return the data directory of a replica."""
+        return self.path / "replicas" / process
+
+    def kv_file(self, index: int) -> Path:
+        """Return the key-value file of name server *index*."""
+        return self.path / "name-servers" / f"{index}.json"
+
+    def create(self) -> None:
+        """Make the folders that are missing."""
+        try:
+            for name in ("settings", "logs", "run", "replicas", "name-servers", "removed"):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FailedError(
+                f"cannot create {error.filename}: {error.strerror}; choose another --data-dir"
+            ) from error
+
+    def set_aside(self, process: str) -> Path | None:
+        """Move the data of a removed replica away and return where it is now."""
+        source = self.replica(process)
+        if not source.exists():
+            return None
+        number = 1
+        while (target := self.path / "removed" / f"{process}.{number}").exists():
+            number += 1
+        source.rename(target)
+        return target
+
+    # -- what is wanted ------------------------------------------------------------------------
+
+    def load(self) -> State | None:
+        """Return what stands on disk; None for a new directory.
+
+        Raises:
+            RefusedError: it was written by a later version, or is no data directory of ours.
+        """
+        file = self.path / "cluster.json"
+        try:
+            data = json.loads(file.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise RefusedError(
+                f"{file} is damaged ({error}); restore it or move it away"
+            ) from error
+        if data.get("format") != FORMAT:
+            raise RefusedError(
+                f"{self.path} has data format {data.get('format')}, this version reads {FORMAT}; "
+                "use the version that wrote it, or another --data-dir"
+            )
+        try:
+            return _state_from(data)
+        except (KeyError, ValueError, ValidationError) as error:
+            raise RefusedError(
+                f"{file} is damaged ({error}); restore it or move it away"
+            ) from error
+
+    def save(self, state: State) -> None:
+        """Replace what stands on disk; durable when this returns."""
+        desired = state.desired
+        data = {
+            "format": FORMAT,
+            "cluster": desired.cluster.metadata.name,
+            "manifests": resources_of(desired),
+            "deleted_topics": sorted(desired.deleted_topics),
+            "deleted_groups": sorted(desired.deleted_groups),
+            "replicas": {
+                group: [{"node": node, "join": join} for node, join in sorted(nodes.items())]
+                for group, nodes in sorted(state.replicas.items())
+            },
+        }
+        write_file(self.path / "cluster.json", json.dumps(data, indent=1))
+
+    # -- who supervises it ---------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory while the block runs.
+
+        Raises:
+            RefusedError: a supervisor runs on it.
+        """
+        self.create()
+        descriptor = os.open(self.path / "supervisor.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                contact = self.contact()
+                owner = f" (process {contact.pid})" if contact else ""
+                raise RefusedError(
+                    f"a supervisor{owner} runs on {self.path} already; change its cluster with "
+                    "`orderlymq apply`, or stop it with `orderlymq down`"
+                ) from None
+            yield
+        finally:
+            os.close(descriptor)
+
+    def is_supervised(self) -> bool:
+        """Tell whether a supervisor holds the directory."""
+        file = self.path / "supervisor.lock"
+        if not file.exists():
+            return False
+        try:
+            with self.locked():
+                return False
+        except RefusedError:
+            return True
+
+    def publish(self, contact: Contact | None) -> None:
+        """Write down where the supervisor answers, or that there is none."""
+        file = self.path / "supervisor.json"
+        if contact is None:
+            file.unlink(missing_ok=True)
+            return
+        facts = {
+            "pid": contact.pid,
+            "host": contact.host,
+            "port": contact.port,
+            "token": contact.token,
+        }
+        write_file(file, json.dumps(facts))
+
+    def contact(self) -> Contact | None:
+        """Return where the supervisor answers; None when there is none or it has just begun."""
+        try:
+            facts = json.loads((self.path / "supervisor.json").read_bytes())
+            return Contact(facts["pid"], facts["host"], facts["port"], facts["token"])
+        except (OSError, ValueError, KeyError):
+            return None
+
+
+def desired_from(data: dict[str, Any]) -> Desired:
+    """Return what `resources_of` has written down."""
+    found = [KINDS[item["kind"]].model_validate(item) for item in data["manifests"]]
+    (cluster,) = (item for item in found if isinstance(item, Cluster))
+    return Desired(
+        cluster,
+        tuple(item for item in found if isinstance(item, Topic)),
+        tuple(item for item in found if isinstance(item, ConsumerGroup)),
+        frozenset(data["deleted_topics"]),
+        frozenset(data["deleted_groups"]),
+    )
+
+
+def _state_from(data: dict[str, Any]) -> State:
+    replicas = {
+        group: {int(item["node"]): bool(item["join"]) for item in nodes}
+        for group, nodes in data["replicas"].items()
+    }
+    return State(desired_from(data), replicas)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Replace *path* by *text* in one step, durably, readable by the owner only."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

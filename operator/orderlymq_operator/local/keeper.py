@@ -1,0 +1,230 @@
+"""
+Keep one process alive: start it, watch it, start it again, stop it in good order.
+
+Rules: a dead process is started again at once, and more slowly each time it dies young; a process that does not
+answer /healthz any more is killed, since a stopped leader would hold its group's port for ever; the process id is
+written down with its start time, so that whoever comes after a crash of the supervisor finds the orphans and
+kills nobody else. Children have sessions of their own: Ctrl-C in a terminal is the supervisor's business.
+"""
+
+import asyncio
+import json
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import aiohttp
+import psutil
+
+from orderlymq_operator.local.directory import DataDirectory, write_file
+from orderlymq_operator.local.processes import Program
+
+_log = logging.getLogger(__name__)
+
+# Fast first: most deaths are single. The last one is for a process that cannot start at all.
+RESTART_DELAYS_S: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
+STEADY_S: Final = 30.0  # after so long the next death is a first one again
+PROBE_INTERVAL_S: Final = 1.0
+PROBE_TIMEOUT_S: Final = 1.0
+# Counted in probes and not by the clock, so that a laptop that slept does not kill everything.
+PROBES_FAILED_MAX: Final = 5
+START_GRACE_S: Final = 60.0  # opening a large store may take a while
+STOP_TIMEOUT_S: Final = 5.0
+_LOG_SIZE_MAX: Final = 64 << 20  # a log that is larger is moved to NAME.log.1 at the next start
+
+Report = Callable[[str, str], None]
+
+
+class Keeper:
+    """Keeps *program* running from `start` until `stop`.
+
+    Args:
+        session: for the probes.
+        report: gets the name of the process and what happened to it.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        directory: DataDirectory,
+        session: aiohttp.ClientSession,
+        report: Report,
+    ) -> None:
+        self.program = program
+        self.restarts = 0
+        self._directory = directory
+        self._session = session
+        self._report = report
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Process id, None while it does not run."""
+        process = self._process
+        return process.pid if process is not None and process.returncode is None else None
+
+    def start(self) -> None:
+        """Write the settings file and begin to keep the process."""
+        write_file(self._directory.settings(self.program.name), self.program.settings)
+        self._task = asyncio.create_task(self._keep(), name=f"keep {self.program.name}")
+
+    async def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End the process in good order, with force after *timeout_s*; returns when it is gone."""
+        self._stopping.set()
+        if self.pid is not None:
+            self._signal(signal.SIGTERM)
+            # A stopped process does not see SIGTERM before it goes on.
+            self._signal(signal.SIGCONT)
+        if self._task is None:
+            return
+        done, _ = await asyncio.wait({self._task}, timeout=timeout_s)
+        if not done:
+            self._report(self.program.name, f"did not end within {timeout_s:g} s and was killed")
+            self._signal(signal.SIGKILL)
+        await self._task
+
+    def kill(self) -> None:
+        """Kill the process, as a test or a demonstration of failure does; it is started again."""
+        self._signal(signal.SIGKILL)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        young_deaths = 0
+        while not self._stopping.is_set():
+            began = loop.time()
+            code = await self._run_once()
+            if self._stopping.is_set():
+                break
+            young_deaths = 0 if loop.time() - began > STEADY_S else young_deaths + 1
+            delay = RESTART_DELAYS_S[min(max(young_deaths - 1, 0), len(RESTART_DELAYS_S) - 1)]
+            self.restarts += 1
+            self._report(self.program.name, f"{_ending(code)}; starting it again")
+            await self._pause(delay)
+        self._directory.run_record(self.program.name).unlink(missing_ok=True)
+
+    async def _run_once(self) -> int:
+        """Run the process until it ends, by itself or because it does not answer; return its code."""
+        process = await self._spawn()
+        self._process = process
+        watch = asyncio.create_task(self._watch(process), name=f"watch {self.program.name}")
+        try:
+            return await process.wait()
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        path = self._directory.log(self.program.name)
+        rotate(path)
+        with path.open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *self.program.command(self._directory),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        write_record(self._directory.run_record(self.program.name), process.pid)
+        return process
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Kill the process when it has answered and then does not for several probes."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + START_GRACE_S
+        answered = False
+        failed = 0
+        while True:
+            await asyncio.sleep(PROBE_INTERVAL_S)
+            if await self._is_alive():
+                answered, failed = True, 0
+                continue
+            failed += 1
+            stuck = failed >= PROBES_FAILED_MAX if answered else loop.time() > deadline
+            if stuck:
+                self._report(self.program.name, "does not answer /healthz and is killed")
+                process.kill()
+                return
+
+    async def _is_alive(self) -> bool:
+        timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
+        try:
+            async with self._session.get(f"{self.program.url}/healthz", timeout=timeout) as answer:
+                return answer.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
+
+    async def _pause(self, delay_s: float) -> None:
+        """Wait, but not when the process is to be stopped meanwhile."""
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.pid is not None and self._process is not None:
+            try:
+                self._process.send_signal(number)
+            except ProcessLookupError:
+                _log.debug("%s ended before %s", self.program.name, number.name)
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with code {code}"
+
+
+def rotate(path: Path) -> None:
+    """Move a log that has grown large to `NAME.log.1`."""
+    try:
+        if path.stat().st_size > _LOG_SIZE_MAX:
+            path.replace(path.with_name(f"{path.name}.1"))
+    except FileNotFoundError:
+        pass
+
+
+def write_record(path: Path, pid: int) -> None:
+    """Write down a process id with the start time that makes it unmistakable."""
+    try:
+        created = psutil.Process(pid).create_time()
+    except psutil.Error:
+        return  # it has ended already
+    write_file(path, json.dumps({"pid": pid, "created": created}))
+
+
+def orphan(path: Path) -> psutil.Process | None:
+    """Return the process of a record, when exactly that one still lives."""
+    try:
+        facts = json.loads(path.read_bytes())
+        process = psutil.Process(int(facts["pid"]))
+        lives = process.create_time() == facts["created"]
+        return process if lives and process.status() != psutil.STATUS_ZOMBIE else None
+    except (OSError, ValueError, KeyError, psutil.Error):
+        return None
+
+
+def end_orphans(directory: DataDirectory) -> list[int]:
+    """End the children that a supervisor left behind when it crashed; return their process ids."""
+    found = [process for path in directory.run_records() if (process := orphan(path)) is not None]
+    for process in found:
+        _quietly(process.terminate)
+        _quietly(process.resume)
+    _, alive = psutil.wait_procs(found, timeout=STOP_TIMEOUT_S)
+    for process in alive:
+        _quietly(process.kill)
+    psutil.wait_procs(alive, timeout=STOP_TIMEOUT_S)
+    for path in directory.run_records():
+        path.unlink(missing_ok=True)
+    return [process.pid for process in found]
+
+
+def _quietly(signal_process: Callable[[], None]) -> None:
+    try:
+        signal_process()
+    except psutil.Error:
+        _log.debug("a process ended by itself")

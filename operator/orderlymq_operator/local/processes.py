@@ -1,0 +1,206 @@
+"""
+Which processes a cluster has on this machine: their names, ports, commands and settings files.
+
+Pure but for the two functions that look at ports. The settings are those of the broker and name server
+programs; the ports follow from the manifest alone (`Local` in `cluster`).
+"""
+
+import json
+import socket
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from orderlymq_operator.cluster import VIP_DISTANCE, Cluster
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.errors import RefusedError
+from orderlymq_operator.options import broker_options
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process to keep: what to run, with which settings, and where it tells how it is.
+
+    Attributes:
+        ports: what it binds, or may bind when it leads, by what for.
+        http_port: port of /healthz and /status.
+    """
+
+    name: str
+    module: str
+    settings: str
+    host: str
+    http_port: int
+    ports: tuple[tuple[int, str], ...]
+
+    @property
+    def url(self) -> str:
+        """Where its HTTP pages are."""
+        return f"http://{self.host}:{self.http_port}"
+
+    def command(self, directory: DataDirectory) -> list[str]:
+        """Return the command line."""
+        return [
+            sys.executable,
+            "-m",
+            self.module,
+            "--settings",
+            str(directory.settings(self.name)),
+        ]
+
+
+def name_server_name(index: int) -> str:
+    """Return the process name of name server *index*."""
+    return f"name-server-{index}"
+
+
+def replica_name(group: str, node: int) -> str:
+    """Return the process name of a replica."""
+    return f"{group}-{node}"
+
+
+def group_index(group: str) -> int:
+    """Return the index that ends the broker name of a group."""
+    return int(group.rpartition("-")[2])
+
+
+def name_server_program(cluster: Cluster, index: int, directory: DataDirectory) -> Program:
+    """Return name server *index*."""
+    local = cluster.spec.local
+    settings = {
+        "listen": _address(local.host, local.name_server(index)),
+        "http": _address(local.host, local.name_server_http(index)),
+        "kv_path": str(directory.kv_file(index)),
+        "log_level": cluster.spec.config.log_level,
+        "log_format": cluster.spec.config.log_format,
+    }
+    ports = (
+        (local.name_server(index), "clients"),
+        (local.name_server_http(index), "HTTP"),
+    )
+    return Program(
+        name_server_name(index),
+        "orderlymq_nameserver",
+        json.dumps(settings, indent=1),
+        local.host,
+        local.name_server_http(index),
+        ports,
+    )
+
+
+def replica_program(
+    cluster: Cluster,
+    group: str,
+    node: int,
+    directory: DataDirectory,
+    *,
+    nodes: Iterable[int],
+    join: bool,
+) -> Program:
+    """Return replica *node* of *group*, which knows the raft addresses of *nodes*."""
+    local = cluster.spec.local
+    index = group_index(group)
+    name = replica_name(group, node)
+    settings: dict[str, Any] = {
+        **broker_options(cluster),
+        "group": group,
+        "node_id": node,
+        "peers": {
+            str(peer): _address(local.host, local.raft(index, peer))
+            for peer in sorted({*nodes, node})
+        },
+        "address": _address(local.host, local.broker(index)),
+        "http": _address(local.host, local.http(index, node)),
+        "data_dir": str(directory.replica(name)),
+        "name_servers": [
+            _address(local.host, local.name_server(server))
+            for server in range(cluster.spec.name_servers.replicas)
+        ],
+        "bind": "leader",
+        "join": join,
+    }
+    ports = (
+        (local.broker(index), "clients"),
+        (local.broker(index) - VIP_DISTANCE, "clients up to RocketMQ 4.4"),
+        (local.raft(index, node), "raft"),
+        (local.http(index, node), "HTTP"),
+    )
+    return Program(
+        name,
+        "orderlymq_broker",
+        json.dumps(settings, indent=1),
+        local.host,
+        local.http(index, node),
+        ports,
+    )
+
+
+def group_address(cluster: Cluster, group: str) -> str:
+    """Return the stable client address of *group*."""
+    local = cluster.spec.local
+    return f"{local.host}:{local.broker(group_index(group))}"
+
+
+def name_server_address(cluster: Cluster, index: int) -> str:
+    """Return the client address of name server *index*."""
+    return f"{cluster.spec.local.host}:{cluster.spec.local.name_server(index)}"
+
+
+def _address(host: str, port: int) -> dict[str, Any]:
+    return {"host": host, "port": port}
+
+
+def refuse_taken_ports(programs: Iterable[Program]) -> None:
+    """Check that every port is free.
+
+    Raises:
+        RefusedError: with all ports that are not, and who has them.
+    """
+    taken = []
+    seen: set[tuple[str, int]] = set()
+    for program in programs:
+        for port, purpose in program.ports:
+            if (program.host, port) in seen:
+                continue  # the group's address stands with each of its replicas
+            seen.add((program.host, port))
+            if not _is_free(program.host, port):
+                taken.append(f"port {port} ({program.name}, {purpose}) is used by {_owner(port)}")
+    if taken:
+        raise RefusedError(
+            f"{'; '.join(taken)}; stop it, or choose other ports in spec.local of the Cluster"
+        )
+
+
+def _is_free(host: str, port: int) -> bool:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        raise RefusedError(
+            f"{host!r} is no address of this machine ({error.strerror}); correct spec.local.host"
+        ) from error
+    with socket.socket(family, kind, protocol) as probe:
+        # As the programs do: a port that only closed connections remember is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def _owner(port: int) -> str:
+    """Say which process listens on *port*, as far as this user may know."""
+    try:
+        for connection in psutil.net_connections(kind="tcp"):
+            listens = connection.status == psutil.CONN_LISTEN
+            if listens and connection.laddr and connection.laddr.port == port and connection.pid:
+                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    except psutil.Error:
+        pass
+    return "a process of another user"

@@ -1,0 +1,184 @@
+"""
+From manifests and a data directory to a running supervisor, in this process or in one of its own.
+
+Rule: everything that can refuse (a running supervisor, another cluster, a change that is not allowed, a port that
+is taken) refuses before anything is written.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from orderlymq_operator.actions import Observed
+from orderlymq_operator.changes import refusals
+from orderlymq_operator.local import keeper
+from orderlymq_operator.local.control import ControlClient, ControlServer
+from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.errors import FailedError, RefusedError, UnreachableError
+from orderlymq_operator.local.processes import (
+    Program,
+    name_server_program,
+    refuse_taken_ports,
+    replica_program,
+)
+from orderlymq_operator.local.supervisor import Supervisor
+from orderlymq_operator.manifests import Manifest, OtherClusterError, combine
+from orderlymq_operator.models import Desired
+
+_POLL_S: Final = 0.05
+DOWN_TIMEOUT_S: Final = 30.0
+
+
+@contextmanager
+def prepared(directory: DataDirectory, manifests: Sequence[Manifest]) -> Iterator[State]:
+    """Hold *directory* and give what its supervisor starts with; orphans of a crash are ended.
+
+    Raises:
+        ManifestError: the manifests are wrong, or there are none and the directory is new.
+        RefusedError: see the module.
+    """
+    before = directory.load()  # first, so that a wrong command leaves no folders behind
+    desired = _desired(manifests, before)
+    with directory.locked():
+        keeper.end_orphans(directory)
+        state = State(desired, before.replicas if before else {})
+        refuse_taken_ports(programs(directory, state))
+        directory.save(state)
+        yield state
+
+
+def _desired(manifests: Sequence[Manifest], before: State | None) -> Desired:
+    if before is None and not manifests:
+        raise UnreachableError(
+            "there is no cluster here yet; name its manifests with `orderlymq up -f FILE`"
+        )
+    if before is None:
+        return combine(manifests, None)
+    try:
+        desired = combine(manifests, before.desired)
+    except OtherClusterError as error:
+        raise RefusedError(str(error)) from error
+    refused = refusals(desired, Observed(accepted=before.desired))
+    if refused:
+        raise RefusedError("\n".join(str(refusal) for refusal in refused))
+    return desired
+
+
+def programs(directory: DataDirectory, state: State) -> list[Program]:
+    """Return every process that *state* asks for."""
+    cluster = state.desired.cluster
+    found = [
+        name_server_program(cluster, index, directory)
+        for index in range(cluster.spec.name_servers.replicas)
+    ]
+    wanted = range(1, cluster.spec.replicas_per_group + 1)
+    for group in cluster.group_names:
+        nodes = sorted({*wanted, *state.replicas.get(group, {})})
+        found += [
+            replica_program(cluster, group, node, directory, nodes=nodes, join=False)
+            for node in nodes
+        ]
+    return found
+
+
+async def supervise(supervisor: Supervisor, directory: DataDirectory) -> None:
+    """Run *supervisor* with its control address until it is asked to end or is cancelled."""
+    server = ControlServer(supervisor, directory, os.getpid())
+    await server.start()
+    try:
+        await supervisor.run()
+    finally:
+        await asyncio.shield(server.close())
+
+
+def spawn(directory: DataDirectory) -> subprocess.Popen[bytes]:
+    """Start a supervisor of its own for what stands in *directory*."""
+    path = directory.log("supervisor")
+    keeper.rotate(path)
+    command = [sys.executable, "-m", "orderlymq_operator.local", "--data-dir", str(directory)]
+    with path.open("ab") as log:
+        return subprocess.Popen(  # noqa: S603 - our own program with our own arguments
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+def wait_for_contact(
+    directory: DataDirectory, process: subprocess.Popen[bytes], timeout_s: float
+) -> None:
+    """Wait until the supervisor *process* answers.
+
+    Raises:
+        FailedError: it ended, or did not answer in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise FailedError(
+                f"the supervisor ended with code {process.returncode}: {_last_line(directory)}"
+            )
+        contact = directory.contact()
+        if contact is not None and contact.pid == process.pid:
+            return
+        time.sleep(_POLL_S)
+    raise FailedError(
+        f"the supervisor did not answer within {timeout_s:g} s; see {directory.log('supervisor')}"
+    )
+
+
+def wait_until_down(directory: DataDirectory, timeout_s: float = DOWN_TIMEOUT_S) -> None:
+    """Wait until nobody holds *directory*.
+
+    Raises:
+        FailedError: somebody still does after *timeout_s*.
+    """
+    deadline = time.monotonic() + timeout_s
+    while directory.is_supervised():
+        if time.monotonic() > deadline:
+            raise FailedError(
+                f"the supervisor did not end within {timeout_s:g} s; see {directory.log('supervisor')}"
+            )
+        time.sleep(_POLL_S)
+
+
+def stop(directory: DataDirectory) -> dict[str, Any]:
+    """End the cluster of *directory*, whoever runs it; return what was ended."""
+    if not directory.path.exists():
+        return {"supervisor": False, "orphans": []}
+    supervised = directory.is_supervised()
+    if supervised:
+        _ask_to_end(directory)
+        wait_until_down(directory)
+    with directory.locked():
+        orphans = keeper.end_orphans(directory)
+        directory.publish(None)
+    return {"supervisor": supervised, "orphans": orphans}
+
+
+def _ask_to_end(directory: DataDirectory) -> None:
+    """Ask the supervisor, which may have begun a moment ago and not answer yet."""
+    deadline = time.monotonic() + DOWN_TIMEOUT_S
+    while True:
+        try:
+            ControlClient(directory).down()
+            return
+        except UnreachableError:
+            if not directory.is_supervised():
+                return
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+
+
+def _last_line(directory: DataDirectory) -> str:
+    path: Path = directory.log("supervisor")
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1] if lines else f"see {path}"

@@ -1,0 +1,251 @@
+"""
+The supervisor: looks, asks the planner, does what it says, and again, until somebody ends it.
+
+Rules: one pass at a time, and a change of what is wanted waits for the pass that runs; the first action that
+fails ends its pass, and the next look decides anew; a change is judged as a whole before anything is written
+or touched. `control` makes it reachable for commands, `session` prepares what it needs.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import aiohttp
+
+from orderlymq_operator.actions import Action, Observed, Refuse, ReportCondition, Subject
+from orderlymq_operator.local.admin import Admin, AdminError
+from orderlymq_operator.local.backend import LocalBackend
+from orderlymq_operator.local.describe import describe
+from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.manifests import Manifest, combine
+from orderlymq_operator.models import Desired
+from orderlymq_operator.plan import plan
+from orderlymq_runtime.client import RemotingClient
+
+_log = logging.getLogger(__name__)
+
+_BUSY_S: Final = 0.1  # between passes while there is something to do or to wait for
+_IDLE_S: Final = (
+    2.0  # between looks at a cluster that is as it should be: drift is repaired this fast
+)
+_EVENTS_MAX: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, for people."""
+
+    number: int
+    at: float
+    text: str
+
+
+class RefusedChange(Exception):  # noqa: N818 - named by what happened
+    """What is wanted is not allowed; nothing was touched."""
+
+    def __init__(self, refusals: Sequence[Refuse]) -> None:
+        super().__init__("\n".join(str(refusal) for refusal in refusals))
+        self.refusals = tuple(refusals)
+
+
+class Supervisor:
+    """Keeps one cluster as its manifests want it; use `run`."""
+
+    def __init__(self, directory: DataDirectory, state: State) -> None:
+        self.stop_requested = asyncio.Event()
+        self._directory = directory
+        self._state = state
+        self._backend: LocalBackend | None = None
+        self._observed = Observed()
+        self._turn = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._generation = 1
+        self._settled_generation = 0
+        self._problem: str | None = None
+        self._events: deque[Event] = deque(maxlen=_EVENTS_MAX)
+        self._event_count = 0
+
+    @property
+    def desired(self) -> Desired:
+        """What is wanted now."""
+        return self._state.desired
+
+    @property
+    def settled(self) -> bool:
+        """Whether the newest change is in force everywhere."""
+        return self._settled_generation == self._generation
+
+    async def run(self) -> None:
+        """Keep the cluster until `stop_requested` is set or the task is cancelled; then end it in order."""
+        client = RemotingClient()
+        async with aiohttp.ClientSession() as session:
+            self._backend = LocalBackend(
+                self._directory, self._state, session, Admin(client), self._report_process
+            )
+            try:
+                await self._reconcile_until_stopped()
+            finally:
+                self.event("stopping")
+                # Shielded: a second cancellation must not leave children behind.
+                await asyncio.shield(self._end(client))
+
+    async def _end(self, client: RemotingClient) -> None:
+        if self._backend is not None:
+            await self._backend.stop()
+        await client.close()
+
+    async def _reconcile_until_stopped(self) -> None:
+        while not self.stop_requested.is_set():
+            async with self._turn:
+                calm = await self._pass()
+            await self._rest(_IDLE_S if calm else _BUSY_S)
+
+    async def _rest(self, duration_s: float) -> None:
+        """Wait until there is a reason to look again."""
+        try:
+            async with asyncio.timeout(duration_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _pass(self) -> bool:
+        """Look, plan, act; return whether the cluster is as it should be."""
+        backend = self._running_backend()
+        self._observed = await backend.observe()
+        actions = plan(self.desired, self._observed)
+        refused = [action for action in actions if isinstance(action, Refuse)]
+        if refused:
+            # It was accepted once, so the world has changed under it: say so and leave it alone.
+            self._say_problem(str(refused[0]))
+            return True
+        work = [action for action in actions if not isinstance(action, ReportCondition)]
+        for action in actions:
+            if not await self._perform(action):
+                return False
+        if work:
+            return False
+        self._say_problem(None)
+        ready = all(
+            backend.conditions[Subject(resource.kind, resource.metadata.name)].status == "True"
+            for resource in self.desired.resources()
+        )
+        if ready and not self.settled:
+            self._settle()
+        return ready
+
+    async def _perform(self, action: Action) -> bool:
+        if not isinstance(action, ReportCondition):
+            self.event(describe(action))
+        try:
+            await self._running_backend().perform(action)
+        except AdminError as error:
+            self._say_problem(f"cannot {describe(action)}: {error}")
+            return False
+        return True
+
+    def _settle(self) -> None:
+        self._settled_generation = self._generation
+        self.event("everything is as the manifests want it")
+        state = self._state
+        if state.desired.deleted_topics or state.desired.deleted_groups:
+            # The plan is empty, so what had to be deleted is gone and need not be remembered.
+            state.desired = replace(
+                state.desired, deleted_topics=frozenset(), deleted_groups=frozenset()
+            )
+            self._directory.save(state)
+
+    # -- changes -------------------------------------------------------------------------------
+
+    async def apply(
+        self, manifests: Sequence[Manifest], *, prune: bool, dry_run: bool
+    ) -> list[str]:
+        """Change what is wanted; return the first steps that this means.
+
+        Raises:
+            ManifestError: the manifests do not fit together.
+            RefusedChange: something is not allowed; nothing was touched.
+        """
+        async with self._turn:
+            desired = combine(manifests, self.desired, prune=prune)
+            observed = await self._running_backend().observe()
+            actions = plan(desired, observed)
+            refusals = [action for action in actions if isinstance(action, Refuse)]
+            if refusals:
+                raise RefusedChange(refusals)
+            if not dry_run:
+                self._accept(desired)
+        return [describe(step) for step in actions if not isinstance(step, ReportCondition)]
+
+    def _accept(self, desired: Desired) -> None:
+        if desired != self.desired:
+            self._state.desired = desired
+            self._directory.save(self._state)
+            self._generation += 1
+            self.event("new manifests accepted")
+        kept = {Subject(item.kind, item.metadata.name) for item in desired.resources()}
+        conditions = self._running_backend().conditions
+        for subject in conditions.keys() - kept:
+            del conditions[subject]
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Ask for the end."""
+        self.stop_requested.set()
+        self._wake.set()
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def event(self, text: str) -> None:
+        """Tell people that something happened."""
+        _log.info("%s", text)
+        self._event_count += 1
+        self._events.append(Event(self._event_count, time.time(), text))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return everything that commands show, as JSON types."""
+        facts = self._backend.facts() if self._backend is not None else {}
+        conditions = self._backend.conditions if self._backend is not None else {}
+        for group in facts.get("groups", []):
+            found = self._observed.groups.get(group["name"])
+            group["leader"] = found.leader if found else None
+        return {
+            "cluster": self.desired.cluster.metadata.name,
+            "dataDir": str(self._directory),
+            "generation": self._generation,
+            "settled": self.settled,
+            "problem": self._problem,
+            **facts,
+            "resources": [
+                {
+                    "kind": subject.kind,
+                    "name": subject.name,
+                    "ready": report.status,
+                    "reason": report.reason,
+                    "message": report.message,
+                }
+                for subject, report in sorted(conditions.items())
+            ],
+            "events": [
+                {"number": event.number, "at": event.at, "text": event.text}
+                for event in self._events
+            ],
+        }
+
+    def _say_problem(self, text: str | None) -> None:
+        if text is not None and text != self._problem:
+            self.event(text)
+        self._problem = text
+
+    def _report_process(self, name: str, text: str) -> None:
+        self.event(f"{name} {text}")
+        self._wake.set()
+
+    def _running_backend(self) -> LocalBackend:
+        if self._backend is None:
+            raise AssertionError("the supervisor does not run")
+        return self._backend
