@@ -2,7 +2,8 @@
 One remoting connection: bytes to commands for a handler, commands to bytes, within limits.
 
 Used by `server` for accepted and by `client` for opened connections. Rules kept here:
-- one synchronous handler call per chunk that was read, with every command that it completed;
+- one synchronous handler call per chunk that was read, with every command that it completed, in
+  slices only when there are many, so that a peer that does not read is not served further;
 - everything sent in one loop iteration leaves in one write; no task per request;
 - whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing;
 - trouble ends this connection only, with one log line;
@@ -28,6 +29,9 @@ REMARK_SIZE_MAX: Final = 1_000  # an exception's text may hold a whole message; 
 
 # One read takes at most this much: several maximal pull replies, and small enough to stay in cache.
 READ_BUFFER_SIZE: Final = 256 * 1024
+# Commands per handler call: enough to share the cost of a call, and few enough that the answers of one
+# call stay below the hard write limit when each is a full pull.
+SLICE_COUNT_MAX: Final = 32
 # Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
 
@@ -168,6 +172,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: list[bytes] = []
         self._pending_size = 0
         self._receiving = False
+        self._is_write_paused = False
+        self._held: list[RemotingCommand] = []  # received, not yet handed over
         self._closing = False
         self._active_at = self._loop.time()
         self._half_frame_since: float | None = None
@@ -314,14 +320,7 @@ class Connection(asyncio.BufferedProtocol):
             self._half_frame_since = now
         if commands:
             traffic.frames_in += len(commands)
-            self._receiving = True
-            try:
-                self._handler.received(self, commands)
-            except Exception as error:
-                self._answer_failure(commands, error)
-            finally:
-                self._receiving = False
-            self._flush()
+            self._deliver(commands)
         if broken is not None:
             self._fail("frame", str(broken))
 
@@ -330,15 +329,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """Stop reading from a peer that does not read."""
+        self._is_write_paused = True
+        self._traffic.errors["write_paused"] += 1
         transport = self._transport
         if transport is not None and not self._closing and not transport.is_closing():
-            self._traffic.errors["write_paused"] += 1
             transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read again: the peer has caught up."""
+        """Go on: the peer has caught up."""
+        self._is_write_paused = False
+        held, self._held = self._held, []
+        if held and not self._closing:
+            self._deliver(held)
         transport = self._transport
-        if transport is not None and not transport.is_closing():
+        if transport is not None and not transport.is_closing() and not self._is_write_paused:
             transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -346,6 +350,7 @@ class Connection(asyncio.BufferedProtocol):
         self._closing = True
         self._pending.clear()
         self._pending_size = 0
+        self._held.clear()
         if self._drain_timer is not None:
             self._drain_timer.cancel()
         if exc is not None:
@@ -354,6 +359,28 @@ class Connection(asyncio.BufferedProtocol):
         self._guard(lambda: self._handler.connection_lost(self))
 
     # Parts.
+
+    def _deliver(self, commands: list[RemotingCommand]) -> None:
+        """Hand commands over until all are or the peer has to take answers first."""
+        self._receiving = True
+        try:
+            if len(commands) <= SLICE_COUNT_MAX:
+                self._deliver_slice(commands)
+                return
+            for start in range(0, len(commands), SLICE_COUNT_MAX):
+                if self._is_write_paused or self._closing:
+                    self._held = commands[start:]
+                    return
+                self._deliver_slice(commands[start : start + SLICE_COUNT_MAX])
+        finally:
+            self._receiving = False
+            self._flush()
+
+    def _deliver_slice(self, commands: list[RemotingCommand]) -> None:
+        try:
+            self._handler.received(self, commands)
+        except Exception as error:
+            self._answer_failure(commands, error)
 
     def _flush(self) -> None:
         pending = self._pending

@@ -1,0 +1,14 @@
+"""The shells must hold on the loop of production and on the standard one."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import pytest
+import uvloop
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Run every asynchronous test of this folder twice."""
+    return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}

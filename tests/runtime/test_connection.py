@@ -1,0 +1,280 @@
+"""What one connection does with bytes, writes and limits; driven by hand, without sockets."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+import pytest
+
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.framing import FrameDecoder, encode
+from orderlymq_runtime.connection import (
+    Connection,
+    ConnectionLimits,
+    ConnectionTable,
+    FrameHandler,
+)
+from orderlymq_runtime.traffic import Traffic
+from tests.runtime.peers import Recorder, echo, ignore
+
+
+class StuckTransport(asyncio.Transport):
+    """A transport whose peer never reads: it keeps every write and counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+        self.is_reading_now = True
+        self.has_eof = False
+        self.is_aborted = False
+        self.protocol: asyncio.BaseProtocol | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writelines([data])
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        self.writes.append(b"".join(list_of_data))
+        if self.protocol is not None and self.get_write_buffer_size() > self.high:
+            self.protocol.pause_writing()
+
+    def get_write_buffer_size(self) -> int:
+        return sum(map(len, self.writes))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high or 0
+
+    def pause_reading(self) -> None:
+        self.is_reading_now = False
+
+    def resume_reading(self) -> None:
+        self.is_reading_now = True
+
+    def write_eof(self) -> None:
+        self.has_eof = True
+
+    def is_closing(self) -> bool:
+        return self.is_aborted
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    @property
+    def sent(self) -> list[RemotingCommand]:
+        return FrameDecoder().receive_data(b"".join(self.writes))
+
+
+def connect(
+    handler: FrameHandler, limits: ConnectionLimits | None = None
+) -> tuple[Connection, StuckTransport]:
+    conn = Connection(handler, ConnectionTable(limits or ConnectionLimits(), Traffic()))
+    transport = StuckTransport()
+    conn.connection_made(transport)
+    transport.protocol = conn
+    return conn, transport
+
+
+def feed(conn: Connection, data: bytes) -> None:
+    view = conn.get_buffer(-1)
+    view[: len(data)] = data
+    conn.buffer_updated(len(data))
+
+
+async def test_the_commands_of_a_chunk_come_together_and_their_answers_leave_in_one_write() -> None:
+    """Law: one handler call per 32 commands, one write per chunk, whatever the number of frames."""
+    handler = Recorder(echo)
+    conn, transport = connect(handler)
+    commands = [RemotingCommand(10 + n, opaque=n, body=b"x" * n) for n in range(50)]
+
+    feed(conn, b"".join(map(encode, commands)))
+
+    assert handler.batches == [commands[:32], commands[32:]]
+    assert len(transport.writes) == 1
+    assert transport.sent == [
+        command.reply(0, {"echo": str(command.code)}, command.body) for command in commands
+    ]
+    conn.connection_lost(None)
+
+
+async def test_what_is_sent_between_two_reads_leaves_in_one_write() -> None:
+    """Law: sends of one loop iteration are coalesced, also those that answer nothing."""
+    conn, transport = connect(Recorder())
+
+    for n in range(5):
+        conn.send(RemotingCommand(40, opaque=n))
+    before = list(transport.writes)
+    await asyncio.sleep(0)
+
+    assert before == []
+    assert len(transport.writes) == 1
+    assert [command.opaque for command in transport.sent] == [0, 1, 2, 3, 4]
+    conn.connection_lost(None)
+
+
+async def test_frames_cut_anywhere_are_put_together() -> None:
+    """Law: how the bytes are cut into chunks changes nothing."""
+    handler = Recorder(ignore)
+    conn, _ = connect(handler)
+    commands = [RemotingCommand(310, opaque=n, body=bytes(7)) for n in range(3)]
+
+    for octet in b"".join(map(encode, commands)):
+        feed(conn, bytes([octet]))
+
+    assert handler.batches == [[command] for command in commands]
+    conn.connection_lost(None)
+
+
+async def test_a_peer_that_does_not_read_is_not_read_from_either() -> None:
+    """Law: above the soft limit reading pauses, below it goes on."""
+    conn, transport = connect(Recorder())
+
+    conn.pause_writing()
+    paused = transport.is_reading_now
+    conn.resume_writing()
+
+    assert (paused, transport.is_reading_now) == (False, True)
+    assert transport.high == ConnectionLimits().write_soft_max
+    conn.connection_lost(None)
+
+
+async def test_many_requests_of_one_chunk_are_served_as_the_peer_takes_the_answers() -> None:
+    """Law: a peer that reads gets all answers, however many requests it has sent at once."""
+    limits = ConnectionLimits(write_soft_max=10_000, write_hard_max=200_000)
+
+    def serve(conn: Connection, command: RemotingCommand) -> None:
+        conn.send(command.reply(0, body=bytes(5_000)))
+
+    handler = Recorder(serve)
+    conn, transport = connect(handler, limits)
+    taken: list[int] = []
+
+    feed(conn, b"".join(encode(RemotingCommand(11, opaque=n)) for n in range(1_000)))
+    while transport.writes:
+        taken += [answer.opaque for answer in transport.sent]
+        transport.writes.clear()
+        conn.resume_writing()
+
+    assert taken == list(range(1_000))
+    assert max(map(len, handler.batches)) == 32
+    assert not conn.is_closing
+    assert transport.is_reading_now
+    conn.connection_lost(None)
+
+
+async def test_one_chunk_of_requests_cannot_pile_up_more_than_the_hard_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Law: the write limit holds within a single handler call, and costs one log line."""
+    limits = ConnectionLimits(write_soft_max=10_000, write_hard_max=100_000)
+    sizes: list[int] = []
+
+    def serve(conn: Connection, command: RemotingCommand) -> None:
+        conn.send(command.reply(0, body=bytes(5_000)))
+        sizes.append(conn.write_buffer_size)
+
+    conn, transport = connect(Recorder(serve), limits)
+    with caplog.at_level(logging.WARNING):
+        feed(conn, b"".join(encode(RemotingCommand(11, opaque=n)) for n in range(1_000)))
+
+    assert transport.is_aborted
+    assert max(sizes) <= limits.write_hard_max
+    assert len(caplog.records) == 1
+    assert "does not read" in caplog.text
+    conn.connection_lost(None)
+
+
+async def test_an_exception_of_the_handler_is_answered_with_code_1() -> None:
+    """Law: a failing handler costs the caller an error, not the connection."""
+
+    def serve(conn: Connection, command: RemotingCommand) -> None:
+        raise RuntimeError("no such thing")
+
+    conn, transport = connect(Recorder(serve))
+
+    feed(conn, encode(RemotingCommand(99, opaque=7)))
+    feed(conn, encode(request(99, oneway=True)))
+
+    (answer,) = transport.sent
+    assert (answer.code, answer.opaque, answer.remark) == (1, 7, "RuntimeError: no such thing")
+    assert not conn.is_closing
+    conn.connection_lost(None)
+
+
+async def test_an_exception_amid_several_requests_closes_with_unknown_outcome() -> None:
+    """Law: a request that may have been carried out is never answered as a failure."""
+
+    def serve(conn: Connection, command: RemotingCommand) -> None:
+        if command.opaque == 2:
+            raise RuntimeError("no such thing")
+        echo(conn, command)
+
+    conn, transport = connect(Recorder(serve))
+
+    feed(conn, b"".join(encode(RemotingCommand(310, opaque=n)) for n in (1, 2, 3)))
+
+    assert [(answer.opaque, answer.code) for answer in transport.sent] == [(1, 0)]
+    assert transport.has_eof
+    conn.connection_lost(None)
+
+
+async def test_good_commands_before_a_broken_frame_are_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Law: a broken frame ends the connection after what came before it was answered."""
+    conn, transport = connect(Recorder(echo))
+
+    with caplog.at_level(logging.WARNING):
+        feed(conn, encode(RemotingCommand(10, opaque=1)) + b"\x7f\xff\xff\xff\x00\x00\x00\x02{}")
+
+    assert [answer.opaque for answer in transport.sent] == [1]
+    assert transport.has_eof
+    assert len(caplog.records) == 1
+    conn.connection_lost(None)
+
+
+async def test_an_answer_that_cannot_be_sent_becomes_code_1() -> None:
+    """Law: a caller is never left without an answer because the answer was too large."""
+    conn, transport = connect(Recorder())
+    too_large = RemotingCommand(11, opaque=3).reply(0, body=bytes(16_777_216))
+
+    conn.send(too_large)
+    await asyncio.sleep(0)
+
+    (answer,) = transport.sent
+    assert (answer.code, answer.opaque, answer.is_response) == (1, 3, True)
+    assert "cannot be sent" in (answer.remark or "")
+    conn.connection_lost(None)
+
+
+async def test_half_a_frame_is_waited_for_30_s_and_silence_for_120_s() -> None:
+    """Law: limits of time, from the last progress; virtual time."""
+    loop = asyncio.get_running_loop()
+    half, half_transport = connect(Recorder())
+    idle, idle_transport = connect(Recorder())
+    feed(half, encode(RemotingCommand(10))[:20])
+    now = loop.time()
+
+    half.close_if_overdue(now + 29)
+    idle.close_if_overdue(now + 119)
+    before = (half_transport.has_eof, idle_transport.has_eof)
+    half.close_if_overdue(now + 30)
+    idle.close_if_overdue(now + 121)
+
+    assert before == (False, False)
+    assert (half_transport.has_eof, idle_transport.has_eof) == (True, True)
+    half.connection_lost(None)
+    idle.connection_lost(None)
+
+
+async def test_sending_on_a_closed_connection_does_nothing() -> None:
+    """Law: whoever answers late need not know whether the peer is still there."""
+    conn, transport = connect(Recorder())
+    conn.close()
+
+    conn.send(RemotingCommand(40))
+    conn.close()
+    await asyncio.sleep(0)
+    conn.connection_lost(None)
+    conn.send(RemotingCommand(40))
+    conn.close(orderly=False)
+
+    assert transport.writes == []
