@@ -259,9 +259,11 @@ class Connection(asyncio.BufferedProtocol):
     def close_if_overdue(self, now: float) -> None:
         """Close when a limit of time is passed at *now* (loop clock, seconds)."""
         limits = self._table.limits
-        half_since = self._half_frame_since
         if self._closing:
             return
+        half_since = self._half_frame_since
+        if self._is_write_paused:
+            half_since = None  # the rest may be there: it is we who do not read
         if half_since is not None and now - half_since >= limits.half_frame_timeout_s:
             self._fail(
                 "half_frame",

@@ -94,7 +94,7 @@ async def test_a_peer_that_never_reads_costs_bounded_memory() -> None:
         handler.serve = echo
         await good.send(RemotingCommand(5, opaque=5))
         assert (await good.receive()).opaque == 5
-        server.sweep(asyncio.get_running_loop().time() + 120)
+        server.sweep(asyncio.get_running_loop().time() + 121)
         await handler.until(lambda: len(handler.lost) == 2)
 
     # One slice of answers above the limit at most, and never all of them.
