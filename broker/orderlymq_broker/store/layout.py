@@ -1,3 +1,4 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 Keys and values of every column family, as bytes.
 
@@ -10,6 +11,8 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
+
+from orderlymq_broker.store.kv import StoreError
 
 FORMAT_VERSION: Final = 1  # of the whole directory; raised when an older program must not open it
 
@@ -24,7 +27,7 @@ _CONSUME_QUEUE_KEY: Final = struct.Struct(">IIQ")
 _CONSUME_QUEUE_VALUE: Final = struct.Struct(">QIqQ")
 _INDEX_PREFIX: Final = struct.Struct(">IB")
 _LOG_HEAD: Final = struct.Struct(">QBII")
-_APPLIED: Final = struct.Struct(">QQ")
+_APPLIED: Final = struct.Struct(">QQQQ")
 _HARD_STATE: Final = struct.Struct(">QqQ")
 _COMPACTED: Final = struct.Struct(">QQQ")
 
@@ -34,8 +37,7 @@ META_IDENTITY: Final = b"identity"
 META_HARD_STATE: Final = b"hard_state"
 META_MEMBERSHIP: Final = b"membership"
 META_COMPACTED: Final = b"compacted"  # see `Compaction`
-META_APPLIED: Final = b"applied"  # see `encode_applied`
-META_MESSAGES_FLOOR: Final = b"messages_floor"  # u64, lower physical offsets are dropped
+META_APPLIED: Final = b"applied"  # see `Applied`
 
 
 class Table(IntEnum):
@@ -75,7 +77,7 @@ class QueueEntry:
     store_timestamp: int
 
 
-class KeyCorrupt(ValueError):  # noqa: N818 - named for what the caller must know
+class KeyCorrupt(StoreError):  # noqa: N818 - named for what the caller must know
     """A key or a value has not the shape of its family."""
 
 
@@ -218,20 +220,36 @@ def decode_log_value(value: bytes) -> LogValue:
 # -- positions of the replica ------------------------------------------------------------------
 
 
-def encode_applied(index: int, term: int) -> bytes:
-    """Return the value of META_APPLIED: the last raft entry that the tables hold."""
-    return _APPLIED.pack(index, term)
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """How far the tables have come; written by the state machine with every entry.
+
+    Attributes:
+        index: the last raft entry that the tables hold.
+        term: its term.
+        physical_end: where the bodies of all entries up to *index* end.
+        floor: messages below this physical offset were dropped by retention.
+    """
+
+    index: int = 0
+    term: int = 0
+    physical_end: int = 0
+    floor: int = 0
 
 
-def decode_applied(value: bytes | None) -> tuple[int, int]:
-    """Return index and term of the last applied entry; zeros when nothing was ever applied."""
+def encode_applied(applied: Applied) -> bytes:
+    """Return the value of META_APPLIED."""
+    return _APPLIED.pack(applied.index, applied.term, applied.physical_end, applied.floor)
+
+
+def decode_applied(value: bytes | None) -> Applied:
+    """Return what `encode_applied` was given; zeros when nothing was ever applied."""
     if value is None:
-        return 0, 0
+        return Applied()
     if len(value) != _APPLIED.size:
         raise KeyCorrupt(f"an applied position of {len(value)} bytes")
-    index, term = _APPLIED.unpack(value)
 
-    return index, term
+    return Applied(*_APPLIED.unpack(value))
 
 
 def encode_hard_state(term: int, vote: int | None, commit: int) -> bytes:

@@ -1,10 +1,11 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The durable raft log over the key-value store.
 
 The rule: an entry is kept as its head (RAFT_LOG, by index) and its bodies (MESSAGES, by physical
 offset), and is joined again when a follower needs it; what was handed out in a batch is readable
-as soon as the batch is staged. The log is the only one that puts or truncates MESSAGES;
-``retention.py`` drops their beginning. The core that reads this is ``orderlymq_raft.log``.
+as soon as the batch is staged. The log is the only one that puts or truncates MESSAGES; the
+state machine drops their beginning when they are too old. The core that reads this is ``orderlymq_raft.log``.
 """
 
 import zlib
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.entry import EntryCorrupt, head_length, messages_of, split_entry
 from orderlymq_broker.store.kv import Batch, Family, Reader
-from orderlymq_broker.store.layout import Compaction, LogValue
+from orderlymq_broker.store.layout import Applied, Compaction, LogValue
 from orderlymq_raft.log import Compacted, Unavailable
 from orderlymq_raft.types import (
     Entry,
@@ -122,11 +123,11 @@ class RaftLogStore:
         Raises:
             Unavailable: nothing was applied yet.
         """
-        index, term = layout.decode_applied(self._kv.get(Family.META, layout.META_APPLIED))
-        if index == 0:
+        applied = self._applied()
+        if applied.index == 0:
             raise Unavailable(0)
 
-        return SnapshotMeta(Index(index), Term(term), self._membership)
+        return SnapshotMeta(Index(applied.index), Term(applied.term), self._membership)
 
     # -- what the shell writes -----------------------------------------------------------------
 
@@ -338,13 +339,15 @@ class RaftLogStore:
         bodies = b"".join([value for _, value in pairs])
         if len(bodies) == length:
             return bodies
-        floor = self._kv.get(Family.META, layout.META_MESSAGES_FLOOR)
-        if floor is not None and start < layout.decode_u64(floor):
+        if start < self._applied().floor:
             raise Compacted(low)
         raise EntryCorrupt(
             f"{length - len(bodies)} bytes of messages are missing behind physical offset {start}; "
             "restore this replica from its peers"
         )
+
+    def _applied(self) -> Applied:
+        return layout.decode_applied(self._kv.get(Family.META, layout.META_APPLIED))
 
     def _set_compaction(self, batch: Batch, compaction: Compaction) -> None:
         self._compacted = compaction

@@ -1,3 +1,4 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The store over RocksDB: one column family per `Family`, one write batch per ticket.
 
@@ -226,14 +227,20 @@ class RocksStore:
 
     def base_get(self, family: Family, key: bytes) -> bytes | None:
         """Return the stored value of *key*."""
-        value: bytes | None = self._columns[family].get(key)
+        try:
+            value: bytes | None = self._columns[family].get(key)
+        except Exception as error:  # RocksDB's binding raises nothing narrower
+            raise translate(error, self.path) from error
 
         return value
 
     def base_multi_get(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         """Return the stored values of *keys* in their order."""
-        # The stubs know neither lists of bytes as keys nor that raw mode gives bytes.
-        values: list[bytes | None] = self._columns[family].get(keys)  # type: ignore[arg-type,assignment]
+        try:
+            # The stubs know neither lists of bytes as keys nor that raw mode gives bytes.
+            values: list[bytes | None] = self._columns[family].get(keys)  # type: ignore[arg-type,assignment]
+        except Exception as error:  # RocksDB's binding raises nothing narrower
+            raise translate(error, self.path) from error
 
         return values
 
@@ -245,14 +252,24 @@ class RocksStore:
         bounds = ReadOptions()
         bounds.set_iterate_lower_bound(start)
         bounds.set_iterate_upper_bound(end)
-        items = self._columns[family].items(
-            backwards=reverse, from_key=end if reverse else start, read_opt=bounds
-        )
         pairs: list[Pair] = []
-        for pair in items:
-            pairs.append(pair)  # type: ignore[arg-type] # raw mode gives bytes
-            if len(pairs) == limit:
-                break
+        try:
+            cursor = self._columns[family].iter(bounds)
+            if reverse:
+                cursor.seek_for_prev(end)
+            else:
+                cursor.seek(start)
+            step = cursor.prev if reverse else cursor.next
+            valid, key, value = cursor.valid, cursor.key, cursor.value
+            while valid():
+                pairs.append((key(), value()))
+                if len(pairs) == limit:
+                    return pairs
+                step()
+            # The end of the range and a damaged block look the same to `valid`.
+            cursor.status()
+        except Exception as error:  # RocksDB's binding raises nothing narrower
+            raise translate(error, self.path) from error
 
         return pairs
 

@@ -192,15 +192,17 @@ def _adopt(
 
 
 def _applied_state(store: RocksStore, directory: Path) -> tuple[SnapshotMeta, int]:
-    log = RaftLogStore(store, 0)
-    index, term = layout.decode_applied(store.get(Family.META, layout.META_APPLIED))
-    if index == 0:
+    applied = layout.decode_applied(store.get(Family.META, layout.META_APPLIED))
+    if applied.index == 0:
         raise SnapshotRefused(
             f"{directory}: nothing was applied yet, there is nothing to take over"
         )
-    membership = log.initial_state()[1]
+    membership = RaftLogStore(store, 0).initial_state()[1]
 
-    return SnapshotMeta(Index(index), Term(term), membership), log.physical_after(Index(index))
+    return (
+        SnapshotMeta(Index(applied.index), Term(applied.term), membership),
+        applied.physical_end,
+    )
 
 
 def _sync_tree(directory: Path) -> None:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.entry import EntryCorrupt, encode_entry, messages_of, split_entry
 from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.layout import Applied
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
-from orderlymq_broker.store.retention import drop_messages
 from orderlymq_raft.log import Compacted, Unavailable
 from orderlymq_raft.types import (
     Entry,
@@ -249,7 +249,7 @@ def test_the_applied_state_is_the_snapshot_on_offer() -> None:
     log = Log()
     log.append(1, 3, [1])
     batch = Batch()
-    batch.put(Family.META, layout.META_APPLIED, layout.encode_applied(1, 3))
+    batch.put(Family.META, layout.META_APPLIED, layout.encode_applied(Applied(1, 3)))
     log.kv.stage(batch)
 
     assert log.store.snapshot() == SnapshotMeta(Index(1), Term(3), Membership())
@@ -282,7 +282,9 @@ def test_entries_below_the_retention_floor_count_as_compacted() -> None:
     for index in range(1, 5):
         log.append(index, 1, [index])
     batch = Batch()
-    drop_messages(batch, 200)
+    batch.delete_range(Family.MESSAGES, layout.message_key(0), layout.message_key(200))
+    applied = Applied(4, 1, physical_end=400, floor=200)
+    batch.put(Family.META, layout.META_APPLIED, layout.encode_applied(applied))
     log.kv.stage(batch)
 
     with pytest.raises(Compacted):

@@ -1,0 +1,97 @@
+"""A data directory belongs to one replica and is used by one process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.replica import Identity, WrongDirectory, open_replica
+from orderlymq_broker.store.rocks import DirectoryInUse, FormatTooNew, RocksStore
+from orderlymq_broker.store.snapshot import store_path
+
+OWNER = Identity("east", "group-a", 1)
+
+
+def test_the_owner_finds_its_directory_again(tmp_path: Path) -> None:
+    """Law: a restart opens what the first start made."""
+    replica = open_replica(tmp_path / "data", OWNER)
+    batch = Batch()
+    batch.put(Family.TABLES, b"k", b"v")
+    replica.store.write(batch, sync=True)
+    replica.close()
+
+    replica = open_replica(tmp_path / "data", OWNER)
+
+    assert replica.store.get(Family.TABLES, b"k") == b"v"
+    replica.close()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Identity("west", "group-a", 1),
+        Identity("east", "group-b", 1),
+        Identity("east", "group-a", 2),
+    ],
+)
+def test_a_directory_of_another_replica_is_refused_untouched(
+    tmp_path: Path, other: Identity
+) -> None:
+    """Law: cluster, group and node must all be right; the text names both sides."""
+    open_replica(tmp_path, OWNER).close()
+
+    with pytest.raises(WrongDirectory) as refusal:
+        open_replica(tmp_path, other)
+
+    assert str(refusal.value) == (
+        f"{tmp_path} belongs to node 1 of group 'group-a' in cluster 'east', but {other} was to "
+        "be started on it; give the right directory, or an empty one to begin anew from the peers"
+    )
+    open_replica(tmp_path, OWNER).close()
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    """Law: an old release never touches what a newer one wrote."""
+    replica = open_replica(tmp_path, OWNER)
+    batch = Batch()
+    batch.put(Family.META, layout.META_FORMAT, layout.encode_u64(layout.FORMAT_VERSION + 1))
+    replica.store.write(batch, sync=True)
+    replica.close()
+
+    with pytest.raises(FormatTooNew, match="format 2, this release knows up to 1; run the"):
+        open_replica(tmp_path, OWNER)
+
+
+def test_a_directory_in_use_is_refused_with_the_process_that_uses_it(tmp_path: Path) -> None:
+    """Law: the second process is told whom to stop, and may start when that one is gone."""
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from orderlymq_broker.store.replica import Identity, open_replica\n"
+        "open_replica(Path(sys.argv[1]), Identity('east', 'group-a', 1))\n"
+        "print('open', flush=True)\nsys.stdin.read()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    child.stdout.readline()
+
+    with pytest.raises(DirectoryInUse, match=f"in use by process {child.pid}; stop"):
+        open_replica(tmp_path, OWNER)
+
+    child.kill()
+    child.communicate()
+    open_replica(tmp_path, OWNER).close()
+
+
+def test_a_directory_whose_creation_was_interrupted_is_claimed(tmp_path: Path) -> None:
+    """Law: a crash between making the store and naming its owner does no harm."""
+    RocksStore(store_path(tmp_path), create=True).close()
+
+    open_replica(tmp_path, OWNER).close()
+
+    with pytest.raises(WrongDirectory):
+        open_replica(tmp_path, Identity("east", "group-a", 2))
