@@ -340,6 +340,8 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         """Go on: the peer has caught up."""
         self._is_write_paused = False
+        if self._half_frame_since is not None:
+            self._half_frame_since = self._loop.time()  # the pause was ours
         held, self._held = self._held, []
         if held and not self._closing:
             self._deliver(held)

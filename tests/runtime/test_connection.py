@@ -256,7 +256,7 @@ async def test_half_a_frame_is_waited_for_30_s_and_silence_for_120_s() -> None:
     half.close_if_overdue(now + 29)
     idle.close_if_overdue(now + 119)
     before = (half_transport.has_eof, idle_transport.has_eof)
-    half.close_if_overdue(now + 30)
+    half.close_if_overdue(now + 31)
     idle.close_if_overdue(now + 121)
 
     assert before == (False, False)

@@ -1,0 +1,304 @@
+"""The remoting client over real sockets: shared connections, and errors that say what is known."""
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_runtime.client import (
+    ConnectFailed,
+    ConnectionLost,
+    RemotingClient,
+    RequestTimeout,
+    split_address,
+)
+from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.server import RemotingServer
+from tests.runtime.peers import PATIENCE_S, Recorder, Serve, echo, ignore, listening
+
+
+@asynccontextmanager
+async def pair(
+    serve: Serve, client: RemotingClient | None = None
+) -> AsyncIterator[tuple[RemotingClient, str, Recorder, RemotingServer]]:
+    """A client, and a server with its address; at the end neither has anything open."""
+    client = RemotingClient() if client is None else client
+    handler = Recorder(serve)
+    server = RemotingServer(handler)
+    async with listening(server) as port:
+        yield client, f"127.0.0.1:{port}", handler, server
+        await client.close()
+    assert client.traffic.connections == 0
+
+
+async def test_concurrent_calls_share_one_connection_and_each_gets_its_own_answer() -> None:
+    """Law: one connection per address, opened once; answers may come in any order."""
+    held: list[RemotingCommand] = []
+
+    def answer_backwards(conn: Connection, command: RemotingCommand) -> None:
+        held.append(command)
+        if len(held) == 100:
+            for each in reversed(held):
+                echo(conn, each)
+
+    async with pair(answer_backwards) as (client, address, handler, _):
+        answers = await asyncio.gather(
+            *(client.invoke(address, request(n, body=b"%d" % n), PATIENCE_S) for n in range(100))
+        )
+
+        assert [answer.ext["echo"] for answer in answers] == [str(n) for n in range(100)]
+        assert len(handler.made) == 1
+
+
+async def test_a_call_does_not_change_the_command_it_sends() -> None:
+    """Law: a command may be in use elsewhere, under another opaque."""
+    command = RemotingCommand(310, opaque=77, ext={"a": "b"}, body=b"x")
+
+    async with pair(echo) as (client, address, handler, _):
+        await client.invoke(address, command, PATIENCE_S)
+        await client.send_oneway(address, command)
+        await client.invoke(address, command, PATIENCE_S)
+
+        first, oneway, second = handler.commands
+
+    assert command == RemotingCommand(310, opaque=77, ext={"a": "b"}, body=b"x")
+    assert (first.ext, first.body) == (command.ext, command.body)
+    assert len({first.opaque, oneway.opaque, second.opaque}) == 3
+    assert [each.is_oneway for each in (first, oneway, second)] == [False, True, False]
+
+
+async def test_opaques_stay_positive_int32_when_the_counter_wraps() -> None:
+    """Law: an opaque is a positive int32; one that is still waited for is not given again."""
+    async with pair(ignore) as (client, address, handler, _):
+        waiting = asyncio.create_task(client.invoke(address, request(1), PATIENCE_S))
+        await handler.until(lambda: len(handler.commands) == 1)
+        client._opaque = 2**31 - 2
+        handler.serve = echo
+        for _ in range(3):
+            await client.invoke(address, request(2), PATIENCE_S)
+        handler.serve = ignore
+        waiting.cancel()
+
+        assert [command.opaque for command in handler.commands] == [1, 2**31 - 1, 0, 2]
+
+
+async def test_a_lost_connection_fails_all_calls_in_flight_at_once_and_the_next_call_connects() -> (
+    None
+):
+    """Law: nobody waits for a time-out of a connection that is gone; outcomes are unknown."""
+    async with pair(ignore) as (client, address, handler, server):
+        calls = [asyncio.create_task(client.invoke(address, request(1), 60)) for _ in range(64)]
+        await handler.until(lambda: len(handler.commands) == 64)
+        started = time.perf_counter()
+        server.connections[0].close(orderly=False)
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        elapsed = time.perf_counter() - started
+
+        handler.serve = echo
+        answer = await client.invoke(address, request(2), PATIENCE_S)
+
+        assert all(type(result) is ConnectionLost and result.maybe_sent for result in results)
+        assert elapsed < 1
+        assert answer.ext == {"echo": "2"}
+        assert len(handler.made) == 2
+
+
+async def test_an_address_that_refuses_fails_at_once_and_surely_got_nothing() -> None:
+    """Law: a refused connection is definite, and costs no waiting."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        client = RemotingClient()
+        started = time.perf_counter()
+
+        results = await asyncio.gather(
+            *(client.invoke(address, request(1), 3) for _ in range(10)),
+            client.send_oneway(address, request(1)),
+            return_exceptions=True,
+        )
+        elapsed = time.perf_counter() - started
+        await client.close()
+
+    assert [type(result) for result in results] == [ConnectFailed] * 11
+    assert not any(getattr(result, "maybe_sent", True) for result in results)
+    assert address in str(results[0])
+    assert elapsed < 1
+
+
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "host:", ":1", "host:99999", "host:x"])
+async def test_an_address_that_is_none_fails_like_one_that_refuses(address: str) -> None:
+    """Law: what comes from a route or a user is answered with an error of the call."""
+    client = RemotingClient()
+
+    with pytest.raises(ConnectFailed, match="is not host:port"):
+        await client.invoke(address, request(1), 1)
+    await client.close()
+
+
+def test_addresses_may_be_names_or_of_version_6() -> None:
+    """Law: the port stands behind the last colon."""
+    assert split_address("broker-0.svc:10911") == ("broker-0.svc", 10911)
+    assert split_address("[::1]:9876") == ("::1", 9876)
+
+
+async def test_a_call_without_answer_times_out_and_its_late_answer_is_dropped() -> None:
+    """Law: after the time-out the outcome is unknown, and the connection stays good."""
+    late: list[tuple[Connection, RemotingCommand]] = []
+
+    async with pair(lambda conn, command: late.append((conn, command))) as (
+        client,
+        address,
+        handler,
+        _,
+    ):
+        with pytest.raises(RequestTimeout) as caught:
+            await client.invoke(address, request(1), 0.02)
+        handler.serve = echo
+        echo(*late[0])
+        answer = await client.invoke(address, request(2), PATIENCE_S)
+
+        assert caught.value.maybe_sent
+        assert answer.ext == {"echo": "2"}
+        assert client.traffic.errors == {"timeout": 1, "late_response": 1}
+        assert len(handler.made) == 1
+
+
+async def test_a_peer_that_accepts_nothing_is_given_up_before_anything_was_sent() -> None:
+    """Law: time spent connecting counts, and is told apart from time spent waiting."""
+    with socket.socket() as full:
+        # A queue of length 0 takes one connection; the next SYNs are dropped.
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        name = full.getsockname()
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(name)
+        slow, patient = RemotingClient(connect_timeout_s=0.05), RemotingClient()
+        address = f"127.0.0.1:{name[1]}"
+
+        with pytest.raises(ConnectFailed, match=r"no answer within 0\.05 s"):
+            await slow.invoke(address, request(1), 5)
+        with pytest.raises(RequestTimeout, match=r"no connection .* within 0\.05 s") as caught:
+            await patient.invoke(address, request(1), 0.05)
+
+        assert not caught.value.maybe_sent
+        await slow.close()
+        await patient.close()
+        for filler in fillers:
+            filler.close()
+
+
+async def test_a_cancelled_caller_leaves_the_shared_attempt_to_the_others() -> None:
+    """Law: who gives up while connecting harms nobody."""
+    async with pair(echo) as (client, address, handler, _):
+        first = asyncio.create_task(client.invoke(address, request(1), PATIENCE_S))
+        second = asyncio.create_task(client.invoke(address, request(2), PATIENCE_S))
+        await asyncio.sleep(0)
+        first.cancel()
+
+        assert (await second).ext == {"echo": "2"}
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert len(handler.made) == 1
+
+
+async def test_requests_of_the_server_are_answered_unless_oneway() -> None:
+    """Law: flag bit 0 tells who asks; a oneway request gets no answer, not even an error."""
+    seen: list[int] = []
+
+    def on_request(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        seen.append(command.code)
+        if command.code == 666:
+            raise RuntimeError("not here")
+        return command.reply(0, body=b"running")
+
+    def serve(conn: Connection, command: RemotingCommand) -> None:
+        if command.is_response:
+            return
+        conn.send(RemotingCommand(307, opaque=1000))
+        conn.send(RemotingCommand(40, opaque=1001, flag=2))
+        conn.send(RemotingCommand(666, opaque=1002))
+        conn.send(RemotingCommand(666, opaque=1003, flag=2))
+        echo(conn, command)
+
+    async with pair(serve, RemotingClient(on_request)) as (client, address, handler, _):
+        await client.invoke(address, request(34), PATIENCE_S)
+        await handler.until(lambda: len(handler.commands) == 3)
+        answers = [(each.opaque, each.code, each.body) for each in handler.commands[1:]]
+
+    assert seen == [307, 40, 666, 666]
+    assert answers == [(1000, 0, b"running"), (1002, 1, b"")]
+
+
+async def test_a_client_that_serves_nothing_says_so() -> None:
+    """Law: every request gets an answer: code 3 where nobody handles it."""
+
+    def serve(conn: Connection, command: RemotingCommand) -> None:
+        if not command.is_response:
+            conn.send(RemotingCommand(307, opaque=5))
+
+    async with pair(serve) as (client, address, handler, _):
+        await client.send_oneway(address, request(34))
+        await handler.until(lambda: len(handler.commands) == 2)
+        answer = handler.commands[1]
+
+    assert (answer.code, answer.remark) == (3, " request type 307 not supported")
+
+
+async def test_closing_the_client_fails_what_waits_and_what_comes() -> None:
+    """Law: after `close` nothing is pending and nothing starts."""
+    async with pair(ignore) as (client, address, handler, _):
+        waiting = asyncio.create_task(client.invoke(address, request(1), 60))
+        await handler.until(lambda: len(handler.commands) == 1)
+        await client.close()
+
+        with pytest.raises(ConnectionLost, match="the client was closed"):
+            await waiting
+        with pytest.raises(ConnectFailed, match="the client is closed"):
+            await client.invoke(address, request(1), 1)
+
+
+async def test_closing_while_connecting_ends_the_attempt() -> None:
+    """Law: `close` leaves no task behind, whatever it interrupts."""
+    async with pair(echo) as (client, address, _, _):
+        call = asyncio.create_task(client.invoke(address, request(1), PATIENCE_S))
+        await asyncio.sleep(0)
+        await client.close()
+
+        with pytest.raises((ConnectFailed, ConnectionLost)):
+            await call
+
+
+async def test_garbage_from_a_server_fails_the_calls_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Law: the client protects itself from a broken peer as the server does."""
+
+    def serve(conn: Connection, command: RemotingCommand) -> None:
+        conn.send_bytes([b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+
+    async with pair(serve) as (client, address, _, _):
+        with caplog.at_level(logging.ERROR), pytest.raises(ConnectionLost):
+            await client.invoke(address, request(1), PATIENCE_S)
+
+
+async def test_disconnecting_fails_the_calls_of_that_address() -> None:
+    """Law: a caller that knows better than the kernel can give a connection up."""
+    lost: list[str] = []
+    client = RemotingClient(on_connection_lost=lost.append)
+    async with pair(ignore, client) as (_, address, handler, _):
+        call = asyncio.create_task(client.invoke(address, request(1), 60))
+        await handler.until(lambda: len(handler.commands) == 1)
+        assert client.connection(address) is not None
+        client.disconnect(address)
+
+        with pytest.raises(ConnectionLost):
+            await call
+        assert client.connection(address) is None
+        assert lost == [address]

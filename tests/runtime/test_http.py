@@ -1,0 +1,95 @@
+"""The HTTP pages of a process."""
+
+import asyncio
+import json
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+from orderlymq_runtime.http import HealthServer
+from orderlymq_runtime.server import PortInUseError
+from orderlymq_runtime.traffic import Traffic, TrafficCollector
+
+
+async def get(address: tuple[str, int], path: str) -> tuple[int, str]:
+    # A connection per request: a pooled one would outlive the test.
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session,
+        session.get(f"http://{address[0]}:{address[1]}{path}") as response,
+    ):
+        return response.status, await response.text()
+
+
+async def test_the_pages_tell_health_readiness_metrics_and_status() -> None:
+    """Law: the four pages, with codes that probes understand."""
+    traffic = Traffic(connections=3, frames_in=7)
+    traffic.errors["frame"] += 2
+    registry = CollectorRegistry()
+    registry.register(TrafficCollector({"server": traffic}))
+    ready: list[tuple[bool, str]] = [(False, "no leader is known")]
+    server = HealthServer(
+        "127.0.0.1",
+        0,
+        ready=lambda: ready[-1],
+        status=lambda: {"role": "leader", "replicas": {1: "active"}},
+        registry=registry,
+    )
+    address = await server.start()
+    try:
+        assert await get(address, "/healthz") == (200, "ok\n")
+        assert await get(address, "/readyz") == (503, "no leader is known\n")
+        ready.append((True, "ready"))
+        assert await get(address, "/readyz") == (200, "ready\n")
+        code, text = await get(address, "/status")
+        assert (code, json.loads(text)) == (200, {"role": "leader", "replicas": {"1": "active"}})
+        code, text = await get(address, "/metrics")
+        assert code == 200
+        assert 'orderlymq_remoting_connections{role="server"} 3.0' in text
+        assert 'orderlymq_remoting_frames_total{direction="in",role="server"} 7.0' in text
+        assert 'orderlymq_remoting_errors_total{kind="frame",role="server"} 2.0' in text
+        assert (await get(address, "/nowhere"))[0] == 404
+    finally:
+        await server.close()
+        await server.close()
+
+    with pytest.raises(OSError, match=r"refused|Connect"):
+        await asyncio.open_connection(*address)
+
+
+async def test_a_page_that_fails_says_why_and_the_server_goes_on() -> None:
+    """Law: a broken status is a 500 with the reason."""
+
+    def status() -> dict[str, object]:
+        raise RuntimeError("no tables")
+
+    server = HealthServer(
+        "127.0.0.1", 0, ready=lambda: (True, "ready"), status=status, registry=CollectorRegistry()
+    )
+    address = await server.start()
+    try:
+        assert await get(address, "/status") == (500, "RuntimeError: no tables\n")
+        assert await get(address, "/healthz") == (200, "ok\n")
+    finally:
+        await server.close()
+
+
+async def test_a_port_in_use_is_named() -> None:
+    """Law: the error names the port and the next step."""
+
+    def make(port: int) -> HealthServer:
+        return HealthServer(
+            "127.0.0.1",
+            port,
+            ready=lambda: (True, "ready"),
+            status=dict,
+            registry=CollectorRegistry(),
+        )
+
+    first = make(0)
+    _, port = await first.start()
+    try:
+        with pytest.raises(PortInUseError, match=f"port {port} of 127.0.0.1 is in use"):
+            await make(port).start()
+    finally:
+        await first.close()

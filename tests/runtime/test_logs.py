@@ -1,0 +1,75 @@
+"""What a log line looks like."""
+
+import json
+import logging
+import sys
+
+import pytest
+
+from orderlymq_runtime import logs
+from orderlymq_runtime.logs import JsonFormatter, TextFormatter
+
+
+def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
+    entry = logging.LogRecord("orderlymq.routes", logging.WARNING, "f.py", 1, message, args, None)
+    entry.created = 1_700_000_000.5
+    entry.__dict__.update(extra)
+    return entry
+
+
+def test_a_text_line_holds_time_level_process_module_message_and_facts() -> None:
+    """Law: one event, one line; a message cannot forge a second one."""
+    line = TextFormatter("broker a-0").format(record("lost %s", "x\ny", group="a", term=3))
+
+    assert line == ("2023-11-14T22:13:20.500Z WARNING broker a-0 routes: lost x\\ny group=a term=3")
+
+
+def test_a_json_line_is_one_object_whatever_it_is_given() -> None:
+    """Law: values without a JSON form and exceptions stay inside the line."""
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        exc_info = sys.exc_info()
+    entry = record(
+        "lost %s",
+        "x",
+        replicas={
+            1,
+        },
+        peers={2: "b"},
+    )
+    entry.exc_info = exc_info
+
+    line = JsonFormatter("broker a-0").format(entry)
+    fields = json.loads(line)
+
+    assert "\n" not in line
+    assert fields.pop("exception").endswith("ValueError: broken")
+    assert fields == {
+        "time": "2023-11-14T22:13:20.500Z",
+        "level": "WARNING",
+        "process": "broker a-0",
+        "logger": "orderlymq.routes",
+        "message": "lost x",
+        "replicas": "{1}",
+        "peers": {"2": "b"},
+    }
+
+
+def test_configuring_twice_writes_each_line_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Law: a process has one log, at the level that was asked for."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        logs.configure("debug", "json", "one")
+        logs.configure("info", "text", "two")
+        logging.getLogger("a.b").info("seen")
+        logging.getLogger("a.b").debug("not seen")
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("INFO    two b: seen")
+    with pytest.raises(ValueError, match="Unknown level"):
+        logs.configure("loud", "text", "x")

@@ -1,0 +1,73 @@
+"""How a process ends."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from orderlymq_runtime import loop
+
+PROGRAM = """
+import asyncio, sys
+from orderlymq_runtime import loop
+
+async def main():
+    try:
+        print("up", flush=True)
+        await asyncio.Event().wait()
+    finally:
+        print("closing", flush=True)
+        if sys.argv[1] == "slow":
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        print("closed", flush=True)
+
+sys.exit(loop.run(main()))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_lets_main_close_what_it_owns(number: signal.Signals) -> None:
+    """Law: main is cancelled once, closes, and the exit code is 0."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "quick"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(number)
+        rest = process.stdout.read()
+
+    assert (rest, process.returncode) == ("closing\nclosed\n", 0)
+
+
+def test_a_second_signal_ends_the_process_at_once() -> None:
+    """Law: someone who asks twice is not kept waiting; the exit code tells of it."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "slow"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "closing\n"
+        process.send_signal(signal.SIGTERM)
+        rest = process.stdout.read()
+
+    assert (rest, process.returncode) == ("", 128 + signal.SIGTERM)
+
+
+def test_results_and_errors_of_main_pass_through() -> None:
+    """Law: the exit code is main's; its exceptions are the caller's."""
+
+    async def give(code: int | None) -> int | None:
+        return code
+
+    async def fail() -> None:
+        raise RuntimeError("broken")
+
+    assert (loop.run(give(None)), loop.run(give(3))) == (0, 3)
+    with pytest.raises(RuntimeError, match="broken"):
+        loop.run(fail())
