@@ -22,6 +22,9 @@ DEPTH_MAX: Final = 64
 
 # Longer digit strings are no int64 and cost quadratic time to convert.
 _INTEGER_LENGTH_MAX: Final = 20
+# Beyond these orjson reads a float, so this parser does too.
+_INTEGER_MIN: Final = -(2**63)
+_INTEGER_MAX: Final = 2**64 - 1
 
 _OPTIONS: Final = orjson.OPT_NON_STR_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
 _BLANKS: Final = re.compile(r"[ \t\r\n]+")
@@ -157,26 +160,27 @@ class _Parser:
             case _:
                 return self._number()
 
-    def _object(self, depth: int) -> dict[Any, Any]:
+    def _object(self, depth: int, *, is_key: bool = False) -> dict[Any, Any]:
         members: dict[Any, Any] = {}
         self._at += 1
         if self._accept("}"):
             return members
         while True:
-            key = self._key(depth)
+            key = self._key(depth, may_be_object=not is_key)
             self._expect(":")
             members[key] = self._value(depth + 1)
             if self._accept("}"):
                 return members
             self._expect(",")
 
-    def _key(self, depth: int) -> str | MessageQueue:
+    def _key(self, depth: int, *, may_be_object: bool) -> str | MessageQueue:
         self._skip_blanks()
         match self._text[self._at : self._at + 1]:
             case '"':
                 return self._string()
-            case "{":
-                return _object_key(self._object(depth + 1))
+            # Were keys allowed inside keys, each level would double the escapes of the one below.
+            case "{" if may_be_object:
+                return _object_key(self._object(depth + 1, is_key=True))
             case _:
                 return self._take(_INTEGER_KEY, "a key")
 
@@ -203,7 +207,9 @@ class _Parser:
         start = self._at
         token = self._take(_NUMBER, "a value")
         if token.lstrip("-").isdigit() and len(token) <= _INTEGER_LENGTH_MAX:
-            return int(token)
+            whole = int(token)
+            if _INTEGER_MIN <= whole <= _INTEGER_MAX:
+                return whole
         number = float(token)
         if number in (float("inf"), float("-inf")):
             raise JsonError(f"the number at position {start} is out of range")
@@ -247,10 +253,7 @@ def _object_key(members: dict[Any, Any]) -> str | MessageQueue:
         return MessageQueue.from_json_value(members)
     except ValueError:
         pass
-    # Its text stands for a key that is no queue. Were keys inside keys allowed, each level would double
-    # the escapes of the one below.
+    # Its text stands for a key that is no queue.
     if not all(value is None or isinstance(value, str | int | float) for value in members.values()):
         raise JsonError("an object that is a key holds more than plain values")
-    if not all(type(key) is str for key in members):
-        raise JsonError("an object that is a key has keys other than text")
     return orjson.dumps(members).decode()

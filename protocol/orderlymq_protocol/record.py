@@ -131,7 +131,7 @@ class RecordTemplate:
 
     The IPv6 bits of *sys_flag* are set from the packed hosts (`pack_host`); the other bits are kept.
     *checksum* is for copying a stored message; otherwise it is computed from the body.
-    Raises RecordError when topic or properties are too long, or a number does not fit its field.
+    Raises RecordError when topic or properties are too long, the topic is empty, or a number does not fit its field.
     """
 
     __slots__ = ("_middle", "_start", "_tail", "body", "body_crc", "size", "sys_flag")
@@ -154,6 +154,8 @@ class RecordTemplate:
         checksum: int | None = None,
     ) -> None:
         topic_size = len(topic)
+        if topic_size == 0:
+            raise RecordError("a message without topic cannot be stored")
         sys_flag &= ~_HOST_BITS
         if len(born_host) != 8 or len(store_host) != 8:
             sys_flag |= host_flags(born_host, store_host)
@@ -217,8 +219,12 @@ def encode_record(message: StoredMessage) -> bytes:
     born_host, store_host = pack_host(*message.born_host), pack_host(*message.store_host)
     if host_flags(born_host, store_host) != message.sys_flag & _HOST_BITS:
         raise RecordError("the IPv6 bits of sys_flag do not agree with the hosts")
+    try:
+        topic = message.topic.encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(f"the topic is not valid Unicode: {error}") from error
     template = RecordTemplate(
-        topic=message.topic.encode(),
+        topic=topic,
         queue_id=message.queue_id,
         body=message.body,
         properties=message.properties,
