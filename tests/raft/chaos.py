@@ -7,8 +7,9 @@ group must make progress. The properties are those of figure 3, and linearizable
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
+from dataclasses import dataclass
 
 from orderlymq_raft import (
     AddLearner,
@@ -33,8 +34,21 @@ from orderlymq_raft import (
 from tests.raft.replica import Replica
 
 TURNS_MAX = 2
-MESSAGES_MAX = 60
+MESSAGES_MAX = 80
+WEATHER_STEPS = 200
 HEALING_ROUNDS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What goes wrong for a while; the first five are probabilities per step or message."""
+
+    loss: float
+    doubling: float
+    overtaking: float
+    crashes: float
+    haste: float
+    slow_disks: Set[NodeId]
 
 
 class Chaos:
@@ -55,6 +69,7 @@ class Chaos:
             membership = Membership(voters) if node in voters else Membership()
             self.replicas[node] = Replica(self._config(node), membership, rng.randrange)
             self.replicas[node].start()
+        self.weather = Weather(0.0, 0.0, 0.0, 0.0, 0.1, set())
         self.messages: list[Message] = []
         self.blocked: set[tuple[NodeId, NodeId]] = set()
         self.leaders: dict[Term, NodeId] = {}
@@ -64,12 +79,48 @@ class Chaos:
         self.proposals = 0
 
     def run(self, steps: int) -> None:
-        faults = self.rng.choice([0.0, 0.3, 1.0])
-        for _ in range(steps):
-            self._step(faults)
+        for step in range(steps):
+            if step % WEATHER_STEPS == 0:
+                self._change_weather()
+            self._step()
         self._check_log_matching()
         self._heal()
         self._check_log_matching()
+
+    def _change_weather(self) -> None:
+        """Choose what goes wrong next: links, disks, processes, or nothing."""
+        rng = self.rng
+        self.weather = Weather(
+            loss=rng.choice([0.0, 0.0, 0.05, 0.3]),
+            doubling=rng.choice([0.0, 0.0, 0.2]),
+            overtaking=rng.choice([0.0, 0.1, 0.8]),
+            crashes=rng.choice([0.0, 0.0, 0.0, 0.02]),
+            haste=rng.choice([0.05, 0.12, 0.25]),
+            slow_disks={node for node in self.replicas if rng.random() < rng.choice([0.0, 0.4])},
+        )
+        for replica in self.replicas.values():
+            if not replica.is_up and rng.random() < 0.7:
+                replica.start()
+        if rng.random() < 0.5:
+            self.blocked.clear()
+        else:
+            self._part()
+
+    def _part(self) -> None:
+        """Cut the network in two, sometimes around a leader, sometimes in one direction only."""
+        rng = self.rng
+        side = {node for node in self.replicas if rng.random() < 0.5}
+        leader = self._some_leader()
+        if leader is not None and rng.random() < 0.5:
+            side = {leader.id}
+        both_ways = rng.random() < 0.7
+        self.blocked = {
+            (one, other)
+            for one in self.replicas
+            for other in self.replicas
+            if (one in side and other not in side)
+            or (both_ways and one not in side and other in side)
+        }
 
     def _config(self, node: NodeId) -> Config:
         rng = self.rng
@@ -87,28 +138,29 @@ class Chaos:
             eager_commit=rng.random() < 0.3,
         )
 
-    def _step(self, faults: float) -> None:
+    def _step(self) -> None:
         dice = self.rng.random()
-        if dice < 0.42:
-            self._deliver_one(faults)
-        elif dice < 0.78:
-            self._work(self._someone())
-        elif dice < 0.89:
+        haste = self.weather.haste
+        if dice < haste:
             self._tick_all() if self.lease_reads else self._tick_one()
+        elif dice < haste + 0.40:
+            for _ in range(self.rng.randrange(1, 5)):
+                self._deliver_one()
         elif dice < 0.90:
-            # The network stands still for so long that somebody stands for election.
-            for _ in range(self.rng.randrange(12)):
-                self._tick_all() if self.lease_reads else self._tick_one()
-        elif dice < 0.94:
+            for _ in range(2):
+                self._work(self._someone())
+        elif dice < 0.95:
             self._propose()
-        elif dice < 0.955:
-            self._read()
         elif dice < 0.965:
+            self._read()
+        elif dice < 0.97:
             self._compact()
-        elif dice < 0.975:
+        elif dice < 0.98:
             self._administer()
-        elif self.rng.random() < faults:
-            self._harm()
+        else:
+            self._revive()
+        if self.rng.random() < self.weather.crashes:
+            self._crash(self._someone())
 
     def _someone(self) -> Replica:
         return self.replicas[self.rng.choice(list(self.replicas))]
@@ -129,25 +181,25 @@ class Chaos:
     def _work(self, replica: Replica) -> None:
         if not replica.is_up:
             return
-        if replica.turns and (len(replica.turns) == TURNS_MAX or self.rng.random() < 0.6):
+        slow = replica.id in self.weather.slow_disks
+        if replica.turns and self.rng.random() < (0.05 if slow else 0.6):
             self.messages.extend(replica.end_turn().messages_after)
-        else:
+        elif len(replica.turns) < TURNS_MAX:
             ready = replica.begin_turn()
             if ready is not None:
                 self.messages.extend(ready.messages_now)
         self._judge(replica)
 
-    def _deliver_one(self, faults: float) -> None:
+    def _deliver_one(self) -> None:
         messages = self.messages
         if not messages:
             return
-        rng = self.rng
-        # Mostly in order, as connections do; sometimes overtaking, as reconnections do.
-        position = rng.randrange(len(messages)) if rng.random() < 0.3 else 0
+        rng, weather = self.rng, self.weather
+        position = rng.randrange(len(messages)) if rng.random() < weather.overtaking else 0
         message = messages.pop(position)
-        if rng.random() < 0.05 * faults:
+        if rng.random() < weather.doubling:
             messages.append(message)
-        lost = rng.random() < 0.1 * faults or len(messages) > MESSAGES_MAX
+        lost = rng.random() < weather.loss or len(messages) > MESSAGES_MAX
         if lost or (message.sender, message.target) in self.blocked:
             self._lose(message)
             return
@@ -175,7 +227,7 @@ class Chaos:
         sender.node.check()
 
     def _propose(self) -> None:
-        replica = self._leader() or self._someone()
+        replica = self._some_leader() or self._someone()
         if not replica.is_up:
             return
         self.proposals += 1
@@ -184,7 +236,7 @@ class Chaos:
         replica.node.check()
 
     def _read(self) -> None:
-        replica = self._someone()
+        replica = self._some_leader() or self._someone()
         if not replica.is_up:
             return
         context = len(self.reads)
@@ -204,9 +256,7 @@ class Chaos:
             replica.node.check()
 
     def _administer(self) -> None:
-        replica = self._leader() if self.rng.random() < 0.8 else self._someone()
-        if replica is None:
-            return
+        replica = self._some_leader() or self._someone()
         if not replica.is_up:
             return
         node = self.rng.choice(list(self.replicas))
@@ -227,27 +277,20 @@ class Chaos:
             pass
         self._judge(replica)
 
-    def _harm(self) -> None:
-        dice = self.rng.random()
+    def _crash(self, replica: Replica) -> None:
+        if not replica.is_up:
+            return
+        # Some of what was under way may have reached the disk before the power went.
+        for ready in list(replica.turns)[: self.rng.randrange(TURNS_MAX + 1)]:
+            replica.persist(ready)
+        replica.crash()
+        if self.rng.random() < 0.5:
+            replica.start()
+
+    def _revive(self) -> None:
         replica = self._someone()
-        if dice < 0.5:
-            if replica.is_up:
-                # Some of what was under way may have reached the disk before the power went.
-                for ready in list(replica.turns)[: self.rng.randrange(TURNS_MAX + 1)]:
-                    replica.persist(ready)
-                replica.crash()
-            if self.rng.random() < 0.7:
-                replica.start()
-        elif dice < 0.8:
-            if not replica.is_up:
-                replica.start()
-        elif dice < 0.9:
-            for other in self.replicas:
-                self.blocked.add((replica.id, other))
-                if self.rng.random() < 0.7:
-                    self.blocked.add((other, replica.id))
-        else:
-            self.blocked.clear()
+        if not replica.is_up:
+            replica.start()
 
     def _heal(self) -> None:
         """Repair everything and demand that the group commits and agrees."""
@@ -263,7 +306,7 @@ class Chaos:
             if leader is None:
                 continue
             entry = self.committed.get(goal[1]) if goal is not None else None
-            if goal is None or (entry is not None and entry.term != goal[0]):
+            if goal is None or goal[0] != leader.node.term:
                 try:
                     goal = leader.node.propose(b"healed")
                 except ProposalRefused:
@@ -290,8 +333,16 @@ class Chaos:
         raise AssertionError("replicas talk without end though nothing happens")
 
     def _leader(self) -> Replica | None:
-        leaders = [one for one in self.replicas.values() if one.is_up and one.node.is_leader]
-        return max(leaders, key=lambda one: one.node.term, default=None)
+        """Return the leader of the highest term."""
+        return max(self._leaders(), key=lambda one: one.node.term, default=None)
+
+    def _some_leader(self) -> Replica | None:
+        """Return any that believes to lead, whether it still does or not."""
+        leaders = self._leaders()
+        return self.rng.choice(leaders) if leaders else None
+
+    def _leaders(self) -> list[Replica]:
+        return [one for one in self.replicas.values() if one.is_up and one.node.is_leader]
 
     def _agreed(self, leader: Replica, index: Index) -> bool:
         members = leader.node.status().membership.members

@@ -1,0 +1,31 @@
+"""Random faults against the properties of figure 3 of the raft paper; see chaos.py."""
+
+import pytest
+
+from tests.raft.chaos import Chaos
+
+SEEDS = 320
+SEEDS_PER_TEST = 20
+STEPS = 1500
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_PER_TEST))
+def test_safety_survives_faults_and_progress_follows_them(first: int) -> None:
+    """Election safety, log matching, leader completeness, state machine safety, reads."""
+    for seed in range(first, first + SEEDS_PER_TEST):
+        try:
+            Chaos(seed).run(STEPS)
+        except AssertionError as error:
+            error.add_note(f"reproduce with tests.raft.chaos.Chaos({seed}).run({STEPS})")
+            raise
+
+
+def test_one_seed_gives_one_history() -> None:
+    """A failure can be repeated: nothing but the seed decides what happens."""
+    runs = []
+    for _ in range(2):
+        chaos = Chaos(7)
+        chaos.run(STEPS)
+        runs.append((chaos.committed, chaos.leaders, chaos.reads))
+
+    assert runs[0] == runs[1]

@@ -1,0 +1,16 @@
+"""The conversations in testdata; conversation.py describes the commands."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import datadriven
+from tests.raft.conversation import Conversation
+
+_FILES = sorted((Path(__file__).parent / "testdata").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", _FILES, ids=lambda path: path.stem)
+def test_replicas_say_what_the_script_says(path: Path, rewrite: bool) -> None:
+    """What replicas do and say, word for word; a change of behaviour is a diff to review."""
+    datadriven.run(path, Conversation().handle, rewrite=rewrite)
