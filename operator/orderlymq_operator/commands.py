@@ -1,0 +1,301 @@
+"""
+The commands `orderlymq up`, `down`, `apply` and `demo`.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was touched), 4 nobody answers. With
+`--output json` the result, or the error, is one JSON object on standard output. What the commands do stands in
+`local` and `demo`; here is only how they are called and how it is shown.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, ParamSpec, TypeAlias
+
+import click
+import orjson
+
+from orderlymq_operator.demo.options import DemoOptions
+from orderlymq_operator.demo.run import run_demo
+from orderlymq_operator.local import session
+from orderlymq_operator.local.control import ControlClient
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.errors import FailedError, LocalError, RefusedError, UnreachableError
+from orderlymq_operator.local.progress import Progress, summary
+from orderlymq_operator.local.supervisor import Supervisor
+from orderlymq_operator.manifests import ManifestError, OtherClusterError, read
+from orderlymq_runtime import loop
+
+Output: TypeAlias = Literal["text", "json"]
+P = ParamSpec("P")
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_REFUSED: Final = 3
+EXIT_UNREACHABLE: Final = 4
+
+_POLL_S: Final = 0.1
+_CONTACT_TIMEOUT_S: Final = 15.0
+
+_data_dir = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".orderlymq"),
+    show_default=True,
+    help="Where the cluster's data, logs and settings are.",
+)
+_output = click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the result is shown.",
+)
+_timeout = click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait until everything is in force.",
+)
+
+
+def _files(*, required: bool) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    return click.option(
+        "-f",
+        "--file",
+        "files",
+        type=click.Path(path_type=Path, dir_okay=False),
+        multiple=True,
+        required=required,
+        help="YAML file with manifests; may be given several times.",
+    )
+
+
+def _reporting(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn what a command raises into one message and its exit code."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except (LocalError, ManifestError) as error:
+            code = _exit_code(error)
+            if kwargs.get("output") == "json":
+                _print_json({"error": str(error), "exitCode": code})
+            else:
+                click.echo(f"Error: {error}", err=True)
+            raise click.exceptions.Exit(code) from error
+
+    return wrapped
+
+
+def _exit_code(error: LocalError | ManifestError) -> int:
+    match error:
+        case RefusedError() | OtherClusterError():
+            return EXIT_REFUSED
+        case ManifestError():
+            return EXIT_USAGE
+        case UnreachableError():
+            return EXIT_UNREACHABLE
+        case _:
+            return EXIT_FAILED
+
+
+@click.command()
+@_files(required=False)
+@_data_dir
+@click.option("--detach", is_flag=True, help="Return when the cluster is ready; it runs on.")
+@click.option("--demo", "with_demo", is_flag=True, help="Play the order demo when it is ready.")
+@_timeout
+@_output
+@_reporting
+def up(
+    files: Sequence[Path],
+    data_dir: Path,
+    detach: bool,
+    with_demo: bool,
+    timeout_s: float,
+    output: Output,
+) -> None:
+    """Start the cluster that manifests describe, on this machine.
+
+    Without a file the cluster of the data directory goes on as it was. It runs until Ctrl-C, or with
+    --detach until `orderlymq down`.
+    """
+    directory = DataDirectory(data_dir)
+    manifests = read(files)
+    if detach:
+        with session.prepared(directory, manifests):
+            pass  # everything that can refuse has; the supervisor takes the directory over
+        process = session.spawn(directory)
+        session.wait_for_contact(directory, process, _CONTACT_TIMEOUT_S)
+        _show_ready(_wait_until_settled(directory, timeout_s, output), output)
+        if with_demo:
+            raise click.exceptions.Exit(asyncio.run(_play(directory, DemoOptions(), output)))
+        return
+    with session.prepared(directory, manifests) as state:
+        supervisor = Supervisor(directory, state)
+        code = loop.run(_stay_up(supervisor, directory, with_demo=with_demo, output=output))
+    raise click.exceptions.Exit(code)
+
+
+async def _stay_up(
+    supervisor: Supervisor, directory: DataDirectory, *, with_demo: bool, output: Output
+) -> int:
+    """Supervise in the foreground; return the exit code."""
+    code = 0
+
+    async def accompany() -> None:
+        nonlocal code
+        with Progress(quiet=output == "json") as progress:
+            while not supervisor.settled:
+                progress.show(supervisor.snapshot())
+                await asyncio.sleep(_POLL_S)
+            progress.show(supervisor.snapshot())
+        _show_ready(supervisor.snapshot(), output)
+        if with_demo:
+            code = await _play(directory, DemoOptions(), output)
+            if code != 0:
+                supervisor.stop()
+                return
+        if output == "text":
+            click.echo("The cluster stays up; Ctrl-C stops it.")
+            await _follow(supervisor)
+
+    async with asyncio.TaskGroup() as tasks:
+        companion = tasks.create_task(accompany(), name="progress")
+        await session.supervise(supervisor, directory)
+        companion.cancel()
+    return code
+
+
+async def _follow(supervisor: Supervisor) -> None:
+    """Print what happens from now on."""
+    seen = max((event["number"] for event in supervisor.snapshot()["events"]), default=0)
+    while True:
+        for event in supervisor.snapshot()["events"]:
+            if event["number"] > seen:
+                seen = event["number"]
+                click.echo(f"  {event['text']}")
+        await asyncio.sleep(_POLL_S)
+
+
+@click.command()
+@_data_dir
+@_output
+@_reporting
+def down(data_dir: Path, output: Output) -> None:
+    """Stop the cluster of a data directory; its data stays."""
+    directory = DataDirectory(data_dir)
+    ended = session.stop(directory)
+    if output == "json":
+        _print_json(ended)
+    elif ended["supervisor"] or ended["orphans"]:
+        click.echo(f"Stopped. The data stays in {directory}; `orderlymq up` goes on with it.")
+    else:
+        click.echo(f"Nothing runs on {directory}.")
+
+
+@click.command()
+@_files(required=True)
+@_data_dir
+@click.option("--dry-run", is_flag=True, help="Only show the first steps that the change means.")
+@click.option(
+    "--prune", is_flag=True, help="Give up topics and groups that the files do not mention."
+)
+@_timeout
+@_output
+@_reporting
+def apply(
+    files: Sequence[Path],
+    data_dir: Path,
+    dry_run: bool,
+    prune: bool,
+    timeout_s: float,
+    output: Output,
+) -> None:
+    """Change a running cluster to what manifests say; refused as a whole or done as a whole."""
+    read(files)  # errors with file and line, without asking anybody
+    directory = DataDirectory(data_dir)
+    client = ControlClient(directory)
+    texts = [(str(path), path.read_text(encoding="utf-8")) for path in files]
+    steps = client.apply(texts, prune=prune, dry_run=dry_run)
+    if not dry_run:
+        _wait_until_settled(directory, timeout_s, output)
+    if output == "json":
+        _print_json({"applied": not dry_run, "actions": steps})
+        return
+    if not steps:
+        click.echo("Nothing to change.")
+    elif dry_run:
+        click.echo("\n".join(f"would {step}" for step in steps))
+    else:
+        click.echo("Applied.")
+
+
+@click.command()
+@_data_dir
+@click.option("--seconds", type=click.FloatRange(3, 3600), default=12.0, show_default=True)
+@click.option("--no-kill", is_flag=True, help="Leave the leader alive.")
+@click.option("--topic", default="orders", show_default=True)
+@click.option("--group", default="billing", show_default=True)
+@_output
+@_reporting
+def demo(
+    data_dir: Path, seconds: float, no_kill: bool, topic: str, group: str, output: Output
+) -> None:
+    """Play the life of many orders on the running cluster, kill the leader, and judge the order."""
+    options = DemoOptions(seconds=seconds, kill=not no_kill, topic=topic, group=group)
+    code = asyncio.run(_play(DataDirectory(data_dir), options, output))
+    raise click.exceptions.Exit(code)
+
+
+async def _play(directory: DataDirectory, options: DemoOptions, output: Output) -> int:
+    result = await run_demo(directory, options, quiet=output == "json")
+    if output == "json":
+        _print_json(result.to_json())
+    return 0 if result.kept else EXIT_FAILED
+
+
+def _wait_until_settled(
+    directory: DataDirectory, timeout_s: float, output: Output
+) -> dict[str, Any]:
+    """Show progress until everything is in force; return the last snapshot."""
+    client = ControlClient(directory)
+    deadline = time.monotonic() + timeout_s
+    with Progress(quiet=output == "json") as progress:
+        while True:
+            snapshot = client.status()
+            progress.show(snapshot)
+            if snapshot["settled"]:
+                return snapshot
+            if time.monotonic() > deadline:
+                raise FailedError(_unsettled(snapshot, directory, timeout_s))
+            time.sleep(_POLL_S)
+
+
+def _unsettled(snapshot: dict[str, Any], directory: DataDirectory, timeout_s: float) -> str:
+    waiting = [
+        f"{item['kind']} {item['name']}: {item['message']}"
+        for item in snapshot["resources"]
+        if item["ready"] != "True"
+    ]
+    reason = snapshot["problem"] or "; ".join(waiting) or "it has not looked yet"
+    return (
+        f"not everything is in force after {timeout_s:g} s ({reason}); the supervisor goes on trying, "
+        f"its logs are in {directory.path / 'logs'}"
+    )
+
+
+def _show_ready(snapshot: dict[str, Any], output: Output) -> None:
+    if output == "json":
+        _print_json(snapshot)
+    else:
+        click.echo(summary(snapshot))
+
+
+def _print_json(value: object) -> None:
+    click.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())

@@ -1,0 +1,59 @@
+"""
+How the processes of the demo tell the one that shows it: a JSON line of counts, some times a second.
+
+Only counts travel here; every single event stands in the history file.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+_INTERVAL_S: Final = 0.1
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Counts of one process since it started.
+
+    Attributes:
+        queues: the last consumed offset by queue (`broker:id`).
+    """
+
+    process: str
+    role: str
+    sent: int = 0
+    acknowledged: int = 0
+    retried: int = 0
+    in_flight: int = 0
+    delivered: int = 0
+    completed: int = 0
+    out_of_turn: int = 0
+    queues: Mapping[str, int] = {}
+    ready: bool = False
+
+
+async def report_until_cancelled(counts: Callable[[], Report]) -> None:
+    """Write what *counts* returns whenever it has changed, until cancelled."""
+    last: Report | None = None
+    while True:
+        now = counts()
+        if now != last:
+            write(now)
+            last = now
+        await asyncio.sleep(_INTERVAL_S)
+
+
+def write(report: Report) -> None:
+    """Write one line."""
+    sys.stdout.buffer.write(msgspec.json.encode(report) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def parse(line: bytes) -> Report | None:
+    """Return the report in *line*; None for anything else, such as a warning of the interpreter."""
+    try:
+        return msgspec.json.decode(line, type=Report)
+    except msgspec.MsgspecError:
+        return None
