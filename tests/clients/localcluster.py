@@ -1,0 +1,164 @@
+"""
+A cluster of real processes for tests, started and stopped by the project's own command.
+
+It takes free ports of its own, so that several can run side by side and beside a user's.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+MANIFEST = """
+apiVersion: orderlymq.io/v1alpha1
+kind: Cluster
+metadata: {{name: clients}}
+spec:
+  groups: {groups}
+  replicasPerGroup: 3
+  local:
+    nameServerPort: {base}
+    brokerPort: {broker}
+    raftPort: {raft}
+    httpPort: {http}
+  config:
+    messageDelayLevel: "1s 1s 1s 1s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s"
+"""
+
+TOPIC = """
+---
+apiVersion: orderlymq.io/v1alpha1
+kind: Topic
+metadata: {{name: {name}}}
+spec: {{clusterRef: {{name: clients}}, type: {type}, queues: {queues}}}
+"""
+
+GROUP = """
+---
+apiVersion: orderlymq.io/v1alpha1
+kind: ConsumerGroup
+metadata: {{name: {name}}}
+spec:
+  clusterRef: {{name: clients}}
+  ordering: {ordering}
+  topics: [{{name: {topic}}}]
+"""
+
+
+def _free_base() -> int:
+    """Return the first of 80 ports that are free now."""
+    for base in range(21000, 31000, 80):
+        try:
+            for port in range(base, base + 80):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return base
+    raise AssertionError("no 80 free ports in a row")
+
+
+@dataclass
+class LocalCluster:
+    """One running cluster; ``up`` and ``down`` frame its life."""
+
+    directory: Path
+    groups: int = 1
+    base: int = field(default_factory=_free_base)
+    _made: int = 0
+
+    @property
+    def name_server(self) -> str:
+        return f"127.0.0.1:{self.base}"
+
+    def up(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        manifest = self.directory / "cluster.yaml"
+        manifest.write_text(
+            MANIFEST.format(
+                groups=self.groups,
+                base=self.base,
+                broker=self.base + 12,
+                raft=self.base + 32,
+                http=self.base + 52,
+            )
+        )
+        self.command("up", "-f", str(manifest), "--detach")
+
+    def down(self) -> None:
+        self.command("down")
+
+    def topic(self, kind: str = "Ordered", *, queues: int = 4) -> str:
+        """Create a topic that no other test uses and return its name."""
+        self._made += 1
+        name = f"topic-{self._made}"
+        self._apply(TOPIC.format(name=name, type=kind, queues=queues))
+        return name
+
+    def group(self, topic: str, ordering: str = "Ordered") -> str:
+        """Create a consumer group of its own for *topic* and return its name."""
+        self._made += 1
+        name = f"group-{self._made}"
+        self._apply(GROUP.format(name=name, topic=topic, ordering=ordering))
+        return name
+
+    def _apply(self, manifest: str) -> None:
+        path = self.directory / f"apply-{self._made}.yaml"
+        path.write_text(manifest)
+        self.command("apply", "-f", str(path))
+
+    def command(self, *words: str) -> str:
+        """Run an `orderlymq` command on this cluster; it must succeed."""
+        result = subprocess.run(
+            [sys.executable, "-m", "orderlymq.cli", words[0], *words[1:], *self._where(words[0])],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env={**os.environ, "ORDERLYMQ_NAME_SERVER": self.name_server},
+        )
+        assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}{self._logs()}"
+        return result.stdout
+
+    def _where(self, command: str) -> list[str]:
+        if command in ("up", "down", "apply"):
+            return ["--data-dir", str(self.directory / "data")]
+        return []
+
+    def _logs(self) -> str:
+        logs = sorted((self.directory / "data" / "logs").glob("*"))
+        return "".join(f"\n--- {log.name}\n{log.read_text()[-2000:]}" for log in logs)
+
+    def replica(self, node: int, group: int = 0) -> dict[str, Any] | None:
+        """Return what a replica says of itself, or None when it does not answer."""
+        url = f"http://127.0.0.1:{self.base + 52 + 10 * group + node}/status"
+        try:
+            with urllib.request.urlopen(url, timeout=1) as answer:
+                status: dict[str, Any] = json.load(answer)
+                return status
+        except OSError:
+            return None
+
+    def leader(self, group: int = 0, *, timeout_s: float = 10) -> dict[str, Any]:
+        """Return the status of the replica that leads, waiting for one if need be."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            for node in (1, 2, 3):
+                status = self.replica(node, group)
+                if status is not None and status["role"] == "leader":
+                    return status
+            time.sleep(0.05)
+        raise AssertionError(f"group {group} has no leader{self._logs()}")
+
+    def kill_leader(self, group: int = 0) -> int:
+        """Send SIGKILL to the leader's process and return its node id."""
+        status = self.leader(group)
+        os.kill(status["pid"], signal.SIGKILL)
+        return int(status["node"])

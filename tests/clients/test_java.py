@@ -1,0 +1,414 @@
+"""Apache's unmodified Java client, in two generations, does with us what its documents promise."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+
+from orderlymq.oracle import Event as Fact
+from orderlymq.oracle import Kind, judge
+from orderlymq.selectors import hash_index
+from tests.clients.localcluster import LocalCluster
+from tests.clients.programs import Event, Java
+
+pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
+
+
+def by_queue(events: Iterable[Event]) -> dict[str, list[int]]:
+    """Return the offsets of *events* per queue, in the order of the events."""
+    offsets: dict[str, list[int]] = defaultdict(list)
+    for event in events:
+        offsets[event["queue"]].append(event["offset"])
+    return offsets
+
+
+def history(topic: str, sender: Iterable[Event], consumers: dict[str, list[Event]]) -> list[Fact]:
+    """Translate what Java programs reported into a history; clocks are this machine's."""
+    names = {"send": Kind.SEND, "ack": Kind.ACK}
+    facts = [
+        Fact(
+            at=event["at"],
+            kind=names[event["event"]],
+            process="sender",
+            topic=topic,
+            key=event["key"],
+            message=f"{event['key']}:{event['body']}",
+            queue=event.get("queue", ""),
+            offset=event.get("offset", -1),
+        )
+        for event in sender
+        if event["event"] in names
+    ]
+    kinds = {"deliver": Kind.DELIVER, "done": Kind.DONE, "fail": Kind.FAILED}
+    facts += [
+        Fact(
+            at=event["at"],
+            kind=kinds[event["event"]],
+            topic=topic,
+            message=event["body"],
+            queue=event["queue"],
+            offset=event["offset"],
+            group="group",
+            client=client,
+        )
+        for client, events in consumers.items()
+        for event in events
+        if event["event"] in kinds
+    ]
+    end = max(fact.at for fact in facts) + 1
+    return [*facts, Fact(at=end, kind=Kind.DRAINED, topic=topic, group="group")]
+
+
+def test_ordered_sends_reach_an_orderly_listener_in_order(
+    cluster: LocalCluster, java: Java
+) -> None:
+    """Selector sends of 20 keys are listened to key by key in the order of their acknowledgement."""
+    topic = cluster.topic()
+    group = cluster.group(topic)
+
+    with java.start("send", ns=cluster.name_server, topic=topic, count=200, keys=20) as sender:
+        sent = sender.finish()
+    with java.start(
+        "consume", ns=cluster.name_server, topic=topic, group=group, expected=200
+    ) as consumer:
+        got = consumer.finish()
+
+    assert [e for e in sent if e["event"] in ("failed", "error")] == []
+    assert {e["status"] for e in sent if e["event"] == "ack"} == {"SEND_OK"}
+    verdict = judge(history(topic, sent, {"c1": got}))
+    assert verdict.findings == ()
+    assert verdict.counts["delivered"] == 200
+
+
+def test_order_and_messages_survive_the_leader(cluster: LocalCluster, java: Java) -> None:
+    """The leader is killed under sends and an orderly listener: nothing lost, doubled, reordered."""
+    topic = cluster.topic()
+    group = cluster.group(topic)
+    consume = {"ns": cluster.name_server, "topic": topic, "group": group, "expected": 600}
+
+    with java.start("consume", **consume, seconds=90) as consumer:
+        consumer.heard("started")
+        with java.start(
+            "send", ns=cluster.name_server, topic=topic, count=600, keys=12, pause=5, retry=True
+        ) as sender:
+            sender.heard("ack", 150)
+            cluster.kill_leader()
+            sent = sender.finish(timeout_s=90)
+        got = consumer.finish(timeout_s=120)
+
+    verdict = judge(history(topic, sent, {"c1": got}))
+    assert verdict.findings == ()
+    assert verdict.counts["acknowledged"] == 600
+
+
+def test_a_suspended_message_holds_its_queue_and_comes_again(
+    cluster: LocalCluster, java: Java
+) -> None:
+    """SUSPEND_CURRENT_QUEUE_A_MOMENT: the same message again, nothing overtakes it."""
+    topic = cluster.topic(queues=1)
+    group = cluster.group(topic)
+
+    with java.start("send", ns=cluster.name_server, topic=topic, count=5) as sender:
+        sender.finish()
+    with java.start(
+        "consume",
+        ns=cluster.name_server,
+        topic=topic,
+        group=group,
+        expected=5,
+        fail="key-0:2",
+        times=2,
+        suspend=100,
+    ) as consumer:
+        got = consumer.finish()
+
+    delivered = [e["body"] for e in got if e["event"] == "deliver"]
+    assert delivered == [f"key-0:{n}" for n in (0, 1, 2, 2, 2, 3, 4)]
+
+
+def test_a_message_that_always_fails_goes_to_the_dead_letter_queue(
+    cluster: LocalCluster, java: Java
+) -> None:
+    """After the limit the orderly listener goes on; the dead letter is there at once."""
+    topic = cluster.topic(queues=1)
+    group = cluster.group(topic)
+
+    with java.start("send", ns=cluster.name_server, topic=topic, count=3) as sender:
+        sender.finish()
+    with java.start(
+        "consume",
+        ns=cluster.name_server,
+        topic=topic,
+        group=group,
+        expected=2,
+        fail="key-0:1",
+        max_reconsume=2,
+        suspend=50,
+    ) as consumer:
+        got = consumer.finish()
+    with java.start(
+        "consume",
+        ns=cluster.name_server,
+        topic=f"%DLQ%{group}",
+        group=f"{group}-dlq",
+        mode="concurrently",
+        expected=1,
+    ) as reader:
+        dead = reader.finish()
+
+    delivered = [e["body"] for e in got if e["event"] == "deliver"]
+    assert delivered == [f"key-0:{n}" for n in (0, 1, 1, 1, 2)]
+    assert [e["body"] for e in dead if e["event"] == "deliver"] == ["key-0:1"]
+
+
+def test_a_failed_concurrent_message_is_retried_later(cluster: LocalCluster, java: Java) -> None:
+    """RECONSUME_LATER: sent back, redelivered with its reconsume count and original topic."""
+    topic = cluster.topic("Normal")
+    group = cluster.group(topic, "Concurrent")
+
+    with java.start("send", ns=cluster.name_server, topic=topic, count=8, kind="plain") as sender:
+        sender.finish()
+    with java.start(
+        "consume",
+        ns=cluster.name_server,
+        topic=topic,
+        group=group,
+        mode="concurrently",
+        expected=8,
+        fail="key-0:5",
+        times=1,
+        seconds=40,
+    ) as consumer:
+        got = consumer.finish()
+
+    again = [e for e in got if e["event"] == "deliver" and e["body"] == "key-0:5"]
+    assert [(e["reconsume"], e["topic"]) for e in again] == [(0, topic), (1, topic)]
+    assert {e["body"] for e in got if e["event"] == "done"} == {f"key-0:{n}" for n in range(8)}
+
+
+def test_two_orderly_consumers_share_the_queues(cluster: LocalCluster, java: Java) -> None:
+    """A second member takes over half of the queues; no queue is listened to by both at once."""
+    topic = cluster.topic()
+    group = cluster.group(topic)
+    values = {"ns": cluster.name_server, "topic": topic, "group": group, "seconds": 90}
+
+    with java.start("consume", **values, own_instance=True) as first:
+        first.heard("started")
+        with java.start(
+            "send", ns=cluster.name_server, topic=topic, count=1500, keys=40, pause=8
+        ) as sender:
+            first.heard("done", 20)
+            with java.start("consume", **values, own_instance=True) as second:
+                second.heard("done", 20, timeout_s=60)
+                sent = sender.finish()
+                first.until(
+                    lambda _: len(first.of("done")) + len(second.of("done")) >= 1500, timeout_s=60
+                )
+                theirs = second.stop()
+        ours = first.stop()
+
+    verdict = judge(history(topic, sent, {"first": ours, "second": theirs}))
+    assert verdict.findings == ()
+    assert set(by_queue(e for e in theirs if e["event"] == "done")).issubset(
+        by_queue(e for e in sent if e["event"] == "ack")
+    )
+
+
+def test_a_batch_stands_together(cluster: LocalCluster, java: Java) -> None:
+    """One batch: one result, consecutive offsets of one queue, all messages delivered."""
+    topic = cluster.topic("Normal", queues=1)
+    group = cluster.group(topic, "Concurrent")
+
+    with java.start(
+        "send", ns=cluster.name_server, topic=topic, kind="batch", count=30, batch=10
+    ) as sender:
+        sent = sender.finish()
+    with java.start(
+        "consume",
+        ns=cluster.name_server,
+        topic=topic,
+        group=group,
+        mode="concurrently",
+        expected=30,
+    ) as consumer:
+        got = consumer.finish()
+
+    acks = [e for e in sent if e["event"] == "ack"]
+    assert [e["offset"] for e in acks] == [0, 10, 20]
+    assert [len(e["offsetMsgId"].split(",")) for e in acks] == [10, 10, 10]
+    assert {e["body"] for e in got if e["event"] == "done"} == {f"key-0:{n}" for n in range(30)}
+
+
+def test_tags_choose_what_a_consumer_sees(cluster: LocalCluster, java: Java) -> None:
+    """A subscription to TagB gets no message of TagA, and its offset passes them."""
+    topic = cluster.topic("Normal")
+    group = cluster.group(topic, "Concurrent")
+
+    for tag in ("TagA", "TagB"):
+        with java.start(
+            "send", ns=cluster.name_server, topic=topic, count=6, tags=tag, prefix=tag, kind="plain"
+        ) as sender:
+            sender.finish()
+    with java.start(
+        "consume",
+        ns=cluster.name_server,
+        topic=topic,
+        group=group,
+        mode="concurrently",
+        tags="TagB",
+        expected=6,
+        linger=500,
+    ) as consumer:
+        got = consumer.finish()
+
+    assert {e["tags"] for e in got if e["event"] == "deliver"} == {"TagB"}
+    assert len([e for e in got if e["event"] == "done"]) == 6
+
+
+def test_every_broadcast_member_gets_everything(cluster: LocalCluster, java: Java) -> None:
+    """Two members in the broadcasting model both get all messages that are sent while they live."""
+    topic = cluster.topic("Normal")
+    group = cluster.group(topic, "Concurrent")
+    values = {
+        "ns": cluster.name_server,
+        "topic": topic,
+        "group": group,
+        "mode": "concurrently",
+        "model": "BROADCASTING",
+        "own_instance": True,
+        "expected": 20,
+        "seconds": 60,
+    }
+
+    with java.start("consume", **values) as one, java.start("consume", **values) as two:
+        one.heard("started")
+        two.heard("started")
+        with java.start("send", ns=cluster.name_server, topic=topic, count=20) as sender:
+            sender.finish()
+        bodies = [{e["body"] for e in p.finish() if e["event"] == "done"} for p in (one, two)]
+
+    assert bodies == [{f"key-0:{n}" for n in range(20)}] * 2
+
+
+def test_async_and_oneway_sends_arrive(cluster: LocalCluster, java: Java) -> None:
+    """Each asynchronous send gets one callback; one-way sends are stored without a reply."""
+    topic = cluster.topic("Normal")
+    group = cluster.group(topic, "Concurrent")
+
+    for kind in ("async", "oneway"):
+        with java.start(
+            "send", ns=cluster.name_server, topic=topic, count=50, kind=kind, prefix=kind
+        ) as sender:
+            events = sender.finish()
+            assert len([e for e in events if e["event"] == "ack"]) == (50 if kind == "async" else 0)
+    with java.start(
+        "consume",
+        ns=cluster.name_server,
+        topic=topic,
+        group=group,
+        mode="concurrently",
+        expected=100,
+    ) as consumer:
+        got = consumer.finish()
+
+    assert len({e["body"] for e in got if e["event"] == "done"}) == 100
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_the_pull_consumer_reads_to_the_end(cluster: LocalCluster, java: Java, block: bool) -> None:
+    """DefaultMQPullConsumer finds all messages and ends every queue with NO_NEW_MSG."""
+    if block:
+        pytest.importorskip(
+            "orderlymq"
+        )  # the same law with long polling; four queues wait 20 s each
+    topic = cluster.topic(queues=1 if block else 4)
+
+    with java.start("send", ns=cluster.name_server, topic=topic, count=70, keys=9) as sender:
+        sender.finish()
+    with java.start(
+        "pull", ns=cluster.name_server, topic=topic, group="pullers", block=block
+    ) as puller:
+        got = puller.finish(timeout_s=120)
+
+    assert len([e for e in got if e["event"] == "message"]) == 70
+    ends = [e for e in got if e["event"] == "pull" and e["status"] != "FOUND"]
+    assert [e["status"] for e in ends] == ["NO_NEW_MSG"] * queues
+    assert sum(e["max"] for e in got if e["event"] == "bounds") == 70
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_the_lite_pull_consumer_polls(cluster: LocalCluster, java: Java, assign: bool) -> None:
+    """DefaultLitePullConsumer gets everything, subscribed and with assigned queues and a seek."""
+    topic = cluster.topic("Normal")
+    group = cluster.group(topic, "Concurrent")
+
+    with java.start("send", ns=cluster.name_server, topic=topic, count=40, keys=8) as sender:
+        sender.finish()
+    with java.start(
+        "lite-pull",
+        ns=cluster.name_server,
+        topic=topic,
+        group=group,
+        assign=assign,
+        expected=40,
+        seconds=60,
+    ) as poller:
+        got = poller.finish(timeout_s=90)
+
+    messages = [e for e in got if e["event"] == "message"]
+    assert len({e["body"] for e in messages}) == 40
+    assert all(offsets == sorted(offsets) for offsets in by_queue(messages).values())
+
+
+def test_messages_are_found_by_key_and_by_id(cluster: LocalCluster, java: Java) -> None:
+    """Query by key, by unique id and by offset message id lead to the same message."""
+    topic = cluster.topic()
+
+    with java.start("send", ns=cluster.name_server, topic=topic, count=20, keys=20) as sender:
+        sent = sender.finish()
+    ack = next(e for e in sent if e["event"] == "ack" and e["body"] == 7)
+    found = []
+    for name in ("msgId", "offsetMsgId"):
+        with java.start(
+            "query", ns=cluster.name_server, topic=topic, key=ack["key"], id=ack[name]
+        ) as query:
+            found += [e for e in query.finish() if e["event"] in ("by-key", "by-id")]
+
+    assert len(found) == 4
+    assert {(e["body"], e["offset"]) for e in found} == {(f"{ack['key']}:7", ack["offset"])}
+
+
+def test_a_delayed_message_is_never_early(cluster: LocalCluster, java: Java) -> None:
+    """Delay level 1 (one second here): delivered after it, to the topic it was sent to."""
+    topic = cluster.topic("Normal")
+    group = cluster.group(topic, "Concurrent")
+
+    with java.start(
+        "consume",
+        ns=cluster.name_server,
+        topic=topic,
+        group=group,
+        mode="concurrently",
+        expected=3,
+    ) as consumer:
+        consumer.heard("started")
+        with java.start(
+            "send", ns=cluster.name_server, topic=topic, count=3, delay=1, kind="plain"
+        ) as sender:
+            sender.finish()
+        consumer.heard("done", 3)
+        arrived_ms = time.time() * 1000
+        got = consumer.finish()
+
+    born = [e["born"] for e in got if e["event"] == "done"]
+    assert all(arrived_ms - b >= 1000 for b in born)
+
+
+def test_the_selector_agrees_with_ours(java: Java) -> None:
+    """Java's SelectMessageQueueByHash and the SDK choose the same queue for every key."""
+    keys = ["4711", "a", "key-0", "polygenelubricants", "order/ä", "中文", "🙂🙂", "x" * 300]
+    with java.start("hash", keys=",".join(keys), queues=8) as program:
+        events = program.finish()
+
+    assert {e["key"]: e["queue"] for e in events} == {key: hash_index(key, 8) for key in keys}
