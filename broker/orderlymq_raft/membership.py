@@ -129,7 +129,7 @@ def _put_in_force(state: RaftState, index: Index, membership: Membership) -> Non
     if state.role is not Role.LEADER:
         return
     for peer in membership.members - state.progress.keys():
-        state.track(peer)
+        state.track(peer, index)
     for peer in state.progress.keys() - membership.members:
         del state.progress[peer]
 

@@ -187,7 +187,7 @@ class Node:
         state.transferee = target
         state.transfer_sent = False
         state.election_elapsed = 0
-        replication.maybe_hand_over(state)
+        replication.begin_hand_over(state, target)
 
     def read_index(self, context: int) -> None:
         """Ask for ReadState(context, ...) in a later Ready; raises NotLeader."""

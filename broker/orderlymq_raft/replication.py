@@ -122,6 +122,15 @@ def maybe_commit(state: RaftState) -> bool:
     return True
 
 
+def begin_hand_over(state: RaftState, target: NodeId) -> None:
+    """Tell *target* to run, or find out at once what it lacks."""
+    maybe_hand_over(state)
+    progress = state.progress[target]
+    if not state.transfer_sent and progress.state is ProgressState.REPLICATE:
+        # Time is short: do not leave it to heartbeats to notice that appends were lost.
+        _send_empty(state, target, progress)
+
+
 def maybe_hand_over(state: RaftState) -> None:
     """Tell the target of a transfer to run, once its log is complete."""
     target = state.transferee

@@ -162,13 +162,13 @@ class RaftState:
         self.heartbeat_elapsed = 0
         self.term_start = Index(self.log.last_index + 1)
         for peer in self.membership.members:
-            self.track(peer)
+            self.track(peer, self.term_start)
         self.append_entry(b"", EntryKind.NOOP)
 
-    def track(self, peer: NodeId) -> None:
-        """Begin to replicate to *peer*, of whom nothing is known yet."""
+    def track(self, peer: NodeId, first: Index) -> None:
+        """Begin to replicate to *peer*, of whom nothing is known yet, with entry *first*."""
         progress = Progress(
-            next=Index(self.log.last_index + 1),
+            next=first,
             inflight_max=self.config.inflight_appends_max,
             # A full election time-out to answer in, before it counts as gone.
             recently_active=True,

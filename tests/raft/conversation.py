@@ -9,7 +9,7 @@ election_ticks + N - 1 ticks.
     change N add-voter|add-learner|promote|remove M             transfer N M
     ready N              hand out one Ready, do not persist it yet
     persist N            persist and advance the oldest Ready of N
-    stabilize [silent]   work and deliver until nothing happens
+    stabilize [silent] [N ...]    work (only at these) and deliver until nothing happens
     deliver [N]          deliver what waits (for N), without working it off
     lose [N]             lose what waits (for N)
     cut N [N ...]        lose everything from and to these from now on;  heal
@@ -90,6 +90,7 @@ class Conversation:
         newcomers = _ids(settings.pop("new", ""))
         logs = settings.pop("log", "")
         membership = Membership(_ids(voters), learners)
+        self.replicas.clear()
         for node in sorted(membership.members | newcomers):
             config = Config(node, **{key: int(value) for key, value in settings.items()})  # type: ignore[arg-type]  # every setting is an int or a bool
             known = Membership() if node in newcomers else membership
@@ -129,13 +130,14 @@ class Conversation:
     def do_persist(self, node: str) -> None:
         self._end(self.replica(node))
 
-    def do_stabilize(self, how: str = "") -> None:
+    def do_stabilize(self, *options: str) -> None:
+        nodes = [self.replica(option) for option in options if option != "silent"]
         for _ in range(_TALK_MAX):
-            for replica in self.replicas.values():
+            for replica in nodes or self.replicas.values():
                 while replica.is_up and (replica.turns or self._begin(replica)):
                     self._end(replica)
             if not self.messages:
-                if how == "silent":
+                if "silent" in options:
                     self.lines = []
                 return
             self.do_deliver()
