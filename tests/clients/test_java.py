@@ -318,11 +318,8 @@ def test_async_and_oneway_sends_arrive(cluster: LocalCluster, java: Java) -> Non
 @pytest.mark.parametrize("block", [False, True])
 def test_the_pull_consumer_reads_to_the_end(cluster: LocalCluster, java: Java, block: bool) -> None:
     """DefaultMQPullConsumer finds all messages and ends every queue with NO_NEW_MSG."""
-    if block:
-        pytest.importorskip(
-            "orderlymq"
-        )  # the same law with long polling; four queues wait 20 s each
-    topic = cluster.topic(queues=1 if block else 4)
+    queues = 1 if block else 4  # a blocking pull waits 20 s at the end of each queue
+    topic = cluster.topic(queues=queues)
 
     with java.start("send", ns=cluster.name_server, topic=topic, count=70, keys=9) as sender:
         sender.finish()
