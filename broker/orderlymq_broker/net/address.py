@@ -10,6 +10,7 @@ because clients up to 4.4 send there (RocketMQ's VIP channel, ``MixAll.brokerVIP
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from orderlymq_broker.settings import Address
@@ -48,12 +49,12 @@ class LeaderAddress:
 
     def acquire(self) -> None:
         """Bind as soon as the addresses are free."""
-        self._replace(self._bind())
+        self._replace(self._bind)
 
     def release(self) -> None:
         """Stop listening; accepted connections stay."""
         self.bound = False
-        self._replace(self._server.close_listeners())
+        self._replace(self._server.close_listeners)
 
     async def close(self) -> None:
         """Stop whatever is under way and let go."""
@@ -70,7 +71,7 @@ class LeaderAddress:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.shield(self._task)
 
-    def _replace(self, work: "asyncio._CoroutineLike[None]") -> None:
+    def _replace(self, work: Callable[[], Awaitable[None]]) -> None:
         if self._task is not None:
             self._task.cancel()
         loop = asyncio.get_running_loop()
@@ -78,12 +79,11 @@ class LeaderAddress:
 
     @staticmethod
     async def _after(
-        former: asyncio.Task[None] | None, work: "asyncio._CoroutineLike[None]"
+        former: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]]
     ) -> None:
-        if former is not None and not former.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await former
-        await work
+        if former is not None:
+            await asyncio.wait([former])
+        await work()
 
     async def _bind(self) -> None:
         loop = asyncio.get_running_loop()

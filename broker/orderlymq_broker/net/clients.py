@@ -173,6 +173,10 @@ class Clients:
         """Return the line with this number, while it exists."""
         return self._lines.get(connection)
 
+    def is_stranger(self, line: Line) -> bool:
+        """Tell whether the client came to this replica while it did not lead."""
+        return line.id in self._strangers
+
     # -- what the loop calls (ClientPort) --------------------------------------------------------
 
     def send(self, connection: int, command: RemotingCommand) -> None:

@@ -35,7 +35,8 @@ PULL_AGAIN: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
 class FrameSender(Protocol):
     """Sends one frame to a peer; False when the link is down."""
 
-    def __call__(self, node: NodeId, pieces: list[bytes]) -> bool: ...
+    def __call__(self, node: NodeId, pieces: list[bytes]) -> bool:
+        """Send *pieces* to *node*."""
 
 
 class _Passed:

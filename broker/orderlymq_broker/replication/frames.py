@@ -249,14 +249,12 @@ def _message_fields(message: Message, payload: list[bytes]) -> list[object]:
 def _message(values: list[Any], reader: _PayloadReader) -> Message:
     kind = _TYPES[values[0]]
     if kind is Append:
-        *head, entries = values[1:]
-        return Append(
-            *head,
-            entries=tuple(
-                Entry(Term(term), Index(index), reader.take(size), EntryKind(entry_kind))
-                for term, index, entry_kind, size in entries
-            ),
+        sender, target, term, prev_index, prev_term, commit, entries = values[1:]
+        taken = tuple(
+            Entry(Term(entry_term), Index(index), reader.take(size), EntryKind(entry_kind))
+            for entry_term, index, entry_kind, size in entries
         )
+        return Append(sender, target, term, prev_index, prev_term, commit, taken)
     if kind is InstallSnapshot:
         sender, target, term, (index, meta_term, membership) = values[1:]
         meta = SnapshotMeta(Index(index), Term(meta_term), Membership.decode(membership))

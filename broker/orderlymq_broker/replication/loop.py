@@ -1,3 +1,4 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The turn of a replica: propose, send, persist, apply, answer.
 
@@ -20,27 +21,25 @@ who is answered; ``app.py`` wires it.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol, assert_never
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
 
-from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.effects import Close, Effect, Now, Peer, Propose, Send
+from orderlymq_broker.processors.effects import Close, Effect, Peer, Propose, Send
+from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.fates import Fates
-from orderlymq_broker.replication.writer import Writer
-from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.replication.ports import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.state.records import Outcome, encode_records
 from orderlymq_broker.store.entry import encode_entry, split_entry
-from orderlymq_broker.store.kv import Batch, KeyValueStore
-from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.store.kv import Batch
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_raft import (
     Entry,
     EntryKind,
     InstallSnapshot,
     Membership,
+    MembershipChange,
     Message,
-    Node,
     NotLeader,
     ProposalRefused,
     Ready,
@@ -48,7 +47,7 @@ from orderlymq_raft import (
     RoleChange,
     SnapshotMeta,
 )
-from orderlymq_raft.types import HardState, NodeId, Term
+from orderlymq_raft.types import NodeId, Term
 
 _log = logging.getLogger(__name__)
 
@@ -63,108 +62,6 @@ TICKETS_MAX: Final = 2
 # A process that was paused has lost its sense of time: it makes up for so many ticks and then
 # asks the others, instead of running through an election time-out in one go.
 TICKS_CATCH_UP_MAX: Final = 3
-
-
-class Clock(Protocol):
-    """The clocks of this process."""
-
-    def now(self) -> Now:
-        """Return wall and monotonic time in ms."""
-
-    def seconds(self) -> float:
-        """Return monotonic seconds, which go on while the machine sleeps where possible."""
-
-
-class Outbound(Protocol):
-    """Where messages for peers go."""
-
-    def send(self, messages: Sequence[Message]) -> None:
-        """Send each message to its target, or drop it."""
-
-    def send_snapshot(self, message: InstallSnapshot) -> None:
-        """Bring the state that *message* names to its target."""
-
-
-class ClientPort(Protocol):
-    """Where effects for clients go."""
-
-    def send(self, connection: int, command: RemotingCommand) -> None:
-        """Write a command to a connection, if it is still there."""
-
-    def close(self, connection: int, reason: str) -> None:
-        """Close a connection, if it is still there."""
-
-
-class Host(Protocol):
-    """Who must know what the loop finds out; called between turns, never re-entered."""
-
-    def role_changed(self, change: RoleChange) -> None:
-        """The role, the leader or the term is another; *serving* may have ended with it."""
-
-    def serving_began(self) -> None:
-        """This replica leads and has applied all that its predecessors left."""
-
-    def serving_ended(self) -> None:
-        """This replica leads no more; what is pending is answered as its fate is known."""
-
-    def authority_changed(self) -> None:
-        """`may_answer` may say something else now."""
-
-    def membership_changed(self, membership: Membership) -> None:
-        """A membership was applied."""
-
-    def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
-        """A staged snapshot must be swapped in; the loop has stopped for good."""
-
-    def failed(self, error: Exception) -> None:
-        """A rule is broken or the store cannot be read: this process must stop now."""
-
-
-@dataclass(slots=True)
-class LoopFigures:
-    """Counters and last values for metrics; plain fields, because they are hot."""
-
-    turns: int = 0
-    entries_proposed: int = 0
-    proposals: int = 0
-    bytes_proposed: int = 0
-    tickets: int = 0
-    sync_seconds: float = 0.0
-    entries_applied: int = 0
-    proposals_lost: int = 0
-    on_commit: Callable[[float, int], None] = field(default=lambda seconds, proposals: None)
-    on_sync: Callable[[float], None] = field(default=lambda seconds: None)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaParts:
-    """What one opened replica consists of; made anew when a snapshot replaces it."""
-
-    node: Node
-    log: RaftLogStore
-    store: KeyValueStore
-    machine: Machine
-    core: BrokerCore
-
-
-@dataclass(frozen=True, slots=True)
-class LoopPorts:
-    """What the loop acts upon."""
-
-    writer: Writer
-    outbound: Outbound
-    clients: ClientPort
-    host: Host
-    clock: Clock
-    call_soon: Callable[[Callable[[], None]], object]
-
-
-@dataclass(frozen=True, slots=True)
-class LoopLimits:
-    """The settings that matter here."""
-
-    tick_s: float
-    sync_writes: bool  # False: only promises (votes, terms) are synced, by the ASYNC_FLUSH setting
 
 
 @dataclass(slots=True)
@@ -189,6 +86,7 @@ class ReplicationLoop:
         self._parts = parts
         self._node = parts.node
         self._core = parts.core
+        self._amnesia = Amnesia.load(parts.store)
         self._ports = ports
         self._limits = limits
         self._fates = Fates()
@@ -206,6 +104,7 @@ class ReplicationLoop:
         self._doubt: int | None = None
         self._reads = 0
         self._had_authority = False
+        self._topics_version = parts.machine.state.topics_version
 
     # -- what drives it --------------------------------------------------------------------------
 
@@ -241,8 +140,12 @@ class ReplicationLoop:
         if self._stopped:
             return
         try:
-            for message in messages:
+            for message in self._amnesia.heard(messages):
                 self._node.step(message)
+            batch = Batch()
+            if self._amnesia.maybe_end(messages, self._node.commit, batch):
+                _log.info("this replica has caught up with its group and votes from now on")
+                self._parts.store.stage(batch)
         except Exception as error:
             self._fail(error)
         self._wake()
@@ -274,6 +177,19 @@ class ReplicationLoop:
         for _ in range(due):
             self._node.tick()
         self._wake()
+
+    # -- steering --------------------------------------------------------------------------------
+
+    def transfer(self, target: NodeId) -> None:
+        """Hand leadership to *target*; raises NotLeader or ProposalRefused."""
+        self._node.transfer_leadership(target)
+        self._wake()
+
+    def change_membership(self, change: MembershipChange) -> int:
+        """Propose *change* and return its index; raises NotLeader or ProposalRefused."""
+        _, index = self._node.propose_membership(change)
+        self._wake()
+        return index
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -377,6 +293,7 @@ class ReplicationLoop:
         self._ports.host.failed(error)
 
     def _take_turn(self) -> None:
+        self._land()
         # Applying may lead to new proposals, which belong to the next turn, so this ends.
         self._propose()
         while not self._stopped and self._may_take_ready():
@@ -388,6 +305,10 @@ class ReplicationLoop:
             return
         if self._collected and self._tickets < TICKETS_MAX and not self._refused:
             self._wake()
+        topics_version = self._parts.machine.state.topics_version
+        if topics_version != self._topics_version:
+            self._topics_version = topics_version
+            self._ports.host.topics_changed()
         self._watch_authority()
 
     def _may_take_ready(self) -> bool:
@@ -435,9 +356,7 @@ class ReplicationLoop:
             self.figures.on_sync(elapsed_s)
             self._parts.store.settle(ticket)
             flight.durable = True
-            if not self._stopped:
-                self._land()
-                self._turn()
+            self._turn()
 
         self._ports.writer.submit(ticket, sync=sync, done=done)
 
@@ -463,7 +382,9 @@ class ReplicationLoop:
         unknown = self._fates.abandon()
         if unknown:
             # They may stand in the snapshot. Silence, and a closed connection, is the truth.
-            _log.warning("the fate of %d proposals is unknown: a snapshot replaces the log", unknown)
+            _log.warning(
+                "the fate of %d proposals is unknown: a snapshot replaces the log", unknown
+            )
         assert ready.hard_state is not None, "a snapshot always moves the commit index"
         self._ports.host.snapshot_ready(meta, ready.hard_state)
 
@@ -558,7 +479,7 @@ class ReplicationLoop:
         self._lose(lost)
         match entry.kind:
             case EntryKind.CONFIG:
-                self._ports.host.membership_changed(Membership.decode(entry.data))
+                self._ports.host.membership_changed(entry.index, Membership.decode(entry.data))
             case EntryKind.NOOP:
                 node = self._node
                 if node.is_leader and entry.term == node.term and not self.serving:

@@ -1,3 +1,4 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 TCP between the replicas of one group.
 
@@ -116,9 +117,7 @@ class FrameConnection(asyncio.Protocol):
         connected = transport.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connected.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS
-            )
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
         if self._on_opened is not None:
             self._on_opened(self)
 
@@ -191,7 +190,9 @@ class Refused(Exception):  # noqa: N818 - named for what the caller must know
     """The peer does not want this connection; the text is the peer's reason."""
 
 
-async def dial(identity: Identity, target: NodeId, address: Address, purpose: str) -> FrameConnection:
+async def dial(
+    identity: Identity, target: NodeId, address: Address, purpose: str
+) -> FrameConnection:
     """Connect to a peer and greet it.
 
     Raises:
@@ -421,7 +422,7 @@ class PeerLink:
             return
         if connection.backlog_bytes > BACKLOG_MAX:
             # Small messages still go: without heartbeats a slow follower would start an election.
-            kept = [message for message in messages if not isinstance(message, Append)]
+            kept: list[Message] = [each for each in messages if not isinstance(each, Append)]
             if len(kept) < len(messages):
                 self._receiver.peer_unreachable(self._node)
             messages = kept

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from orderlymq_broker.store.kv import KeyValueStore, StoreError, StoreFailed, StoreFull, WriteTicket
@@ -79,7 +80,7 @@ class WriterThread:
             if not self._commit(ticket, sync):
                 return
             elapsed_s = time.perf_counter() - began
-            self._tell(lambda done=done, elapsed_s=elapsed_s: done(elapsed_s))  # type: ignore[misc] # defaults bind now
+            self._tell(partial(done, elapsed_s))
 
     def _commit(self, ticket: WriteTicket, sync: bool) -> bool:
         """Return whether the ticket is in the store."""
@@ -91,23 +92,22 @@ class WriterThread:
                 if not was_full:
                     was_full = True
                     _log.error("the disk is full, writes wait for space: %s", error)
-                    self._tell(lambda: self._events.full(True))
+                    self._tell(partial(self._events.full, True))
                 if self._stopping.wait(self._full_retry_s):
                     return False
             except StoreError as error:
-                failure = error
-                self._tell(lambda: self._events.failed(failure))
+                self._tell(partial(self._events.failed, error))
                 return False
             except Exception as error:
                 # Whatever it was: nobody knows what the disk holds now.
                 _log.exception("a write failed in an unexpected way")
-                unexpected = StoreFailed(f"{type(error).__name__}: {error}")
-                self._tell(lambda: self._events.failed(unexpected))
+                unknown = StoreFailed(f"{type(error).__name__}: {error}")
+                self._tell(partial(self._events.failed, unknown))
                 return False
             else:
                 if was_full:
                     _log.info("there is space again, writes go on")
-                    self._tell(lambda: self._events.full(False))
+                    self._tell(partial(self._events.full, False))
                 return True
 
     def _tell(self, call: Callable[[], None]) -> None:

@@ -1,0 +1,81 @@
+"""
+`python -m orderlymq_broker --settings FILE`: run one replica until it is told to stop.
+
+Exit codes: 0 after SIGTERM or SIGINT, 2 when it cannot start with what it was given (one sentence
+says what to do), 70 when the store failed and 71 when an invariant broke: start it again, it
+recovers from its log.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from orderlymq_broker.app import BrokerProcess
+from orderlymq_broker.settings import BrokerSettings, SettingsError, load
+from orderlymq_broker.store.kv import StoreError
+from orderlymq_runtime import logs
+from orderlymq_runtime.loop import run
+
+_log = logging.getLogger("orderlymq_broker")
+
+EXIT_UNUSABLE: Final = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the broker that the command line describes and return the exit code."""
+    parser = argparse.ArgumentParser(prog="orderlymq_broker", description="One broker replica.")
+    parser.add_argument("--settings", type=Path, required=True, help="a JSON file")
+    given = parser.parse_args(arguments)
+    try:
+        settings = load(given.settings)
+        check(settings)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_UNUSABLE
+
+    logs.configure(
+        settings.log_level, settings.log_format, f"broker {settings.group}-{settings.node_id}"
+    )
+    try:
+        return run(_serve(settings))
+    except (StoreError, OSError) as error:
+        _log.error("cannot start: %s", error)
+        return EXIT_UNUSABLE
+
+
+async def _serve(settings: BrokerSettings) -> int:
+    return await BrokerProcess(settings).run()
+
+
+def check(settings: BrokerSettings) -> None:
+    """Check what a single field cannot tell.
+
+    Raises:
+        SettingsError: fields contradict each other.
+    """
+    if settings.node_id not in settings.peers:
+        raise SettingsError(
+            f"node_id {settings.node_id} is not among peers {sorted(settings.peers)}; "
+            "add this replica's own raft address to peers"
+        )
+    if settings.node_id <= 0:
+        raise SettingsError(f"node_id {settings.node_id} is not positive; number replicas from 1")
+    raft = settings.raft
+    if not 0 < raft.tick_ms <= raft.heartbeat_ms or raft.election_ms <= 2 * raft.heartbeat_ms:
+        raise SettingsError(
+            f"raft.tick_ms {raft.tick_ms}, heartbeat_ms {raft.heartbeat_ms} and election_ms "
+            f"{raft.election_ms} do not fit: tick <= heartbeat and 2 * heartbeat < election"
+        )
+    try:
+        logging.getLevelNamesMapping()[settings.log_level.upper()]
+    except KeyError as error:
+        raise SettingsError(
+            f"log_level {settings.log_level!r} is unknown; use DEBUG, INFO, WARNING or ERROR"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,526 @@
+"""
+One broker process: everything is made here and put together, and ends here.
+
+The rule: the parts know each other only by what is handed to them in this module. What outlives a
+change of store (connections, address, registration, HTTP) belongs to `BrokerProcess`; what is made
+anew with it is an `Instance` (``replication/instance.py``). Start with `BrokerProcess.run`.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from orderlymq_broker.metrics import BrokerMetrics
+from orderlymq_broker.net.address import LeaderAddress, addresses_of
+from orderlymq_broker.net.clients import Clients, Line
+from orderlymq_broker.net.forwarding import Inbox, Outbox
+from orderlymq_broker.net.leadership import Leadership
+from orderlymq_broker.net.liveness import Liveness
+from orderlymq_broker.net.registration import Registration
+from orderlymq_broker.net.steering import Steering
+from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.replication.frames import Frame, FrameKind
+from orderlymq_broker.replication.instance import Instance, Surroundings
+from orderlymq_broker.replication.peers import AddressBook
+from orderlymq_broker.replication.ports import SystemClock
+from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
+from orderlymq_broker.replication.transport import FrameConnection, Transport
+from orderlymq_broker.replication.transport import Identity as PeerIdentity
+from orderlymq_broker.replication.upkeep import Upkeep
+from orderlymq_broker.replication.writer import WriterEvents
+from orderlymq_broker.reporting import Reporter
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_broker.store.kv import Batch, StoreError
+from orderlymq_broker.store.replica import Identity, Replica, open_replica
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_raft import (
+    InstallSnapshot,
+    InstallSnapshotResponse,
+    Membership,
+    MembershipChange,
+    Message,
+    NotLeader,
+    ProposalRefused,
+    RoleChange,
+    SnapshotMeta,
+)
+from orderlymq_raft.types import HardState, NodeId, Role
+from orderlymq_runtime.http import HealthServer
+from orderlymq_runtime.server import RemotingServer
+
+_log = logging.getLogger(__name__)
+
+EXIT_STORE_FAILED: Final = 70
+EXIT_BROKEN_INVARIANT: Final = 71
+
+CORE_TICK_S: Final = 0.1
+SLOW_TICK_S: Final = 1.0
+
+# Long enough for a follower on a LAN to catch up and win, twice.
+MOVE_TIMEOUT_FACTOR: Final = 3
+DRAIN_S: Final = 1.0
+POLL_S: Final = 0.005
+
+# Clients with these requests say who they are.
+_INTRODUCTIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ})
+
+
+class BrokerProcess:
+    """One replica of one group, from start to end.
+
+    Implements what the loop, the transport, the clients and the steering ask of the process.
+    """
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self.settings = settings
+        self.instance: Instance
+        self._node_id = NodeId(settings.node_id)
+        self._clock = SystemClock()
+        self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._swapping = False
+        self._swap: asyncio.Task[None] | None = None
+        self._staged: Path | None = None
+        self._disk_is_full = False
+        self._stack = contextlib.AsyncExitStack()
+        own = settings.peers[settings.node_id]
+        self._peer_identity = PeerIdentity(settings.cluster, settings.group, self._node_id, own)
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Serve until the process is told to end (cancelled) or must; return the exit code.
+
+        Raises:
+            StoreError: the data directory cannot be used.
+            OSError: an address is in use.
+        """
+        async with self._stack:
+            await self._start()
+            try:
+                return await self._exit
+            except asyncio.CancelledError:
+                await self._leave()
+                raise
+
+    async def _start(self) -> None:
+        settings = self.settings
+        stack = self._stack
+        self._replica = self._open_replica()
+        stack.callback(self._close_replica)
+        self._make_network()
+        self._transport = Transport(self._peer_identity, self)
+        stack.push_async_callback(self._transport.close)
+        self._receiver = SnapshotReceiver(self._node_id, settings.data_dir, self._snapshot_received)
+        stack.push_async_callback(self._receiver.close)
+        self._open_instance()
+        stack.push_async_callback(self._close_instance)
+        stack.push_async_callback(self._server.close)
+        if self._address is not None:
+            stack.push_async_callback(self._address.close)
+        self._liveness = Liveness(self._client_died)
+        stack.push_async_callback(self._liveness.close)
+        stack.push_async_callback(self._steering.close)
+        self._registration = Registration(
+            self.instance.state,
+            settings.name_servers,
+            cluster=settings.cluster,
+            group=settings.group,
+            address=settings.address,
+            period_s=settings.timers.register_ms / 1000,
+        )
+        stack.push_async_callback(self._registration.close)
+        await self._listen()
+        self._registration.start()
+        self.instance.loop.start()
+        stack.callback(self._stop_timers)
+        self._beat()
+        self._tick_core()
+        self._tick_slowly()
+        _log.info(
+            "node %d of group %s in cluster %s runs, raft at %s, http at %s, data in %s",
+            settings.node_id,
+            settings.group,
+            settings.cluster,
+            self._peer_identity.address,
+            settings.http,
+            settings.data_dir,
+        )
+
+    def _open_replica(self) -> Replica:
+        settings = self.settings
+        identity = Identity(settings.cluster, settings.group, settings.node_id)
+        return open_replica(settings.data_dir, identity, settings.storage)
+
+    def _make_network(self) -> None:
+        settings = self.settings
+        self._outbox = Outbox(self._send_frame, self._clock.seconds)
+        always_open = settings.bind == "always"
+        self._clients = Clients(self, self._outbox, always_open=always_open)
+        self._clients.watch(handled=self._handled, lost=self._line_lost)
+        self._outbox.clients = self._clients
+        self._inbox = Inbox(self._clients, self._send_frame)
+        self._server = RemotingServer(self._clients, linger_reset=True)
+        listen = settings.listen or settings.address
+        self._address = None if always_open else LeaderAddress(self._server, listen)
+        self._leadership = Leadership(
+            self._clients, self._outbox, self._inbox, self._address, self._clock.seconds
+        )
+        self._steering = Steering(self._clients, self)
+        self._reporter = Reporter(settings, self._server.traffic)
+        self._metrics = BrokerMetrics(self._reporter.reading)
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        await self._transport.listen(self._peer_identity.address)
+        if self._address is None:
+            for address in addresses_of(settings.listen or settings.address):
+                await self._server.listen(address.host, address.port)
+        http = HealthServer(
+            settings.http.host,
+            settings.http.port,
+            ready=self._reporter.ready,
+            status=self.status,
+            registry=self._metrics.registry,
+        )
+        await http.start()
+        self._stack.push_async_callback(http.close)
+
+    def _open_instance(self) -> None:
+        """Make what belongs to the present store."""
+        settings = self.settings
+        events = WriterEvents(full=self._disk_full, failed=self._store_failed)
+        surroundings = Surroundings(self, self._clients, self, self._clock, events)
+        self.instance = Instance(settings, self._replica.store, surroundings)
+        self._metrics.watch(self.instance.figures)
+        self._sender = SnapshotSender(
+            self._peer_identity,
+            self._replica.store,
+            settings.data_dir,
+            self._snapshot_sent,
+            chunk_size=settings.raft.snapshot_chunk_size,
+        )
+        self._upkeep = Upkeep(
+            self.instance,
+            settings.raft.entries_kept,
+            lambda: self._sender.index_needed,
+            self._clock.seconds,
+        )
+        self._book = AddressBook.load(self._replica.store, settings.peers)
+        self._reporter.watch(
+            self.instance, self._clients, self._transport, self._peer_identity.address
+        )
+        self._call_peers()
+
+    async def _close_instance(self) -> None:
+        if self._swap is not None:
+            await asyncio.gather(self._swap, return_exceptions=True)
+        await self._sender.close()
+        await self._upkeep.close()
+        orderly = not self._exit.done()
+        await asyncio.to_thread(self.instance.close, orderly=orderly)
+
+    def _close_replica(self) -> None:
+        self._replica.close()
+
+    async def _leave(self) -> None:
+        """Hand over and let the clients go, so that a planned end fails nobody's request."""
+        _log.info("leaving")
+        self._stop_timer("core")
+        if self.instance.loop.serving:
+            try:
+                await self.move_leadership(None)
+            except (NotLeader, ProposalRefused) as error:
+                _log.info("leadership was not handed over: %s", error)
+        if self.instance.loop.serving:
+            await self._finish_alone()
+        await self._leadership.drain(DRAIN_S)
+
+    async def _finish_alone(self) -> None:
+        """Take nothing new and answer what is in the log: there is nobody to hand over to."""
+        if self._address is not None:
+            self._address.release()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_S
+        replication = self.instance.loop
+        # Polled once in the life of a process, so the loop has no event for it.
+        while (replication.collected or replication.pending) and loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        replication.submit(self.instance.core.become_follower(leader_known=False))
+
+    def _end(self, code: int) -> None:
+        if not self._exit.done():
+            self._exit.set_result(code)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        if not self._swapping:
+            self.instance.loop.tick()
+        self._later("raft", self.settings.raft.tick_ms / 1000, self._beat)
+
+    def _tick_core(self) -> None:
+        self._leadership.tick()
+        if self.instance.loop.serving and not self._swapping:
+            self.instance.loop.submit(self.instance.core.tick(self._clock.now()))
+        self._later("core", CORE_TICK_S, self._tick_core)
+
+    def _tick_slowly(self) -> None:
+        if not self._swapping:
+            ratio = 1.0 if self._disk_is_full else self._replica.store.disk_ratio()
+            self._reporter.step(ratio)
+            self.instance.core.set_environment(ratio, self._reporter.replica_status())
+            self._upkeep.step()
+        self._later("slow", SLOW_TICK_S, self._tick_slowly)
+
+    def _later(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
+        self._timers[name] = asyncio.get_running_loop().call_later(delay_s, call)
+
+    def _stop_timer(self, name: str) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _stop_timers(self) -> None:
+        for name in list(self._timers):
+            self._stop_timer(name)
+
+    # -- what the clients' desk asks (Service) ---------------------------------------------------
+
+    def handle(self, request: RemotingCommand, peer: Peer) -> None:
+        """Let the core handle a request."""
+        self.instance.loop.handle(request, peer)
+
+    def may_answer(self) -> bool:
+        """Tell whether an answer given now is the truth."""
+        return not self._swapping and self.instance.loop.may_answer()
+
+    def connection_closed(self, connection: int) -> None:
+        """Let the core forget a connection."""
+        core, loop = self.instance.core, self.instance.loop
+        loop.submit(core.connection_closed(connection, self._clock.now()))
+
+    def _handled(self, line: Line, command: RemotingCommand) -> None:
+        if command.code in _INTRODUCTIONS:
+            clients = self.instance.core.clients_of(line.id)
+            self._liveness.seen(line.id, clients, *line.peer)
+
+    def _line_lost(self, line: Line) -> None:
+        self._liveness.lost(line.id)
+
+    def _client_died(self, client_id: str, proof: str) -> None:
+        if self.instance.loop.serving:
+            core, loop = self.instance.core, self.instance.loop
+            loop.submit(core.client_dead(client_id, proof, self._clock.now()))
+
+    # -- what the loop says (Host) ---------------------------------------------------------------
+
+    def role_changed(self, change: RoleChange) -> None:
+        """Turn clients and status to the new role."""
+        self._leadership.role_changed(change, leads=change.role is Role.LEADER)
+
+    def serving_began(self) -> None:
+        """Serve clients, and show name servers that the group is there."""
+        self._leadership.serving_began()
+        self._registration.announce()
+
+    def serving_ended(self) -> None:
+        """Leave the clients to the next leader."""
+        self._leadership.serving_ended()
+        self._steering.leadership_lost()
+
+    def authority_changed(self) -> None:
+        """Answer what waited for certainty."""
+        self._clients.retry()
+
+    def membership_changed(self, index: int, membership: Membership) -> None:
+        """Keep links to the members."""
+        _log.info(
+            "members from entry %d on: voters %s, learners %s",
+            index,
+            sorted(membership.voters),
+            sorted(membership.learners),
+        )
+        if self._node_id not in membership.members:
+            _log.warning("this replica is not a member of its group any more; it may be stopped")
+        self._call_peers()
+        self._steering.membership_applied(index)
+
+    def topics_changed(self) -> None:
+        """Publish the topics."""
+        self._registration.announce()
+
+    def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
+        """Put the received state in the place of the present one."""
+        self._swapping = True
+        work = self._swap_store(meta, hard_state)
+        self._swap = asyncio.get_running_loop().create_task(work, name="swap store")
+
+    def failed(self, error: Exception) -> None:
+        """End the process; what is certain is in the log."""
+        self._end(EXIT_STORE_FAILED if isinstance(error, StoreError) else EXIT_BROKEN_INVARIANT)
+
+    def _disk_full(self, is_full: bool) -> None:
+        self._disk_is_full = is_full
+        self.instance.core.set_environment(1.0 if is_full else 0.0, self._reporter.replica_status())
+
+    def _store_failed(self, error: StoreError) -> None:
+        _log.critical("the store failed, this process ends: %s", error)
+        self._end(EXIT_STORE_FAILED)
+
+    # -- what the transport brings (Receiver) ----------------------------------------------------
+
+    def messages_received(self, messages: list[Message]) -> None:
+        """Give raft messages to the loop."""
+        if not self._swapping:
+            self.instance.loop.receive(messages)
+
+    def frame_received(self, node: NodeId, frame: Frame) -> None:
+        """Give frames of forwarded clients to whom they concern."""
+        if frame.kind in {FrameKind.FORWARD, FrameKind.ORIGIN_CLOSED}:
+            leads = not self._swapping and self.instance.node.is_leader
+            self._inbox.frame_received(node, frame, leads=leads)
+        elif frame.kind in {FrameKind.FORWARDED_SEND, FrameKind.FORWARDED_CLOSE}:
+            self._outbox.frame_received(node, frame)
+
+    def peer_unreachable(self, node: NodeId) -> None:
+        """Let raft send again what was dropped."""
+        if not self._swapping:
+            self.instance.loop.unreachable(node)
+        self._outbox.leader_lost(node)
+
+    def peer_greeted(self, node: NodeId, address: Address) -> None:
+        """Learn where a peer is called."""
+        if self._book.learn(node, address):
+            self._save_book()
+            self._call_peers()
+
+    def peer_lost(self, node: NodeId) -> None:
+        """Forget the clients that a peer had passed on, and those we had passed on to it."""
+        self._inbox.node_lost(node)
+        self._outbox.leader_lost(node)
+
+    def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
+        """Take a snapshot in."""
+        if self._swapping:
+            connection.close()
+        else:
+            self._receiver.accept(node, connection)
+
+    # -- what the loop sends (Outbound) ----------------------------------------------------------
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send raft messages."""
+        self._transport.send(messages)
+
+    def send_snapshot(self, message: InstallSnapshot) -> None:
+        """Bring the present state to a replica that the log cannot reach."""
+        address = self._book.get(message.target)
+        if address is None:
+            self._snapshot_sent(message.target, ok=False)
+        else:
+            self._sender.send(message, address)
+
+    def _send_frame(self, node: NodeId, pieces: list[bytes]) -> bool:
+        return self._transport.send_frame(node, pieces)
+
+    def _call_peers(self) -> None:
+        membership = self.instance.node.status().membership
+        self._transport.set_peers(self._book.reachable(membership, self._node_id))
+
+    def _save_book(self) -> None:
+        if not self._swapping:
+            batch = Batch()
+            self._book.put(batch)
+            self._replica.store.stage(batch)
+
+    # -- snapshots -------------------------------------------------------------------------------
+
+    def _snapshot_sent(self, node: NodeId, ok: bool) -> None:
+        if not self._swapping:
+            self.instance.loop.snapshot_sent(node, ok=ok)
+
+    def _snapshot_received(self, message: InstallSnapshot, directory: Path) -> None:
+        self._staged = directory
+        self.messages_received([message])
+
+    async def _swap_store(self, meta: SnapshotMeta, hard_state: HardState) -> None:
+        began = time.monotonic()
+        staged, self._staged = self._staged, None
+        if staged is None:
+            raise AssertionError("raft installs a snapshot that was never received")
+        for line in self._clients.lines():
+            # They asked the former state; whatever they wait for, this one cannot tell.
+            line.close(orderly=False)
+        await self._sender.close()
+        await self._upkeep.close()
+        leader = self.instance.node.leader
+        try:
+            await asyncio.to_thread(self.instance.close, orderly=False)
+            await asyncio.to_thread(self._replica.replace, staged, hard_state)
+        except StoreError as error:
+            _log.critical("the snapshot could not take the place of the store: %s", error)
+            self._end(EXIT_STORE_FAILED)
+            return
+        self._open_instance()
+        self._swapping = False
+        self._registration.state = self.instance.state
+        self.instance.loop.start()
+        elapsed_ms = 1000 * (time.monotonic() - began)
+        _log.info("the state up to entry %d was taken over in %.0f ms", meta.index, elapsed_ms)
+        if leader is not None:
+            done = InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)
+            self.send([done])
+
+    # -- steering --------------------------------------------------------------------------------
+
+    def status(self) -> Mapping[str, object]:
+        """Return what ``/status`` shows."""
+        return self._reporter.status()
+
+    async def move_leadership(self, target: NodeId | None) -> NodeId:
+        """Let *target*, or the best of the others, lead; return who does.
+
+        Raises:
+            NotLeader: this replica does not lead.
+            ProposalRefused: there is nobody who could, or it did not take over in time.
+        """
+        status = self.instance.node.status()
+        if status.role is not Role.LEADER:
+            raise NotLeader(status.leader)
+        if target is None:
+            target = self._best_successor()
+        timeout_s = MOVE_TIMEOUT_FACTOR * self.settings.raft.election_ms / 1000
+        chosen = target
+        moved = await self._leadership.move(lambda: self.instance.loop.transfer(chosen), timeout_s)
+        if not moved or self._leadership.leader is None:
+            raise ProposalRefused(f"node {target} did not take over within {timeout_s:.1f} s")
+        _log.info("node %d leads now", self._leadership.leader)
+        return self._leadership.leader
+
+    def _best_successor(self) -> NodeId:
+        status = self.instance.node.status()
+        candidates = [
+            (peer.match, -node, node)
+            for node, peer in status.progress.items()
+            if node != self._node_id
+            and node in status.membership.voters
+            and peer.recently_active
+            and self._transport.is_connected(node)
+        ]
+        if not candidates:
+            raise ProposalRefused("no other voter of the group can be reached")
+        return max(candidates)[2]
+
+    def change_membership(self, change: MembershipChange, address: Address | None) -> int:
+        """Propose a change of the members; *address* is where a new one is called."""
+        if address is not None and self._book.learn(change.node, address):
+            self._save_book()
+        index = self.instance.loop.change_membership(change)
+        self._call_peers()
+        return index

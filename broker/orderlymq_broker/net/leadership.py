@@ -1,0 +1,167 @@
+"""
+What the clients see of a change of leadership.
+
+The rules: a replica that leads no more first stops listening, then passes on what its clients
+still ask, and lets each client go when it is quiet; nobody is answered a guess. A planned move
+holds requests back for the moment in which nobody leads, so that none of them fails. Requests
+that nobody can answer for too long end with their connection, which a client notices at once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq_broker.net.address import LeaderAddress
+from orderlymq_broker.net.clients import Clients, Desk, Line
+from orderlymq_broker.net.forwarding import ForwardedLine, Inbox, Outbox
+from orderlymq_raft import RoleChange
+from orderlymq_raft.types import NodeId
+
+_log = logging.getLogger(__name__)
+
+# Below the three seconds after which a Java client gives a send up: it tries again meanwhile.
+WAIT_MAX_S: Final = 1.5
+
+# A client that asks nothing but pulls for so long is let go; a busy one is let go between two
+# requests when it has been passed on for QUIET_BY_FORCE_S: a hop for ever costs more than one
+# new connection.
+QUIET_S: Final = 1.0
+QUIET_BY_FORCE_S: Final = 10.0
+
+# The answer that makes a client pull again must be out before its connection is reset.
+FAREWELL_S: Final = 0.02
+
+
+class Leadership:
+    """Keeps desk, address and forwarding in step with the role of this replica."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        outbox: Outbox,
+        inbox: Inbox,
+        address: LeaderAddress | None,
+        seconds: Callable[[], float],
+    ) -> None:
+        self.serving = False
+        self.leader: NodeId | None = None
+        self._clients = clients
+        self._outbox = outbox
+        self._inbox = inbox
+        self._address = address
+        self._seconds = seconds
+        self._waiting_since: float | None = None
+        self._ended_at: float | None = None
+        self._moved = asyncio.Event()
+        self._leaving: set[int] = set()
+
+    # -- what the loop says ----------------------------------------------------------------------
+
+    def role_changed(self, change: RoleChange, *, leads: bool) -> None:
+        """Turn to the leader that is known now."""
+        former, self.leader = self._outbox.leader, change.leader
+        self._outbox.leader = None if leads else change.leader
+        if former is not None and former != self._outbox.leader:
+            self._outbox.leader_lost(former)
+        if self._outbox.leader is not None:
+            self._moved.set()
+            self._clients.turn_to(Desk.FORWARD)
+        elif not self.serving:
+            self._clients.turn_to(Desk.WAIT)
+
+    def serving_began(self) -> None:
+        """Serve: bind the address, answer what waits."""
+        self.serving = True
+        self._ended_at = None
+        self._outbox.leader = None
+        self._clients.turn_to(Desk.SERVE)
+        if self._address is not None:
+            self._address.acquire()
+
+    def serving_ended(self) -> None:
+        """Let go of the address; what arrives from now on waits for the next leader."""
+        self.serving = False
+        self._ended_at = self._seconds()
+        if self._address is not None:
+            self._address.release()
+        self._clients.turn_to(Desk.WAIT)
+        self._inbox.clear()
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """End waiting that lasts too long, and let quiet clients go; about every 100 ms."""
+        now = self._seconds()
+        self._clients.retry()
+        if not self._clients.waiting:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = now
+        elif now - self._waiting_since > WAIT_MAX_S:
+            self._waiting_since = None
+            self._clients.drop_waiting("nobody leads the group at present")
+        if self._ended_at is not None:
+            self._release_quiet(now, self._ended_at)
+
+    def _release_quiet(self, now: float, ended_at: float) -> None:
+        if now - ended_at < QUIET_S:
+            return
+        quiet_since = now if now - ended_at > QUIET_BY_FORCE_S else now - QUIET_S
+        lines = self._lines_here()
+        for line in lines:
+            if self._outbox.is_quiet(line, quiet_since):
+                self.let_go(line)
+        if not lines:
+            self._ended_at = None
+
+    def _lines_here(self) -> list[Line]:
+        return [
+            line
+            for line in self._clients.lines()
+            if not isinstance(line, ForwardedLine) and not self._clients.is_stranger(line)
+        ]
+
+    def let_go(self, line: Line) -> None:
+        """Answer the held pulls of a client, then reset its connection, so that it comes anew."""
+        if line.id in self._leaving:
+            return
+        self._leaving.add(line.id)
+        self._outbox.release_pulls(line)
+
+        def close() -> None:
+            self._leaving.discard(line.id)
+            line.close(orderly=False)
+
+        asyncio.get_running_loop().call_later(FAREWELL_S, close)
+
+    # -- planned moves ---------------------------------------------------------------------------
+
+    async def move(self, transfer: Callable[[], None], timeout_s: float) -> bool:
+        """Hold requests back, call *transfer*, and wait until another replica leads.
+
+        Returns whether it does; if not, this replica serves on. What *transfer* raises passes.
+        """
+        self._moved.clear()
+        self._clients.turn_to(Desk.WAIT)
+        try:
+            transfer()
+            async with asyncio.timeout(timeout_s):
+                await self._moved.wait()
+        except TimeoutError:
+            return False
+        finally:
+            if self.serving:
+                self._clients.turn_to(Desk.SERVE)
+        return True
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait for answers that clients still expect through us, then let every client go."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        # Polled once in the life of a process, so the outbox has no event for it.
+        while loop.time() < deadline and any(map(self._outbox.waits, self._lines_here())):  # noqa: ASYNC110
+            await asyncio.sleep(FAREWELL_S)
+        for line in self._lines_here():
+            self.let_go(line)
+        await asyncio.sleep(2 * FAREWELL_S)

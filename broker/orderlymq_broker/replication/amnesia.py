@@ -1,0 +1,59 @@
+"""
+A replica that has lost its disk must not vote as if it remembered.
+
+A voter that comes back with an empty directory may have acknowledged entries that it no longer
+has; its vote could then elect a leader without them. The rule: until it has everything that its
+leader had committed when they met, it answers no candidate that has a log. In a group that begins
+nobody has one, so the first election goes on as usual. The mark is kept in the store, because a
+restart in the middle of catching up must not end it.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.store.kv import Batch, Family, Reader
+from orderlymq_raft import Append, Message, PreVote, Vote
+from orderlymq_raft.types import Index
+
+META_AMNESIA: Final = b"amnesia"
+
+
+class Amnesia:
+    """Whether this replica may vote; *active* from an empty start until it has caught up."""
+
+    def __init__(self, *, active: bool) -> None:
+        self.active = active
+
+    @classmethod
+    def load(cls, reader: Reader) -> "Amnesia":
+        """Read the mark."""
+        return cls(active=reader.get(Family.META, META_AMNESIA) is not None)
+
+    @staticmethod
+    def begin(batch: Batch) -> None:
+        """Mark a replica that starts with nothing."""
+        batch.put(Family.META, META_AMNESIA, b"\x01")
+
+    def heard(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return the messages that the core may see."""
+        if not self.active:
+            return messages
+        return [message for message in messages if not _asks_for_memory(message)]
+
+    def maybe_end(self, messages: Sequence[Message], commit: Index, batch: Batch) -> bool:
+        """Note what a leader has said and that the own log is committed up to *commit*.
+
+        Returns whether the replica has caught up; *batch* then removes the mark.
+        """
+        if not self.active:
+            return False
+        told = [message.commit for message in messages if isinstance(message, Append)]
+        if not told or not 0 < max(told) <= commit:
+            return False
+        self.active = False
+        batch.delete(Family.META, META_AMNESIA)
+        return True
+
+
+def _asks_for_memory(message: Message) -> bool:
+    return isinstance(message, Vote | PreVote) and message.last_index > 0

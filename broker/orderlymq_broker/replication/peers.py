@@ -1,0 +1,60 @@
+"""
+Where each replica of the group is called.
+
+The rule: who belongs to the group is decided in the raft log, where a member is reached is not:
+every replica tells its address in each greeting, and everybody keeps what it was told beside its
+store. Settings give the first addresses, an administrator's "add-learner" gives a new member's,
+and a member that moves announces itself.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from orderlymq_broker.settings import Address
+from orderlymq_broker.store.kv import Batch, Family, Reader
+from orderlymq_raft import Membership
+from orderlymq_raft.types import NodeId
+
+META_PEERS: Final = b"peers"
+
+
+class AddressBook:
+    """Addresses by node id; what was learned wins over the settings until the next restart."""
+
+    def __init__(self, settings: Mapping[int, Address], learned: Mapping[int, Address]) -> None:
+        # Settings win at a start: they are what a person has corrected last.
+        self._addresses = {NodeId(node): address for node, address in learned.items()}
+        self._addresses |= {NodeId(node): address for node, address in settings.items()}
+
+    @classmethod
+    def load(cls, reader: Reader, settings: Mapping[int, Address]) -> "AddressBook":
+        """Read what was learned before."""
+        stored = reader.get(Family.META, META_PEERS)
+        learned = {} if stored is None else msgspec.msgpack.decode(stored, type=dict[int, Address])
+        return cls(settings, learned)
+
+    def get(self, node: NodeId) -> Address | None:
+        """Return where *node* is called."""
+        return self._addresses.get(node)
+
+    def learn(self, node: NodeId, address: Address) -> bool:
+        """Note where *node* is called; return whether that is news."""
+        if self._addresses.get(node) == address:
+            return False
+        self._addresses[node] = address
+        return True
+
+    def put(self, batch: Batch) -> None:
+        """Add the book to *batch*."""
+        batch.put(Family.META, META_PEERS, msgspec.msgpack.encode(self._addresses))
+
+    def reachable(self, membership: Membership, own: NodeId) -> dict[NodeId, Address]:
+        """Return whom to keep a link to: all members, and everybody for one that is none yet."""
+        everybody = own not in membership.members
+        return {
+            node: address
+            for node, address in self._addresses.items()
+            if node != own and (everybody or node in membership.members)
+        }

@@ -1,0 +1,140 @@
+"""
+What a replication loop is made of and what it acts upon, so that tests can put their own in.
+
+The loop itself is ``loop.py``; the process that provides all of this is ``app.py``.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.processors.effects import Now
+from orderlymq_broker.replication.writer import Writer
+from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.store.kv import KeyValueStore
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_raft import InstallSnapshot, Membership, Message, Node, RoleChange, SnapshotMeta
+from orderlymq_raft.types import HardState
+
+
+class Clock(Protocol):
+    """The clocks of this process."""
+
+    def now(self) -> Now:
+        """Return wall and monotonic time in ms."""
+
+    def seconds(self) -> float:
+        """Return monotonic seconds, which go on while the machine sleeps where possible."""
+
+
+class Outbound(Protocol):
+    """Where messages for peers go."""
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send each message to its target, or drop it."""
+
+    def send_snapshot(self, message: InstallSnapshot) -> None:
+        """Bring the state that *message* names to its target."""
+
+
+class ClientPort(Protocol):
+    """Where effects for clients go."""
+
+    def send(self, connection: int, command: RemotingCommand) -> None:
+        """Write a command to a connection, if it is still there."""
+
+    def close(self, connection: int, reason: str) -> None:
+        """Close a connection, if it is still there."""
+
+
+class Host(Protocol):
+    """Who must know what the loop finds out; called between turns, never re-entered."""
+
+    def role_changed(self, change: RoleChange) -> None:
+        """Note that the role, the leader or the term is another."""
+
+    def serving_began(self) -> None:
+        """Begin to serve: this replica leads and has applied all that others have left."""
+
+    def serving_ended(self) -> None:
+        """Stop serving; what is pending is answered when its fate is known."""
+
+    def authority_changed(self) -> None:
+        """Note that `may_answer` may say something else now."""
+
+    def membership_changed(self, index: int, membership: Membership) -> None:
+        """Note that a membership was applied, that of entry *index*."""
+
+    def topics_changed(self) -> None:
+        """Note that the table of topics has another version."""
+
+    def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
+        """Swap a received snapshot in; the loop has stopped for good."""
+
+    def failed(self, error: Exception) -> None:
+        """Stop this process: a rule is broken or the store cannot be read."""
+
+
+@dataclass(slots=True)
+class LoopFigures:
+    """Counters and last values for metrics; plain fields, because they are hot."""
+
+    turns: int = 0
+    entries_proposed: int = 0
+    proposals: int = 0
+    bytes_proposed: int = 0
+    tickets: int = 0
+    sync_seconds: float = 0.0
+    entries_applied: int = 0
+    proposals_lost: int = 0
+    on_commit: Callable[[float, int], None] = field(default=lambda seconds, proposals: None)
+    on_sync: Callable[[float], None] = field(default=lambda seconds: None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaParts:
+    """What one opened replica consists of; made anew when a snapshot replaces it."""
+
+    node: Node
+    log: RaftLogStore
+    store: KeyValueStore
+    machine: Machine
+    core: BrokerCore
+
+
+@dataclass(frozen=True, slots=True)
+class LoopPorts:
+    """What the loop acts upon."""
+
+    writer: Writer
+    outbound: Outbound
+    clients: ClientPort
+    host: Host
+    clock: Clock
+    call_soon: Callable[[Callable[[], None]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class LoopLimits:
+    """The settings that matter here."""
+
+    tick_s: float
+    sync_writes: bool  # False: only promises (votes, terms) are synced, by the ASYNC_FLUSH setting
+
+
+class SystemClock:
+    """The clocks of the machine."""
+
+    # BOOTTIME goes on while a laptop sleeps, so that a leader that slept does not trust its lease.
+    _source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+    def now(self) -> Now:
+        """Return wall and monotonic time in ms."""
+        return Now(time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000)
+
+    def seconds(self) -> float:
+        """Return seconds that go on while the machine sleeps."""
+        return time.clock_gettime(self._source)

@@ -1,0 +1,408 @@
+"""
+Bringing a whole state to a replica that the log cannot reach any more.
+
+The sender makes a checkpoint, offers it on a connection of its own, and sends the files in
+chunks, each with its checksum. The receiver writes them beside its store, keeps what it already
+has of the same store (RocksDB never rewrites a table file), and reports the state to its node
+only when it lies there complete. The rule: nothing of the present state is touched before that.
+The swap itself is ``store/snapshot.py``; who decides that a snapshot is needed is the raft core.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from orderlymq_broker.replication.frames import (
+    Frame,
+    FrameCorrupt,
+    FrameKind,
+    decode_header,
+    encode_frame,
+)
+from orderlymq_broker.replication.transport import FrameConnection, Identity, Refused, dial
+from orderlymq_broker.settings import Address
+from orderlymq_broker.store.kv import StoreError
+from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_broker.store.snapshot import (
+    Manifest,
+    SnapshotRefused,
+    export_snapshot,
+    verify_files,
+)
+from orderlymq_raft import InstallSnapshot
+from orderlymq_raft.types import NodeId, Term
+
+_log = logging.getLogger(__name__)
+
+# Chunks that wait to be written; with chunks of 1 MiB it bounds what a fast sender can pile up.
+CHUNKS_WAITING_MAX: Final = 8
+
+# A receiver that writes nothing for so long is gone or has a broken disk.
+ANSWER_TIMEOUT_S: Final = 30.0
+
+PROGRESS_EVERY_S: Final = 2.0
+
+# Files that never change once they exist under their name in one store.
+IMMUTABLE_SUFFIXES: Final = frozenset({".sst", ".blob"})
+
+OUTGOING: Final = "snapshots-out"
+INCOMING: Final = "snapshot-in"
+_ORIGIN_FILE: Final = "ORIGIN"
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """What is sent: the state, in which term, and from which store.
+
+    *origin* names one opened store of one sender, within which equal names are equal files.
+    """
+
+    term: int
+    origin: str
+    manifest: Manifest
+
+
+class Wanted(msgspec.Struct, frozen=True, array_like=True):
+    """Positions in the manifest of the files that the receiver lacks."""
+
+    files: tuple[int, ...]
+
+
+class Chunk(msgspec.Struct, frozen=True, array_like=True):
+    """A piece of one file; its bytes are the payload."""
+
+    file: int
+    offset: int
+    checksum: int
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """How it ended: the sender says "all sent", the receiver "all there" or why not."""
+
+    ok: bool
+    reason: str = ""
+
+
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class SnapshotSender:
+    """Sends snapshots of one store, one at a time to each peer."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        store: RocksStore,
+        data_dir: Path,
+        report: Callable[[NodeId, bool], None],
+        *,
+        chunk_size: int,
+    ) -> None:
+        self._identity = identity
+        self._store = store
+        self._directory = data_dir / OUTGOING
+        self._report = report
+        self._chunk_size = chunk_size
+        self._origin = uuid.uuid4().hex
+        self._tasks: dict[NodeId, asyncio.Task[None]] = {}
+        self._lowest: dict[NodeId, int] = {}
+        # A crash may have left some behind.
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    @property
+    def index_needed(self) -> int | None:
+        """Return the lowest index that a snapshot under way ends at; its successors must stay."""
+        return min(self._lowest.values(), default=None)
+
+    def send(self, message: InstallSnapshot, address: Address) -> None:
+        """Begin to bring the present state to *message.target*, unless that is under way."""
+        target = message.target
+        if target in self._tasks:
+            return
+        self._lowest[target] = message.meta.index
+        task = asyncio.get_running_loop().create_task(
+            self._send(message, address), name=f"snapshot to node {target}"
+        )
+        self._tasks[target] = task
+        task.add_done_callback(lambda _: self._ended(target))
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+
+    def _ended(self, target: NodeId) -> None:
+        self._tasks.pop(target, None)
+        self._lowest.pop(target, None)
+
+    async def _send(self, message: InstallSnapshot, address: Address) -> None:
+        target = message.target
+        directory = self._directory / f"{target}-{uuid.uuid4().hex}"
+        began = time.monotonic()
+        try:
+            manifest = await asyncio.to_thread(export_snapshot, self._store, directory)
+            self._lowest[target] = manifest.index
+            connection = await dial(self._identity, target, address, "snapshot")
+            async with _frames_of(connection) as frames:
+                offer = Offer(message.term, self._origin, manifest)
+                await self._transfer(connection, frames, offer, directory, target)
+        except (OSError, Refused, StoreError, FrameCorrupt, TimeoutError) as error:
+            _log.warning("snapshot for node %d failed, it is tried again: %s", target, error)
+            self._report(target, False)
+        else:
+            elapsed_s = time.monotonic() - began
+            _log.info(
+                "node %d has taken over %d bytes of state up to entry %d in %.1f s",
+                target,
+                manifest.size_bytes,
+                manifest.index,
+                elapsed_s,
+            )
+            self._report(target, True)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    async def _transfer(
+        self,
+        connection: FrameConnection,
+        frames: "_Frames",
+        offer: Offer,
+        directory: Path,
+        target: NodeId,
+    ) -> None:
+        connection.send(encode_frame(FrameKind.SNAPSHOT_OFFER, offer))
+        wanted = _decode(await frames.next(FrameKind.SNAPSHOT_WANTED), Wanted)
+        files = offer.manifest.files
+        total = sum(files[number].size for number in wanted.files)
+        _log.info(
+            "sending node %d the state up to entry %d: %d of %d bytes",
+            target,
+            offer.manifest.index,
+            total,
+            offer.manifest.size_bytes,
+        )
+        progress = _Progress(f"snapshot for node {target}", total)
+        for number in wanted.files:
+            await self._send_file(connection, number, directory / files[number].name, progress)
+        connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
+        verdict = _decode(await frames.next(FrameKind.SNAPSHOT_DONE), Verdict)
+        if not verdict.ok:
+            raise SnapshotRefused(f"node {target} says: {verdict.reason}")
+
+    async def _send_file(
+        self, connection: FrameConnection, number: int, path: Path, progress: "_Progress"
+    ) -> None:
+        offset = 0
+        with path.open("rb") as file:
+            while True:
+                data = await asyncio.to_thread(file.read, self._chunk_size)
+                if not data:
+                    return
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    await connection.drained()
+                if not connection.is_open:
+                    raise ConnectionResetError("the receiver hung up")
+                chunk = Chunk(number, offset, zlib.crc32(data))
+                connection.send(encode_frame(FrameKind.SNAPSHOT_CHUNK, chunk, [data]))
+                offset += len(data)
+                progress.advance(len(data))
+
+
+class SnapshotReceiver:
+    """Takes snapshots in and hands each to *deliver* when it lies complete in its directory.
+
+    One at a time: a newer offer ends an older one, whose sender has given up.
+    """
+
+    def __init__(
+        self, node: NodeId, data_dir: Path, deliver: Callable[[InstallSnapshot, Path], None]
+    ) -> None:
+        self._node = node
+        self.directory = data_dir / INCOMING
+        self._deliver = deliver
+        self._task: asyncio.Task[None] | None = None
+
+    def accept(self, sender: NodeId, connection: FrameConnection) -> None:
+        """Receive what *sender* offers on *connection*."""
+        former, self._task = self._task, None
+        if former is not None:
+            former.cancel()
+        frames = _Frames(connection)
+        self._task = asyncio.get_running_loop().create_task(
+            self._receive(former, sender, connection, frames), name=f"snapshot from node {sender}"
+        )
+
+    async def close(self) -> None:
+        """Give up what is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _receive(
+        self,
+        former: asyncio.Task[None] | None,
+        sender: NodeId,
+        connection: FrameConnection,
+        frames: "_Frames",
+    ) -> None:
+        if former is not None:
+            await asyncio.gather(former, return_exceptions=True)
+        try:
+            offer = _decode(await frames.next(FrameKind.SNAPSHOT_OFFER), Offer)
+            await self._take(connection, frames, offer)
+        except (OSError, StoreError, FrameCorrupt, TimeoutError) as error:
+            _log.warning("the snapshot of node %d was not taken over: %s", sender, error)
+            refusal = Verdict(ok=False, reason=str(error))
+            connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, refusal))
+        else:
+            connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
+            message = InstallSnapshot(sender, self._node, Term(offer.term), offer.manifest.meta)
+            self._deliver(message, self.directory)
+        finally:
+            connection.close()
+
+    async def _take(self, connection: FrameConnection, frames: "_Frames", offer: Offer) -> None:
+        manifest = offer.manifest
+        for file in manifest.files:
+            if Path(file.name).name != file.name or file.name in {".", "..", _ORIGIN_FILE}:
+                raise SnapshotRefused(f"the snapshot names a file {file.name!r}")
+        wanted = await asyncio.to_thread(self._prepare, offer)
+        connection.send(encode_frame(FrameKind.SNAPSHOT_WANTED, Wanted(wanted)))
+        total = sum(manifest.files[number].size for number in wanted)
+        _log.info("receiving the state up to entry %d: %d bytes", manifest.index, total)
+        progress = _Progress("receiving a snapshot", total)
+        while True:
+            frame = await frames.next(FrameKind.SNAPSHOT_CHUNK, FrameKind.SNAPSHOT_DONE)
+            if frame.kind is FrameKind.SNAPSHOT_DONE:
+                break
+            chunk = _decode(frame, Chunk)
+            if zlib.crc32(frame.payload) != chunk.checksum:
+                raise SnapshotRefused("a chunk was damaged on its way")
+            if not 0 <= chunk.file < len(manifest.files):
+                raise SnapshotRefused("a chunk of a file that was not announced")
+            path = self.directory / manifest.files[chunk.file].name
+            await asyncio.to_thread(_write_at, path, chunk.offset, frame.payload)
+            progress.advance(len(frame.payload))
+        await asyncio.to_thread(self._finish, manifest)
+
+    def _prepare(self, offer: Offer) -> tuple[int, ...]:
+        """Keep what is already here of the same store, delete the rest, say what is missing."""
+        origin_path = self.directory / _ORIGIN_FILE
+        origin = origin_path.read_text() if origin_path.exists() else ""
+        if origin != offer.origin:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory.mkdir(parents=True)
+            origin_path.write_text(offer.origin)
+        files = offer.manifest.files
+        sizes = {file.name: file.size for file in files}
+        for path in self.directory.iterdir():
+            if path.name == _ORIGIN_FILE:
+                continue
+            is_whole = path.stat().st_size == sizes.get(path.name)
+            if not (is_whole and path.suffix in IMMUTABLE_SUFFIXES):
+                path.unlink()
+        for file in files:
+            if file.size == 0:
+                (self.directory / file.name).touch()
+        return tuple(
+            number
+            for number, file in enumerate(files)
+            if file.size and not (self.directory / file.name).exists()
+        )
+
+    def _finish(self, manifest: Manifest) -> None:
+        verify_files(self.directory, manifest)
+        (self.directory / _ORIGIN_FILE).unlink()
+
+
+class _Frames:
+    """The frames of one connection, awaited one by one; the peer waits while many are unread."""
+
+    def __init__(self, connection: FrameConnection) -> None:
+        self._connection = connection
+        self._queue: asyncio.Queue[Frame | None] = asyncio.Queue()
+        connection.on_frame = self._arrived
+        former = connection.on_closed
+
+        def on_closed(closed: FrameConnection) -> None:
+            former(closed)
+            self._queue.put_nowait(None)
+
+        connection.on_closed = on_closed
+        if not connection.is_open:
+            self._queue.put_nowait(None)
+
+    async def next(self, *kinds: FrameKind) -> Frame:
+        """Return the next frame, which must be of one of *kinds*.
+
+        Raises:
+            ConnectionResetError: the connection is gone.
+            TimeoutError: nothing came for too long.
+            FrameCorrupt: something else came.
+        """
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            frame = await self._queue.get()
+        if frame is None:
+            raise ConnectionResetError("the connection was lost")
+        if self._queue.qsize() < CHUNKS_WAITING_MAX:
+            self._connection.resume_reading()
+        if frame.kind is FrameKind.SNAPSHOT_DONE and FrameKind.SNAPSHOT_DONE not in kinds:
+            raise SnapshotRefused(_decode(frame, Verdict).reason)
+        if frame.kind not in kinds:
+            raise FrameCorrupt(f"{frame.kind.name} where {kinds[0].name} was due")
+        return frame
+
+    def _arrived(self, connection: FrameConnection, frame: Frame) -> None:
+        self._queue.put_nowait(frame)
+        if self._queue.qsize() >= CHUNKS_WAITING_MAX:
+            connection.pause_reading()
+
+
+@contextlib.asynccontextmanager
+async def _frames_of(connection: FrameConnection) -> AsyncIterator[_Frames]:
+    try:
+        yield _Frames(connection)
+    finally:
+        connection.close()
+
+
+class _Progress:
+    """Logs how far a transfer is, every now and then."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._logged_at = time.monotonic()
+
+    def advance(self, size: int) -> None:
+        self._done += size
+        now = time.monotonic()
+        if now - self._logged_at >= PROGRESS_EVERY_S:
+            self._logged_at = now
+            percent = 100 * self._done // max(self._total, 1)
+            _log.info("%s: %d of %d bytes (%d %%)", self._what, self._done, self._total, percent)
+
+
+def _decode(frame: Frame, kind: type[_Struct]) -> _Struct:
+    return decode_header(frame, kind)
+
+
+def _write_at(path: Path, offset: int, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(descriptor, data, offset)
+    finally:
+        os.close(descriptor)

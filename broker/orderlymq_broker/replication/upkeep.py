@@ -1,0 +1,101 @@
+"""
+Housekeeping of one replica: compacting the raft log, giving disk space back, sweeping the index.
+
+The rule: nothing of it changes an answer, so every replica does it when it suits. What a snapshot
+under way or a live follower still needs stays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq_broker.replication.instance import Instance
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.retention import sweep_index
+from orderlymq_raft.types import Index
+
+_log = logging.getLogger(__name__)
+
+# Compacting a few entries at a time would only make range deletions for RocksDB to wade through.
+COMPACT_STEP: Final = 1_000
+
+RECLAIM_EVERY_S: Final = 30.0
+
+
+class Upkeep:
+    """Looks after one instance; `step` about every second."""
+
+    def __init__(
+        self,
+        instance: Instance,
+        entries_kept: int,
+        snapshot_needs: Callable[[], int | None],
+        seconds: Callable[[], float],
+    ) -> None:
+        self._instance = instance
+        self._entries_kept = entries_kept
+        self._snapshot_needs = snapshot_needs
+        self._seconds = seconds
+        self._reclaimed = instance.state.floor
+        self._reclaimed_at = seconds()
+        self._swept = instance.state.floor
+        self._cursor = b""
+        self._reclaiming: asyncio.Task[None] | None = None
+
+    def step(self) -> None:
+        """Do a little of whatever is due."""
+        self._compact()
+        self._sweep()
+        self._maybe_reclaim()
+
+    async def close(self) -> None:
+        """Wait for the thread that gives space back: the store must not be closed under it."""
+        if self._reclaiming is not None:
+            await asyncio.gather(self._reclaiming, return_exceptions=True)
+
+    def _compact(self) -> None:
+        log = self._instance.log
+        wished = self._instance.state.applied_index - self._entries_kept
+        needed = self._snapshot_needs()
+        if needed is not None:
+            wished = min(wished, needed)
+        first = log.first_index()
+        # Small logs are compacted in small steps, so that tests of it need not be long.
+        if wished - first < min(COMPACT_STEP, self._entries_kept):
+            return
+        allowed = self._instance.node.compact(Index(wished))
+        if allowed <= first:
+            return
+        batch = Batch()
+        log.compact(batch, allowed)
+        self._instance.store.stage(batch)
+        _log.debug("the raft log begins behind entry %d now", allowed)
+
+    def _sweep(self) -> None:
+        floor = self._instance.state.floor
+        if not self._cursor and floor == self._swept:
+            return
+        batch = Batch()
+        self._cursor = sweep_index(
+            self._instance.store, batch, cursor=self._cursor, floor_physical=floor
+        )
+        if not self._cursor:
+            self._swept = floor
+        if batch:
+            self._instance.store.stage(batch)
+
+    def _maybe_reclaim(self) -> None:
+        floor = self._instance.state.floor
+        busy = self._reclaiming is not None and not self._reclaiming.done()
+        if busy or floor == self._reclaimed:
+            return
+        if self._seconds() - self._reclaimed_at < RECLAIM_EVERY_S:
+            return
+        self._reclaimed = floor
+        self._reclaimed_at = self._seconds()
+        work = asyncio.to_thread(
+            self._instance.store.reclaim, Family.MESSAGES, layout.message_key(floor)
+        )
+        self._reclaiming = asyncio.get_running_loop().create_task(work, name="reclaim space")

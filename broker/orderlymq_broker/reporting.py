@@ -1,0 +1,163 @@
+"""
+How a broker process tells how it is: ``/status``, ``/readyz`` and the readings behind ``/metrics``.
+
+The rule: reporting reads and changes nothing. Rates are taken from counters once a second.
+"""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from orderlymq_broker.metrics import Reading
+from orderlymq_broker.net.clients import Clients
+from orderlymq_broker.replication.instance import Instance
+from orderlymq_broker.replication.transport import Transport
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_raft import Status
+from orderlymq_raft.types import Role
+from orderlymq_runtime.traffic import Traffic
+
+
+class Reporter:
+    """Knows the parts whose figures are shown; `watch` when there is a new instance."""
+
+    def __init__(self, settings: BrokerSettings, traffic: Traffic) -> None:
+        self._settings = settings
+        self._traffic = traffic
+        self._began = time.monotonic()
+        self._disk_ratio = 0.0
+        self._counts: dict[str, float] = {}
+        self._counted_at = self._began
+        self._rates: dict[str, float] = {}
+        self._instance: Instance
+        self._clients: Clients
+        self._transport: Transport
+        self._raft_address: Address
+
+    def watch(
+        self, instance: Instance, clients: Clients, transport: Transport, raft_address: Address
+    ) -> None:
+        """Report about *instance* from now on."""
+        self._instance = instance
+        self._clients = clients
+        self._transport = transport
+        self._raft_address = raft_address
+
+    def step(self, disk_ratio: float) -> None:
+        """Take over the disk's use and compute the rates of the last second."""
+        self._disk_ratio = disk_ratio
+        now = time.monotonic()
+        figures = self._instance.figures
+        counts: dict[str, float] = {
+            "entriesPerSecond": figures.entries_applied,
+            "proposalsPerSecond": figures.proposals,
+            "bytesPerSecond": figures.bytes_proposed,
+            "framesInPerSecond": self._traffic.frames_in,
+            "framesOutPerSecond": self._traffic.frames_out,
+        }
+        elapsed_s = max(now - self._counted_at, 0.001)
+        self._rates = {
+            name: round(max(0.0, count - self._counts.get(name, count)) / elapsed_s, 1)
+            for name, count in counts.items()
+        }
+        self._counts = counts
+        self._counted_at = now
+
+    def ready(self) -> tuple[bool, str]:
+        """Tell whether this replica does its work: it leads, or follows somebody who does."""
+        loop, node = self._instance.loop, self._instance.node
+        if loop.serving:
+            return True, "leads and serves"
+        if node.is_leader:
+            return False, "leads, but has not applied the whole log yet"
+        if node.leader is None:
+            return False, "knows no leader of the group"
+        return True, f"follows node {node.leader}"
+
+    def status(self) -> Mapping[str, object]:
+        """Return what is known of the group here, and how this replica is."""
+        return {**self._instance.core.group_status(), **self.replica_status()}
+
+    def replica_status(self) -> dict[str, object]:
+        """Return how this replica is and, when it leads, how the others are."""
+        settings = self._settings
+        status = self._instance.node.status()
+        return {
+            "cluster": settings.cluster,
+            "group": settings.group,
+            "node": settings.node_id,
+            "role": status.role.value,
+            "serving": self._instance.loop.serving,
+            "term": status.term,
+            "leader": status.leader,
+            "commit": status.commit,
+            "applied": status.applied,
+            "last_index": status.last_index,
+            "first_index": self._instance.log.first_index(),
+            "voters": sorted(status.membership.voters),
+            "learners": sorted(status.membership.learners),
+            "replicas": _replicas(status),
+            "address": str(settings.address),
+            "raft_address": str(self._raft_address),
+            "connections": len(self._clients),
+            "waiting": self._clients.waiting,
+            "disk": {
+                "ratio": round(self._disk_ratio, 4),
+                "bytes": self._instance.store.size_bytes(),
+            },
+            "rates": self._rates,
+            "uptime_ms": int(1000 * (time.monotonic() - self._began)),
+            "pid": os.getpid(),
+        }
+
+    def reading(self) -> Reading:
+        """Return what a scrape shows."""
+        status = self._instance.node.status()
+        figures = self._instance.figures
+        group: Mapping[str, Any] = self._instance.core.group_status()
+        gauges: dict[str, tuple[str, float]] = {
+            "is_leader": ("1 when this replica leads", float(status.role is Role.LEADER)),
+            "is_serving": ("1 when it answers clients", float(self._instance.loop.serving)),
+            "term": ("Raft term", float(status.term)),
+            "commit_index": ("Highest committed entry", float(status.commit)),
+            "applied_index": ("Highest applied entry", float(status.applied)),
+            "last_index": ("End of the raft log", float(status.last_index)),
+            "connections": ("Clients connected or passed on to us", float(len(self._clients))),
+            "waiting_requests": ("Requests nobody may answer yet", float(self._clients.waiting)),
+            "pending_proposals": ("Proposals of unknown fate", float(self._instance.loop.pending)),
+            "disk_used_ratio": ("Used share of the disk", self._disk_ratio),
+        }
+        for name in ("held_pulls", "locks", "members", "topics"):
+            value = group.get(name)
+            if isinstance(value, int | float):
+                gauges[name] = (f"Number of {name.replace('_', ' ')}", float(value))
+        for name, value in self._instance.store.statistics().items():
+            gauges[f"store_{name}"] = ("Figure of the store", value)
+        counters: dict[str, tuple[str, float]] = {
+            "turns": ("Turns of the replication loop", figures.turns),
+            "entries_proposed": ("Entries proposed by this leader", figures.entries_proposed),
+            "entries_applied": ("Entries applied", figures.entries_applied),
+            "proposals": ("Proposals in those entries", figures.proposals),
+            "proposals_lost": ("Proposals that were overwritten", figures.proposals_lost),
+            "proposed_bytes": ("Bytes of messages proposed", figures.bytes_proposed),
+            "writes": ("Durable writes", figures.tickets),
+        }
+        events = group.get("counters")
+        lags = {
+            str(node): float(max(0, status.last_index - peer.match))
+            for node, peer in status.progress.items()
+        }
+        return Reading(gauges, counters, events if isinstance(events, Mapping) else {}, lags)
+
+
+def _replicas(status: Status) -> dict[str, object]:
+    return {
+        str(node): {
+            "match": peer.match,
+            "lag": max(0, status.last_index - peer.match),
+            "active": peer.recently_active or node == status.id,
+            "state": peer.state.value,
+        }
+        for node, peer in status.progress.items()
+    }
