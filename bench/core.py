@@ -1,0 +1,187 @@
+"""
+How long one send takes inside the broker core, without sockets, raft or disk.
+
+``python bench/core.py`` prints the microseconds of ``BrokerCore.handle`` for a 1 KiB send (310), of
+``Machine.apply`` per message, of the replies, and of pulls from the tail and with held pulls around.
+"""
+
+import gc
+import time
+from pathlib import Path
+
+from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.records import (
+    GroupSet,
+    MemberSeen,
+    Subscription,
+    TopicSet,
+    encode_records,
+)
+from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.store.kv import Batch
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_protocol.command import RemotingCommand
+
+COUNT = 20_000
+BATCH = 64
+QUEUES = 8
+PEER = Peer(1, "127.0.0.1", 50_000)
+SETTINGS = BrokerSettings(
+    cluster="bench",
+    group="broker-a",
+    node_id=1,
+    peers={1: Address("127.0.0.1", 7001)},
+    address=Address("127.0.0.1", 10911),
+    http=Address("127.0.0.1", 8001),
+    data_dir=Path("unused"),
+)
+
+
+class Bench:
+    def __init__(self, *, order: bool) -> None:
+        self.store = MemoryStore()
+        self.state = BrokerState.load(self.store)
+        self.machine = Machine(self.state)
+        self.core = BrokerCore(SETTINGS, self.state, self.store)
+        self.apply_s = 0.0
+        self.reply_s = 0.0
+        self.settle(self.core.become_leader(1, 0, self.now()))
+        self.settle(
+            [
+                Propose(
+                    [
+                        TopicSet("orders", QUEUES, QUEUES, order=order),
+                        GroupSet("billing"),
+                        MemberSeen(
+                            "billing",
+                            "c",
+                            "127.0.0.1:50000",
+                            subscriptions=(Subscription("orders"),),
+                        ),
+                    ]
+                )
+            ]
+        )
+
+    def now(self) -> Now:
+        return Now(1_700_000_000_000, 1_000)
+
+    def settle(self, effects: list[Effect]) -> None:
+        proposals = [effect for effect in effects if isinstance(effect, Propose)]
+        while proposals:
+            records = [record for each in proposals for record in each.records]
+            messages = [message for each in proposals for message in each.messages]
+            data = encode_entry(encode_records(records), messages, self.state.physical_end, 1)
+            started = time.perf_counter()
+            outcomes = self.machine.apply(
+                self.state.applied_index + 1, 1, split_entry(data), Batch()
+            )
+            self.apply_s += time.perf_counter() - started
+            started = time.perf_counter()
+            more = self.core.applied(outcomes, self.now())
+            position = 0
+            for each in proposals:
+                if each.applied is not None:
+                    more += each.applied(
+                        outcomes[position : position + len(each.records)], self.now()
+                    )
+                position += len(each.records)
+            self.reply_s += time.perf_counter() - started
+            proposals = [effect for effect in more if isinstance(effect, Propose)]
+
+
+def sends(count: int) -> list[RemotingCommand]:
+    return [
+        RemotingCommand(
+            310,
+            number,
+            ext={
+                "a": "producers",
+                "b": "orders",
+                "c": "TBW102",
+                "d": "4",
+                "e": str(number % QUEUES),
+                "f": "0",
+                "g": "1700000000000",
+                "h": "0",
+                "i": f"KEYS\x01order-{number}\x02UNIQ_KEY\x01C0000202051E5FFD2B27654A{number:08X}\x02WAIT\x01true\x02TAGS\x01paid",
+                "j": "0",
+                "k": "false",
+                "m": "false",
+            },
+            body=b"x" * 1024,
+            version=409,
+        )
+        for number in range(count)
+    ]
+
+
+def measure_sends(*, order: bool) -> Bench:
+    bench = Bench(order=order)
+    bench.apply_s = bench.reply_s = 0.0
+    handle_s = 0.0
+    commands = sends(COUNT)
+    for start in range(0, COUNT, BATCH):
+        effects: list[Effect] = []
+        now = bench.now()
+        started = time.perf_counter()
+        for command in commands[start : start + BATCH]:
+            effects += bench.core.handle(command, PEER, now)
+        handle_s += time.perf_counter() - started
+        bench.settle(effects)
+    kind = "ordered topic" if order else "plain topic"
+    print(
+        f"{kind}: handle {handle_s / COUNT * 1e6:.2f} us, apply {bench.apply_s / COUNT * 1e6:.2f} us, "
+        f"reply {bench.reply_s / COUNT * 1e6:.2f} us per 1 KiB message"
+    )
+    return bench
+
+
+def measure_pulls(bench: Bench) -> None:
+    def pull(opaque: int, offset: int, count: int) -> RemotingCommand:
+        return RemotingCommand(
+            11,
+            opaque,
+            ext={
+                "consumerGroup": "billing",
+                "topic": "orders",
+                "queueId": "0",
+                "queueOffset": str(offset),
+                "maxMsgNums": str(count),
+                "sysFlag": "2",
+                "commitOffset": "0",
+                "suspendTimeoutMillis": "15000",
+                "subscription": "*",
+                "subVersion": "0",
+                "expressionType": "TAG",
+            },
+        )
+
+    now = bench.now()
+    end = bench.state.topics.by_name["orders"].queues[0].next_offset
+    for count in (1, 32):
+        commands = [pull(number, end - count, count) for number in range(COUNT)]
+        started = time.perf_counter()
+        for command in commands:
+            bench.core.handle(command, PEER, now)
+        spent = time.perf_counter() - started
+        print(f"pull of {count} from the tail: {spent / COUNT * 1e6:.2f} us")
+    for number in range(10_000):
+        bench.core.handle(pull(number, end, 32), PEER, now)
+    commands = [command for command in sends(COUNT) if command.ext["e"] != "0"]
+    effects: list[Effect] = []
+    started = time.perf_counter()
+    for command in commands[:BATCH]:
+        effects += bench.core.handle(command, PEER, now)
+    bench.settle(effects)
+    spent = time.perf_counter() - started
+    print(f"send beside 10 000 held pulls: {spent / BATCH * 1e6:.2f} us in all")
+
+
+if __name__ == "__main__":
+    gc.freeze()
+    measure_pulls(measure_sends(order=False))
+    measure_sends(order=True)

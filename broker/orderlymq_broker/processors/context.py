@@ -1,0 +1,140 @@
+"""
+What all processors share: the state, the leader's view of it, who is connected, and how to answer.
+
+The rules: processors read the state and never change it; what must survive the leader becomes a
+``Propose``; a oneway request gets no answer, not even an error (``answer`` sees to that). The pieces
+are put together in ``core.py``.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Send
+from orderlymq_broker.processors.sessions import Sessions
+from orderlymq_broker.processors.view import LeaderView
+from orderlymq_broker.settings import BrokerSettings
+from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.records import Record
+from orderlymq_broker.store.kv import Reader
+from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode
+from orderlymq_protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.record import pack_host
+
+Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
+
+REFUSED_DISK: Final = (
+    "service not available now. It may be caused by one of the following reasons: the broker's "
+    "disk is full [{ratio:.0%} used], messages are put to the slave, message store has been shut "
+    "down, etc."
+)
+REFUSED_BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+REFUSED_NOT_LEADER: Final = (
+    "service not available now: this replica does not lead group {group}; try again"
+)
+
+
+class RequestRefused(Exception):  # noqa: N818 - not an error of ours: the answer to give
+    """The request is answered with this code and remark and changes nothing."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+class CreateFirst(Exception):  # noqa: N818 - not an error: what to do before the request is served
+    """The request needs these records applied first; ``core.py`` proposes them and comes back."""
+
+    def __init__(self, *records: Record) -> None:
+        super().__init__(records)
+        self.records = records
+
+
+class Context:
+    """State, settings and the leader's memory.
+
+    Attributes:
+        leading: this replica leads and has applied its whole log.
+        leader_known: as a follower, somebody else is known to lead.
+        view: what the leader has promised beyond the applied state.
+        counters: how often things happened, by name; shown in the status and as metrics.
+        disk_full: sends are refused until the disk has room again.
+        replication: what the shell last told about the replicas, for the status only.
+    """
+
+    def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
+        self.settings = settings
+        self.state = state
+        self.reader = reader
+        self.leading = False
+        self.leader_known = False
+        self.term = 0
+        self.view = LeaderView(0)
+        self.sessions = Sessions()
+        self.counters: Counter[str] = Counter()
+        self.disk_ratio = 0.0
+        self.disk_full = False
+        self.replication: dict[str, Any] = {}
+        self.store_host = pack_host(settings.address.host, settings.address.port)
+        self.message_id_prefix = self.store_host.hex().upper()
+        self._opaque = 0
+
+    def message_id(self, physical: int) -> str:
+        """Return the offset id of the message at *physical*: clients view it at our address."""
+        return f"{self.message_id_prefix}{physical:016X}"
+
+    def next_opaque(self) -> int:
+        """Return a number for a request of our own."""
+        self._opaque = (self._opaque + 1) & 0x7FFFFFFF
+        return self._opaque
+
+    def set_disk(self, ratio: float) -> None:
+        """Take over how full the disk is; refusing starts and ends at different marks."""
+        storage = self.settings.storage
+        self.disk_ratio = ratio
+        mark = storage.disk_resume_ratio if self.disk_full else storage.disk_refuse_ratio
+        self.disk_full = ratio >= mark
+
+    def check_room(self) -> None:
+        """Refuse what stores messages while there is no room for them.
+
+        Raises:
+            RequestRefused: the disk is nearly full (14), or too much is not committed yet (2).
+        """
+        if self.disk_full:
+            raise RequestRefused(14, REFUSED_DISK.format(ratio=self.disk_ratio))
+        if self.view.uncommitted > self.settings.raft.uncommitted_size_max:
+            raise RequestRefused(2, REFUSED_BUSY)
+
+    def not_leader(self) -> RequestRefused:
+        """Return the definite refusal of a replica that does not lead: nothing was stored."""
+        return RequestRefused(14, REFUSED_NOT_LEADER.format(group=self.settings.group))
+
+
+def answer(
+    request: RemotingCommand,
+    peer: Peer,
+    code: int = 0,
+    *,
+    ext: dict[str, str] | None = None,
+    body: bytes = b"",
+    remark: str | None = None,
+) -> list[Effect]:
+    """Return the reply to *request*, or nothing when its sender wants none."""
+    if request.flag & FLAG_ONEWAY:
+        return []
+    # Built here instead of with `request.reply`, which copies the ext once more.
+    command = RemotingCommand(
+        code,
+        request.opaque,
+        FLAG_RESPONSE,
+        {} if ext is None else ext,
+        body,
+        remark,
+        LanguageCode.PYTHON,
+        REPORTED_VERSION,
+        request.serialize_type,
+    )
+
+    return [Send(peer.connection, command)]

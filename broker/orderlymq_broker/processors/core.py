@@ -1,0 +1,233 @@
+"""
+The broker without its sockets: requests, outcomes and time in, effects out.
+
+The rules: pure and synchronous; the state is changed by the machine alone; a replica that does not lead
+refuses definitely what it cannot do (sends: 14) and is silent where an error code would be
+misunderstood (offset queries: it closes), as clients of RocketMQ need it; a reply that depends on
+a record leaves when the record is applied. A new request code is one entry in ``_handlers``; other
+modules register theirs with ``register``. The shell that drives this is ``replication/loop.py``.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from orderlymq_broker.processors.appending import Appender
+from orderlymq_broker.processors.committing import Committer
+from orderlymq_broker.processors.context import (
+    Context,
+    CreateFirst,
+    Handler,
+    RequestRefused,
+    answer,
+)
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.fencing import Fence
+from orderlymq_broker.processors.following import Followers
+from orderlymq_broker.processors.founding import founding_records
+from orderlymq_broker.processors.pulling import PullProcessor
+from orderlymq_broker.processors.sending import SendProcessor
+from orderlymq_broker.processors.view import LeaderView
+from orderlymq_broker.settings import BrokerSettings
+from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.records import Append, Outcome, TopicChanged
+from orderlymq_broker.store.kv import Reader
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.fastjson import JsonError
+from orderlymq_protocol.headerfields import HeaderError
+from orderlymq_protocol.jsonmodel import ModelError
+from orderlymq_protocol.record import RecordError
+
+
+class BrokerCore:
+    """One replica's answer to everything that happens to it.
+
+    Life cycle: made as a follower; ``become_leader`` and ``become_follower`` any number of times.
+    All times are given; nothing here waits.
+    """
+
+    def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
+        self.context = Context(settings, state, reader)
+        state.tail.resize(settings.storage.tail_cache_size)
+        self.appender = Appender(self.context)
+        self.fence = Fence(self.context)
+        self.committer = Committer(self.context, self.fence)
+        self.sends = SendProcessor(self.context, self.appender)
+        self.pulls = PullProcessor(self.context, self.fence, self.committer)
+        followers = Followers(self.context)
+        self._other_when_following = followers.refuse
+        self._handlers: dict[int, Handler] = {
+            RequestCode.SEND_MESSAGE: self.sends.send,
+            RequestCode.SEND_MESSAGE_V2: self.sends.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.sends.send,
+            RequestCode.PULL_MESSAGE: self.pulls.pull,
+            RequestCode.LITE_PULL_MESSAGE: self.pulls.pull,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.committer.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.committer.update,
+        }
+        self._follower_handlers: dict[int, Handler] = followers.handlers()
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    @property
+    def codes(self) -> list[int]:
+        """Return the request codes that are served, sorted."""
+        return sorted(self._handlers)
+
+    def register(
+        self, handlers: Mapping[int, Handler], *, on_followers: Iterable[int] = ()
+    ) -> None:
+        """Serve more request codes; those in *on_followers* only read and need no leader."""
+        self._handlers.update(handlers)
+        for code in on_followers:
+            self._follower_handlers[code] = handlers[code]
+
+    def handle(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve one request."""
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            return answer(
+                request,
+                peer,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=f" request type {request.code} not supported",
+            )
+        if not self.context.leading:
+            handler = self._follower_handlers.get(request.code, self._other_when_following)
+
+        return self._run(handler, request, peer, now)
+
+    def _run(
+        self,
+        handler: Handler,
+        request: RemotingCommand,
+        peer: Peer,
+        now: Now,
+        *,
+        created: bool = False,
+    ) -> list[Effect]:
+        try:
+            return handler(request, peer, now)
+        except RequestRefused as refused:
+            return answer(request, peer, refused.code, remark=refused.remark)
+        except CreateFirst as first:
+            if created:
+                remark = "what the request needs was deleted while it was being created; try again"
+                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return [self._create(first, request, peer)]
+        except RecordError as error:
+            return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
+        except (HeaderError, ModelError, JsonError) as error:
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    def _create(self, first: CreateFirst, request: RemotingCommand, peer: Peer) -> Propose:
+        """Return the proposal of what a request needs, after which the request is served."""
+
+        def applied(_: Sequence[Outcome], now: Now) -> list[Effect]:
+            if not self.context.leading:
+                return self.handle(request, peer, now)
+            return self._run(self._handlers[request.code], request, peer, now, created=True)
+
+        def lost() -> list[Effect]:
+            return self._refuse_as_follower(request, peer)
+
+        return Propose(first.records, applied=applied, lost=lost)
+
+    def _refuse_as_follower(self, request: RemotingCommand, peer: Peer) -> list[Effect]:
+        handler = self._follower_handlers.get(request.code, self._other_when_following)
+
+        return self._run(handler, request, peer, Now(0, 0), created=True)
+
+    # -- leadership --------------------------------------------------------------------------------
+
+    def become_leader(self, term: int, physical_end: int, now: Now) -> list[Effect]:
+        """Begin to lead; everything in the log is applied and *physical_end* is its end."""
+        context = self.context
+        context.term = term
+        context.view = LeaderView(physical_end)
+        context.leader_known = True
+        records = founding_records(context.settings, context.state)
+        if not records:
+            return self._start_leading(now)
+
+        def applied(_: Sequence[Outcome], later: Now) -> list[Effect]:
+            return self._start_leading(later) if context.term == term else []
+
+        # Without its system topics a fresh broker would refuse sends that it should serve.
+        return [Propose(records, applied=applied)]
+
+    def _start_leading(self, now: Now) -> list[Effect]:
+        self.context.leading = True
+
+        return []
+
+    def become_follower(self, leader_known: bool) -> list[Effect]:
+        """Stop leading: answer what waits, forget what only a leader knows."""
+        context = self.context
+        was_leading, context.leading = context.leading, False
+        context.leader_known = leader_known
+        context.term = 0
+        if not was_leading:
+            return []
+        self.committer.forget()
+        context.view = LeaderView(0)
+
+        return self.pulls.release_all()
+
+    def proposals_lost(self, reason: str) -> None:
+        """Drop the view: offsets given to records that may never be applied are worth nothing."""
+        self.context.counters["views_dropped"] += 1
+        self.context.view = LeaderView(self.context.state.physical_end)
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def applied(self, outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
+        """React to what an entry did; comes before the callbacks of its proposals."""
+        if not self.context.leading:
+            return []
+        effects: list[Effect] = []
+        appended: list[Append] = []
+        for outcome in outcomes:
+            if type(outcome) is Append:
+                appended.append(outcome)
+            else:
+                effects += self._react(outcome, now)
+        if appended:
+            self.context.counters["messages_in"] += len(appended)
+            effects += self.pulls.wake(appended)
+
+        return effects
+
+    def _react(self, outcome: Outcome, now: Now) -> list[Effect]:
+        match outcome:
+            case TopicChanged(deleted=True):
+                return []
+            case _:
+                return []
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Do what is due; called about every 100 ms."""
+        if not self.context.leading:
+            return []
+        effects = self.pulls.tick(now)
+        effects += self.committer.tick(now)
+
+        return effects
+
+    def connection_closed(self, connection: int, now: Now) -> list[Effect]:
+        """Forget a connection."""
+        self.pulls.close(connection)
+        self.context.sessions.close(connection)
+
+        return []
+
+    def clients_of(self, connection: int) -> list[str]:
+        """Return the client ids that have identified themselves over a connection."""
+        session = self.context.sessions.get(connection)
+
+        return sorted(session.client_ids) if session is not None else []
+
+    def set_environment(self, disk_ratio: float, replication: dict[str, Any]) -> None:
+        """Take over what the shell sees and the core cannot."""
+        self.context.set_disk(disk_ratio)
+        self.context.replication = replication

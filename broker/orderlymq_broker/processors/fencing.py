@@ -1,0 +1,135 @@
+"""
+The fence: who may pull and commit the queues of an ordered group.
+
+The rules: a queue of an ordered group in CLUSTERING serves nobody but the holder of its lock; a client
+that says who it is (ext omqClientId, omqEpoch) is judged exactly; any other is known by the heartbeats
+and lock requests of its connection; before those, after a fail-over, a connection from the holder's
+address is taken for the holder, unless the holder is known to do the same over another connection.
+Broadcasting members and tools under other groups pass. Table: RebalanceLockManager has none of this.
+"""
+
+from typing import Final, NamedTuple
+
+from orderlymq_broker.processors.context import Context
+from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.processors.sessions import Session
+from orderlymq_broker.state.locks import Lock
+from orderlymq_protocol.clientbodies import BROADCASTING
+
+EXT_CLIENT_ID: Final = "omqClientId"
+EXT_EPOCH: Final = "omqEpoch"
+
+
+class Verdict(NamedTuple):
+    """Whether a request passes the fence.
+
+    Attributes:
+        refusal: empty when it passes, else the remark that says who is in the way.
+        epoch: epoch of the lock it passes under; 0 when no lock was needed.
+    """
+
+    refusal: str = ""
+    epoch: int = 0
+
+    @property
+    def passes(self) -> bool:
+        """Tell whether the request is served."""
+        return not self.refusal
+
+
+PASSES: Final = Verdict()
+
+
+class Fence:
+    """Judges pulls and offset commits; reads the state and the sessions, changes neither."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def judge_pull(
+        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
+    ) -> Verdict:
+        """Tell whether this pull is the holder's."""
+        if not self._context.state.is_ordered(group):
+            return PASSES
+        return self._judge(group, topic, queue_id, peer, ext, pulls=True)
+
+    def judge_commit(
+        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
+    ) -> Verdict:
+        """Tell whether this commit is the holder's, or a tool's where nobody holds the queue."""
+        if not self._context.state.is_ordered(group):
+            return PASSES
+        verdict = self._judge(group, topic, queue_id, peer, ext, pulls=False)
+        if verdict.passes or self._context.state.locks.get(group, topic, queue_id) is not None:
+            return verdict
+
+        return PASSES if self._is_tool(group, peer, ext) else verdict
+
+    def _judge(
+        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str], *, pulls: bool
+    ) -> Verdict:
+        context = self._context
+        lock = context.state.locks.get(group, topic, queue_id)
+        client_id = ext.get(EXT_CLIENT_ID)
+        session = context.sessions.get(peer.connection)
+        if client_id is not None:
+            if lock is not None and lock.client_id == client_id:
+                epoch = ext.get(EXT_EPOCH, "")
+                if epoch in ("", str(lock.epoch)):
+                    return Verdict(epoch=lock.epoch)
+            elif self._broadcasts(group, {client_id}):
+                return PASSES
+        elif session is not None:
+            if lock is not None and lock.client_id in session.client_ids:
+                return Verdict(epoch=lock.epoch)
+            if self._broadcasts(group, session.client_ids):
+                return PASSES
+        elif lock is not None and self._may_be_holder(lock, peer, pulls=pulls):
+            return Verdict(epoch=lock.epoch)
+        elif context.state.members.is_broadcasting(group):
+            return PASSES
+
+        return Verdict(refusal=_refusal(group, topic, queue_id, lock))
+
+    def _broadcasts(self, group: str, client_ids: set[str]) -> bool:
+        members = self._context.state.members.of_group(group)
+
+        return any(
+            client_id in members and members[client_id].message_model == BROADCASTING
+            for client_id in client_ids
+        )
+
+    def _may_be_holder(self, lock: Lock, peer: Peer, *, pulls: bool) -> bool:
+        """Tell whether a connection that has not said who it is may be the holder's."""
+        if lock.address.rpartition(":")[0] != peer.host:
+            return False
+        others = self._context.sessions.of_client(lock.client_id)
+
+        return not any(_does_the_same(session, pulls=pulls) for session in others)
+
+    def _is_tool(self, group: str, peer: Peer, ext: dict[str, str]) -> bool:
+        """Tell whether a sender is nobody the group knows: then it administers."""
+        members = self._context.state.members.of_group(group)
+        if EXT_CLIENT_ID in ext:
+            return ext[EXT_CLIENT_ID] not in members and not ext.get(EXT_EPOCH)
+        session = self._context.sessions.get(peer.connection)
+        if session is not None:
+            return not any(client_id in members for client_id in session.client_ids)
+
+        return all(member.address.rpartition(":")[0] != peer.host for member in members.values())
+
+
+def _does_the_same(session: Session, *, pulls: bool) -> bool:
+    return session.pulled if pulls else session.committed
+
+
+def _refusal(group: str, topic: str, queue_id: int, lock: Lock | None) -> str:
+    queue = f"queue {queue_id} of topic {topic} in the ordered group {group}"
+    if lock is None:
+        return f"{queue} is locked by nobody; lock it (code 41) before pulling or committing"
+
+    return (
+        f"{queue} is locked by {lock.client_id} with epoch {lock.epoch} since "
+        f"{lock.held_since_ms} (ms); wait for its release"
+    )

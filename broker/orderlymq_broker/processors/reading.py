@@ -1,0 +1,140 @@
+"""
+Reading a queue for a pull: which messages, with which status, and where to go on.
+
+The rules: statuses, codes and next offsets are RocketMQ's (DefaultMessageStore.getMessage); the answer
+is the stored records one after the other, untouched; the newest messages come from the tail in
+memory, older ones by one range read of the consume queue and one multi-get, whatever the entries
+were that brought them.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from orderlymq_broker.state.queues import Queue
+from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.layout import message_key, queue_bounds, queue_key
+from orderlymq_protocol.codes import ResponseCode
+
+MESSAGES_MAX: Final = 32  # maxTransferCountOnMessageInMemory
+SIZE_MAX: Final = 262_144  # maxTransferBytesOnMessageInMemory
+SCAN_MAX: Final = 800  # entries of a queue that one pull looks at when a filter drops most
+
+_PHYSICAL_SIZE: Final = 8
+
+# Tells whether a message with this tags code passes; None lets everything pass.
+Matches = Callable[[int], bool]
+
+
+class Reading(NamedTuple):
+    """What a pull found.
+
+    Attributes:
+        status: RocketMQ's GetMessageStatus, sent as the remark.
+        next_offset: where the consumer shall go on.
+        messages: stored records, in order.
+    """
+
+    code: int
+    status: str
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[bytes | memoryview]
+
+    @property
+    def is_at_end(self) -> bool:
+        """Tell whether the consumer has everything there is, so that waiting makes sense."""
+        return self.code == ResponseCode.PULL_NOT_FOUND
+
+
+def read_queue(
+    reader: Reader,
+    queue: Queue | None,
+    offset: int,
+    *,
+    count_max: int = MESSAGES_MAX,
+    size_max: int = SIZE_MAX,
+    matches: Matches | None = None,
+) -> Reading:
+    """Read from *offset*; *queue* is None when it was never written."""
+    if queue is None or queue.next_offset == 0:
+        if offset == 0:
+            return Reading(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0, [])
+        return Reading(ResponseCode.PULL_OFFSET_MOVED, "NO_MESSAGE_IN_QUEUE", 0, 0, 0, [])
+    low, high = queue.min_offset, queue.next_offset
+    if offset < low:
+        return Reading(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", low, low, high, [])
+    if offset == high:
+        return Reading(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", high, low, high, [])
+    if offset > high:
+        return Reading(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", high, low, high, [])
+
+    count_max = max(1, min(count_max, MESSAGES_MAX))
+    size_max = max(1, min(size_max, SIZE_MAX))
+    if offset >= queue.tail_start:
+        next_offset, messages = _read_tail(queue, offset, count_max, size_max, matches)
+    else:
+        next_offset, messages = _read_store(reader, queue, offset, count_max, size_max, matches)
+    if messages:
+        return Reading(ResponseCode.SUCCESS, "FOUND", next_offset, low, high, messages)
+    status = "NO_MATCHED_MESSAGE" if matches is not None else "MESSAGE_WAS_REMOVING"
+
+    return Reading(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset, low, high, [])
+
+
+def _read_tail(
+    queue: Queue, offset: int, count_max: int, size_max: int, matches: Matches | None
+) -> tuple[int, list[bytes | memoryview]]:
+    tail = queue.tail
+    position = offset - queue.tail_start
+    end = min(len(tail), position + SCAN_MAX)
+    messages: list[bytes | memoryview] = []
+    size = 0
+    while position < end and len(messages) < count_max:
+        entry = tail[position]
+        if matches is None or matches(entry.tags_code):
+            message = entry.message
+            size += len(message)
+            if messages and size > size_max:
+                break
+            messages.append(message)
+        position += 1
+
+    return queue.tail_start + position, messages
+
+
+def _read_store(
+    reader: Reader,
+    queue: Queue,
+    offset: int,
+    count_max: int,
+    size_max: int,
+    matches: Matches | None,
+) -> tuple[int, list[bytes | memoryview]]:
+    _, end = queue_bounds(queue.topic_id, queue.queue_id)
+    start = queue_key(queue.topic_id, queue.queue_id, offset)
+    limit = count_max if matches is None else SCAN_MAX
+    keys: list[bytes] = []
+    size = 0
+    for _, value in reader.scan(Family.CONSUME_QUEUE, start, end, limit=limit):
+        if len(keys) == count_max:
+            break
+        if matches is None or matches(int.from_bytes(value[12:20], "big", signed=True)):
+            size += int.from_bytes(value[8:12], "big")
+            if keys and size > size_max:
+                break
+            keys.append(value[:_PHYSICAL_SIZE])
+        offset += 1
+    found = reader.multi_get(Family.MESSAGES, keys) if keys else []
+
+    # A message may be gone while its queue entry is still there: retention trims the queues first,
+    # but a reader that was slow must not fail for it.
+    return offset, [message for message in found if message is not None]
+
+
+def read_message(reader: Reader, physical: int) -> bytes | None:
+    """Return the stored record at a physical offset, None when there is none."""
+    if physical < 0:
+        return None
+
+    return reader.get(Family.MESSAGES, message_key(physical))

@@ -1,0 +1,417 @@
+"""
+Sends: codes 10, 310 and 320, oneway or not.
+
+The rules: checks in RocketMQ's order (SendMessageProcessor), a refusal means that nothing was stored
+and never will be; the reply leaves when the record is applied; a repeat of a known send of an
+ordered topic gets the first one's answer and stores nothing; a batch is one proposal, hence stored
+as a whole and without gaps, or not at all. How a message gets its place: ``appending.py``.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from orderlymq_broker.processors.appending import Appender, Draft, delay_level
+from orderlymq_broker.processors.context import Context, CreateFirst, RequestRefused, answer
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.view import Flight
+from orderlymq_broker.state.dedup import send_identity
+from orderlymq_broker.state.records import Append, Outcome, Refused, TopicSet
+from orderlymq_broker.state.topics import PERM_INHERIT, Topic
+from orderlymq_protocol.batch import BatchEntry, BatchError, decode_batch
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.names import (
+    AUTO_CREATE_TOPIC,
+    RETRY_PREFIX,
+    InvalidName,
+    check_topic_name,
+    dlq_topic,
+    is_retry_topic,
+)
+from orderlymq_protocol.properties import find_property, remove_property
+from orderlymq_protocol.record import PROPERTIES_BYTES_MAX, body_crc, pack_host
+from orderlymq_protocol.sendheader import SendMessageHeader
+
+# Below this version a client's own maximum of deliveries is not to be trusted (MQVersion V3_4_9).
+VERSION_WITH_MAX_RECONSUME: Final = 121
+# One batch is applied in one go on the event loop; more entries than this would hold up everybody.
+BATCH_COUNT_MAX: Final = 10_000
+
+_PREPARED: Final = 0x4
+_TRANSACTION_MASK: Final = 0xC
+_LOST_REMARK: Final = "the leader changed before the message was stored; send it again"
+_ILLEGAL_REMARK: Final = (
+    "the message is illegal, maybe msg body or properties length not matched. msg body length "
+    "limit {limit}B, msg properties length limit 32KB."
+)
+
+
+class Place(NamedTuple):
+    """Where a message is, as its sender is told."""
+
+    queue_id: int
+    queue_offset: int
+    physical: int
+
+
+class SendProcessor:
+    """Turns sends into appends."""
+
+    def __init__(self, context: Context, appender: Appender) -> None:
+        self._context = context
+        self._appender = appender
+        self._cluster_entry = f"CLUSTER\x01{context.settings.cluster}".encode()
+        self._body_size_max = context.settings.storage.body_size_max
+
+    def send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 10, 310 and 320."""
+        context = self._context
+        header = SendMessageHeader.from_request(request.code, request.ext)
+        if context.disk_full or context.view.uncommitted:
+            context.check_room()
+        topic = context.state.topics.by_name.get(header.topic)
+        if topic is None:
+            raise self._create_first(header)
+        self._check_target(header, topic)
+        is_batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
+        dead = False
+        if topic.is_retry:
+            if is_batch:
+                raise self._illegal("a batch cannot be sent to a retry topic")
+            retry, topic = topic, self._retry_target(header, topic, request.version)
+            dead = topic is not retry
+        if is_batch:
+            return self._send_batch(header, topic, request, peer, now)
+
+        properties = header.properties.encode()
+        if len(request.body) > self._body_size_max or len(properties) > PROPERTIES_BYTES_MAX:
+            raise self._illegal()
+        draft = self._draft(header, topic, peer, request.body, properties)
+        level = self._complete(draft, header.sys_flag, dead=dead)
+        if draft.identity and (place := self._known(draft.identity)) is not None:
+            return self._answer_repeat([place], [draft.identity], request, peer)
+        if level:
+            record, message = self._appender.append_delayed(draft, level, now.wall_ms)
+        else:
+            record, message = self._appender.append(draft, now.wall_ms)
+        place = Place(record.reply_queue, record.queue_offset, record.physical)
+
+        return [self._propose([record], [message], self._ext([place]), request, peer)]
+
+    def _send_batch(
+        self,
+        header: SendMessageHeader,
+        topic: Topic,
+        request: RemotingCommand,
+        peer: Peer,
+        now: Now,
+    ) -> list[Effect]:
+        """Store the messages of one body together; those that are known already are left out."""
+        levels: list[int] = []
+        drafts: list[Draft] = []
+        common = header.properties.encode()
+        header.queue_id = self._queue_id(header, topic)
+        for entry in self._entries(request.body):
+            draft = self._draft(header, topic, peer, entry.body, _joined(entry, common))
+            draft.flag = entry.flag
+            levels.append(self._complete(draft, header.sys_flag, batch=True))
+            drafts.append(draft)
+        # Only now, when nothing can be refused any more, places are handed out.
+        places: list[Place] = []
+        records: list[Append] = []
+        messages: list[bytes] = []
+        fresh: dict[bytes, Place] = {}
+        for draft, level in zip(drafts, levels, strict=True):
+            place = fresh.get(draft.identity) or self._known(draft.identity)
+            if place is None:
+                if level:
+                    record, message = self._appender.append_delayed(draft, level, now.wall_ms)
+                else:
+                    record, message = self._appender.append(draft, now.wall_ms)
+                place = Place(record.reply_queue, record.queue_offset, record.physical)
+                records.append(record)
+                messages.append(message)
+                if draft.identity:
+                    fresh[draft.identity] = place
+            places.append(place)
+        if not records:
+            identities = [draft.identity for draft in drafts]
+            return self._answer_repeat(places, identities, request, peer)
+
+        return [self._propose(records, messages, self._ext(places), request, peer)]
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    def _check_target(self, header: SendMessageHeader, topic: Topic) -> None:
+        if not topic.sendable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic.name}] is forbidden."
+            )
+        if not topic.writable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._context.settings.address}] sending message is forbidden: "
+                f"topic[{topic.name}] has no write permission",
+            )
+        if header.queue_id >= topic.queue_count:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{header.queue_id}] is illegal, topic[{topic.name}] has "
+                f"{topic.queue_count} queues",
+            )
+
+    def _create_first(self, header: SendMessageHeader) -> CreateFirst:
+        """Return what creates an unknown topic, if the rules allow it."""
+        name = header.topic
+        try:
+            check_topic_name(name)
+        except InvalidName as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if is_retry_topic(name):
+            return CreateFirst(TopicSet(name, 1, 1, only_if_absent=True))
+        default = self._context.state.topics.get(header.default_topic)
+        if (
+            default is None
+            or not default.config.perm & PERM_INHERIT
+            or (default.name == AUTO_CREATE_TOPIC and not self._context.settings.auto_create_topic)
+        ):
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{name}] not exist, apply first please! Create it, or send with a default "
+                "topic that may be inherited while the broker creates topics automatically",
+            )
+        queues = max(1, min(header.default_topic_queue_nums, default.config.write_queues))
+        perm = default.config.perm & ~PERM_INHERIT
+
+        return CreateFirst(TopicSet(name, queues, queues, perm=perm, only_if_absent=True))
+
+    def _retry_target(self, header: SendMessageHeader, topic: Topic, version: int) -> Topic:
+        """Return the retry topic, or the dead-letter topic when the tries are used up."""
+        group = topic.name[len(RETRY_PREFIX) :]
+        config = self._context.state.groups.get(group)
+        if config is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {group}",
+            )
+        maximum = config.retry_max_times
+        if header.max_reconsume_times is not None and version >= VERSION_WITH_MAX_RECONSUME:
+            maximum = header.max_reconsume_times
+        if header.reconsume_times < maximum:
+            return topic
+        header.queue_id = 0
+        dead_letters = self._context.state.topics.get(dlq_topic(group))
+        if dead_letters is None:
+            raise CreateFirst(TopicSet(dlq_topic(group), 1, 1, only_if_absent=True))
+
+        return dead_letters
+
+    def _illegal(self, detail: str = "") -> RequestRefused:
+        remark = _ILLEGAL_REMARK.format(limit=self._body_size_max)
+
+        return RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL, f"{remark} {detail}" if detail else remark
+        )
+
+    def _entries(self, body: bytes) -> list[BatchEntry]:
+        if len(body) > self._body_size_max:
+            raise self._illegal("split the batch")
+        try:
+            entries = decode_batch(body)
+        except BatchError as error:
+            raise self._illegal(str(error)) from error
+        if len(entries) > BATCH_COUNT_MAX:
+            raise self._illegal(f"a batch holds at most {BATCH_COUNT_MAX} messages")
+
+        return entries
+
+    # -- one message -------------------------------------------------------------------------------
+
+    def _queue_id(self, header: SendMessageHeader, topic: Topic) -> int:
+        queue_id = header.queue_id
+
+        return queue_id if queue_id >= 0 else self._context.view.choose_queue(topic)
+
+    def _draft(
+        self, header: SendMessageHeader, topic: Topic, peer: Peer, body: bytes, properties: bytes
+    ) -> Draft:
+        return Draft(
+            topic,
+            self._queue_id(header, topic),
+            body,
+            properties,
+            header.flag,
+            header.sys_flag,
+            header.born_timestamp,
+            pack_host(peer.host, peer.port),
+            header.reconsume_times,
+        )
+
+    def _complete(
+        self, draft: Draft, sys_flag: int, *, dead: bool = False, batch: bool = False
+    ) -> int:
+        """Complete properties and identity of a message; return its delay level, 0 for none.
+
+        Raises:
+            RequestRefused: the message asks for what this broker does not do, or is too long.
+        """
+        properties = draft.properties
+        level = 0
+        if sys_flag & _TRANSACTION_MASK == _PREPARED or b"TRAN_MSG\x01" in properties:
+            self._check_transaction(properties, sys_flag)
+        if b"TIMER_D" in properties:
+            _check_timer(properties)
+        if b"DELAY\x01" in properties:
+            if dead:
+                # A dead letter belongs in its queue at once; RocketMQ 4.9 lets it wait first.
+                properties = remove_property(properties, "DELAY")
+            else:
+                level = delay_level(properties)
+        if not level and not batch and b"WAIT\x01" in properties:
+            properties = remove_property(properties, "WAIT")
+        if self._cluster_entry not in properties:
+            separator = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
+            properties = properties + separator + self._cluster_entry
+        room = PROPERTIES_BYTES_MAX - self._appender.delayed_size(draft) if level else None
+        if len(properties) > (PROPERTIES_BYTES_MAX if room is None else room):
+            raise self._illegal()
+        draft.properties = properties
+        draft.unique_key = unique_key = find_property(properties, b"UNIQ_KEY") or ""
+        if unique_key and draft.topic.deduplicated:
+            draft.identity = send_identity(
+                draft.topic.id, unique_key, draft.reconsume_times, body_crc(draft.body)
+            )
+
+        return level
+
+    def _check_transaction(self, properties: bytes, sys_flag: int) -> None:
+        prepared = sys_flag & _TRANSACTION_MASK == _PREPARED
+        if prepared or find_property(properties, b"TRAN_MSG") == "true":
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._context.settings.address}] sending transaction message is "
+                "forbidden: this version does not serve transactions; send it without one",
+            )
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def _known(self, identity: bytes) -> Place | None:
+        """Return where the first send of an identity is or will be."""
+        if not identity:
+            return None
+        first = self._context.state.dedup.get(identity)
+        if first is not None:
+            return Place(first.queue_id, first.queue_offset, first.physical)
+        flight = self._context.view.flights.get(identity)
+        if flight is not None:
+            record = flight.record
+            return Place(record.reply_queue, record.queue_offset, record.physical)
+
+        return None
+
+    def _answer_repeat(
+        self, places: list[Place], identities: list[bytes], request: RemotingCommand, peer: Peer
+    ) -> list[Effect]:
+        """Answer what was sent before, when the last of it is applied."""
+        context = self._context
+        context.counters["duplicate_sends"] += 1
+        ext = self._ext(places)
+        flights = [
+            flight for each in identities if (flight := context.view.flights.get(each)) is not None
+        ]
+        if not flights:
+            return answer(request, peer, ext=ext)
+        max(flights, key=lambda flight: flight.record.physical).waiters.append((request, peer, ext))
+
+        return []
+
+    def _ext(self, places: list[Place]) -> dict[str, str]:
+        context = self._context
+        ids = [context.message_id(place.physical) for place in places]
+
+        return {
+            "msgId": ids[0] if len(ids) == 1 else ",".join(ids),
+            "queueId": str(places[0].queue_id),
+            "queueOffset": str(places[0].queue_offset),
+            "MSG_REGION": "DefaultRegion",
+            "TRACE_ON": "true",
+        }
+
+    def _propose(
+        self,
+        records: list[Append],
+        messages: list[bytes],
+        ext: dict[str, str],
+        request: RemotingCommand,
+        peer: Peer,
+    ) -> Propose:
+        # The view of now, not of then: what was lost with a view must not touch the next one.
+        view = self._context.view
+        flights: dict[bytes, Flight] | None = None
+        for record in records:
+            if record.identity:
+                flights = {} if flights is None else flights
+                flights[record.identity] = view.flights[record.identity] = Flight(record)
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            for message in messages:
+                view.uncommitted -= len(message)
+            refused = next((each for each in outcomes if type(each) is Refused), None)
+            if refused is None:
+                effects = answer(request, peer, ext=ext)
+            else:
+                effects = answer(request, peer, ResponseCode.TOPIC_NOT_EXIST, remark=refused.reason)
+            if flights is not None:
+                effects += _land(flights, view.flights, refused)
+            return effects
+
+        def lost() -> list[Effect]:
+            for message in messages:
+                view.uncommitted -= len(message)
+            effects = answer(request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=_LOST_REMARK)
+            if flights is not None:
+                effects += _land(flights, view.flights, Refused(_LOST_REMARK))
+            return effects
+
+        return Propose(records, messages, applied, lost)
+
+
+def _land(
+    flights: dict[bytes, Flight], in_flight: dict[bytes, Flight], refused: Refused | None
+) -> list[Effect]:
+    """Take sends out of the view and answer the repeats that waited for them."""
+    effects: list[Effect] = []
+    for identity, flight in flights.items():
+        in_flight.pop(identity, None)
+        for request, peer, ext in flight.waiters:
+            if refused is None:
+                effects += answer(request, peer, ext=ext)
+            else:
+                effects += answer(
+                    request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=refused.reason
+                )
+
+    return effects
+
+
+def _check_timer(properties: bytes) -> None:
+    for name in (b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC"):
+        if find_property(properties, name):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+
+
+def _joined(entry: BatchEntry, common: bytes) -> bytes:
+    """Return the properties of a batch's message: its own, then those of the batch.
+
+    5.x clients give the batch a UNIQ_KEY of its own, which must not hide the message's.
+    """
+    own = entry.properties
+    if own and not own.endswith(b"\x02"):
+        own += b"\x02"
+    if b"UNIQ_KEY\x01" in own:
+        common = remove_property(common, "UNIQ_KEY")
+
+    return own + common

@@ -1,0 +1,228 @@
+"""
+A shell for one replica without sockets, raft or clocks: it proposes, applies and calls back.
+
+One turn is one entry, as in the real replication loop; time moves only when a test says so. Every
+message goes through the store, so what a test sees has been encoded, written and read.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.processors.effects import Close, Effect, Now, Peer, Propose, Send
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.records import Outcome, Record, decode_records, encode_records
+from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.layout import message_key
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
+
+START_MS = 1_700_000_000_000
+
+ALICE = Peer(1, "192.0.2.1", 40_001)
+BOB = Peer(2, "192.0.2.2", 40_002)
+TOOL = Peer(9, "192.0.2.9", 40_009)
+
+
+def settings(**changes: Any) -> BrokerSettings:
+    """Return the settings of a broker called broker-a in the cluster shop."""
+    plain = BrokerSettings(
+        cluster="shop",
+        group="broker-a",
+        node_id=1,
+        peers={1: Address("127.0.0.1", 7001)},
+        address=Address("192.0.2.100", 10911),
+        http=Address("127.0.0.1", 8001),
+        data_dir=Path("unused"),
+    )
+    return msgspec.structs.replace(plain, **changes)
+
+
+class Shell:
+    """One replica that leads unless told otherwise."""
+
+    def __init__(
+        self, options: BrokerSettings | None = None, store: MemoryStore | None = None
+    ) -> None:
+        self.settings = options or settings()
+        self.store = store or MemoryStore()
+        self.state = BrokerState.load(self.store)
+        self.machine = Machine(self.state)
+        self.core = BrokerCore(self.settings, self.state, self.store)
+        self.wall_ms = START_MS
+        self.monotonic_ms = 5_000
+        self.term = 0
+        self.log: list[bytes] = []
+        self.pending: list[Propose] = []
+        self.sent: list[Send] = []
+        self.closed: list[Close] = []
+        self.proposed: list[Record] = []
+        self._opaque = 0
+
+    # -- the world ---------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> Now:
+        return Now(self.wall_ms, self.monotonic_ms)
+
+    def lead(self) -> "Shell":
+        """Become leader of the next term."""
+        self.term += 1
+        self.run(self.core.become_leader(self.term, self.state.physical_end, self.now))
+        self.settle()
+        return self
+
+    def follow(self, *, leader_known: bool = True) -> "Shell":
+        self.run(self.core.become_follower(leader_known))
+        return self
+
+    def lose_proposals(self) -> None:
+        """Lose what is not committed, for certain."""
+        lost, self.pending = self.pending, []
+        self.core.proposals_lost("test")
+        for proposal in lost:
+            if proposal.lost is not None:
+                self.run(proposal.lost())
+
+    def restart(self) -> "Shell":
+        """Return a replica that starts from what this one has stored."""
+        self.state.check_invariants()
+        copy = Shell(self.settings, self.store)
+        copy.wall_ms, copy.term, copy.log = self.wall_ms, self.term, self.log
+        assert copy.state.digest() == self.state.digest()
+        return copy
+
+    def pass_time(self, ms: int, *, step: int = 100) -> None:
+        """Let time pass, ticking as the loop does."""
+        end = self.monotonic_ms + ms
+        while self.monotonic_ms < end:
+            step_ms = min(step, end - self.monotonic_ms)
+            self.wall_ms += step_ms
+            self.monotonic_ms += step_ms
+            self.run(self.core.tick(self.now))
+            self.settle()
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        peer: Peer = ALICE,
+        version: int = 409,
+        oneway: bool = False,
+    ) -> int:
+        """Hand a request to the core without letting a turn pass; return its opaque."""
+        self._opaque += 1
+        command = RemotingCommand(
+            int(code),
+            self._opaque,
+            FLAG_ONEWAY if oneway else 0,
+            ext or {},
+            body,
+            version=version,
+        )
+        self.run(self.core.handle(command, peer, self.now))
+        return self._opaque
+
+    def ask(
+        self,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        peer: Peer = ALICE,
+        version: int = 409,
+        oneway: bool = False,
+    ) -> RemotingCommand | None:
+        """Hand a request to the core, let it settle, and return its reply if there is one."""
+        opaque = self.submit(code, ext, body, peer=peer, version=version, oneway=oneway)
+        self.settle()
+        return self.reply_to(opaque)
+
+    def call(
+        self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
+    ) -> RemotingCommand:
+        """As ``ask``, for a request that must be answered."""
+        reply = self.ask(code, ext, body, **more)
+        assert reply is not None, f"request {code} was not answered"
+        return reply
+
+    def reply_to(self, opaque: int) -> RemotingCommand | None:
+        replies = [
+            send.command
+            for send in self.sent
+            if send.command.is_response and send.command.opaque == opaque
+        ]
+        assert len(replies) <= 1, f"request {opaque} was answered {len(replies)} times"
+        return replies[0] if replies else None
+
+    def notified(self, code: int = 40) -> list[int]:
+        """Return the connections that were sent requests of *code*, and forget them."""
+        told = [
+            s.connection for s in self.sent if not s.command.is_response and s.command.code == code
+        ]
+        self.sent = [s for s in self.sent if s.command.is_response or s.command.code != code]
+        return told
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    def run(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send():
+                    self.sent.append(effect)
+                case Close():
+                    self.closed.append(effect)
+                case Propose():
+                    self.pending.append(effect)
+
+    def settle(self) -> None:
+        """Let turns pass until nothing is under way."""
+        while self.pending:
+            self.turn()
+
+    def turn(self) -> list[Outcome]:
+        """Commit and apply everything proposed so far as one entry."""
+        proposals, self.pending = self.pending, []
+        records = [record for proposal in proposals for record in proposal.records]
+        messages = [message for proposal in proposals for message in proposal.messages]
+        self.proposed += records
+        data = encode_entry(
+            encode_records(records), messages, self.state.physical_end, self.wall_ms
+        )
+        outcomes = self.apply(data)
+        self.run(self.core.applied(outcomes, self.now))
+        position = 0
+        for proposal in proposals:
+            mine = outcomes[position : position + len(proposal.records)]
+            position += len(proposal.records)
+            if proposal.applied is not None:
+                self.run(proposal.applied(mine, self.now))
+        return outcomes
+
+    def apply(self, data: bytes) -> list[Outcome]:
+        """Apply one entry as any replica does, through the store."""
+        self.log.append(data)
+        parts = split_entry(data)
+        batch = Batch()
+        position = 0
+        for record in decode_records(parts.meta):
+            size = getattr(record, "size", 0)
+            if size:
+                batch.put(
+                    Family.MESSAGES,
+                    message_key(parts.physical_start + position),
+                    bytes(parts.blob[position : position + size]),
+                )
+                position += size
+        outcomes = self.machine.apply(self.state.applied_index + 1, max(1, self.term), parts, batch)
+        self.store.write(batch, sync=True)
+        return outcomes
