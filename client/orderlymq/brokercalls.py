@@ -1,0 +1,341 @@
+"""
+What a push consumer asks brokers, each call ending in the event its core waits for.
+
+Rule: no call here raises for trouble with a broker; trouble is an event as well. A lease is counted from
+before its request was sent, so that it never outlives the broker's own count.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq.errors import NameServersUnreachable, OrderlyMQError
+from orderlymq.events import (
+    CopySent,
+    DeadLetter,
+    Event,
+    FindStart,
+    LocksAnswered,
+    LocksFailed,
+    OffsetIllegal,
+    Pull,
+    Pulled,
+    PullFailed,
+    SendBack,
+    StartFailed,
+    StartFound,
+)
+from orderlymq.instance import ClientInstance
+from orderlymq.message import ReceivedMessage
+from orderlymq.offsets import NOT_FOUND, OffsetStore
+from orderlymq.settings import (
+    ConsumeFrom,
+    ConsumerSettings,
+    MessageModel,
+    parse_consume_timestamp,
+)
+from orderlymq.wire import (
+    PullOptions,
+    PullStatus,
+    check,
+    copy_to_retry,
+    fence,
+    is_stored,
+    lock_request,
+    pull_request,
+    read_locks,
+    read_offset,
+    read_pull,
+    send_back_request,
+)
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_protocol.headers import (
+    GetConsumerListByGroupHeader,
+    GetMaxOffsetHeader,
+    SearchOffsetHeader,
+)
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import ConsumerIdList, SubscriptionData
+from orderlymq_protocol.names import is_retry_topic
+from orderlymq_protocol.tags import TagFilter
+from orderlymq_runtime.client import RemotingError
+
+_log = logging.getLogger(__name__)
+
+_LOCK_TIMEOUT_MS: Final = 1_000  # RocketMQ's; a lease is long enough for several tries
+_PULL_MARGIN_MS: Final = (
+    15_000  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
+)
+_START_DEFAULT_BACK_MS: Final = 30 * 60 * 1000  # RocketMQ's consumeTimestamp: half an hour ago
+_RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
+_TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
+
+_RESUBSCRIBE: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What is wanted of one topic."""
+
+    data: SubscriptionData
+    tags: TagFilter
+
+
+class BrokerCalls:
+    """The calls of one push consumer.
+
+    Args:
+        post: gets every event.
+        now_ms: the core's clock.
+        filters: user's filters after the tags were compared.
+    """
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        settings: ConsumerSettings,
+        offsets: OffsetStore,
+        *,
+        ordered: bool,
+        subscriptions: dict[str, Subscription],
+        post: Callable[[Event], None],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._settings = settings
+        self._offsets = offsets
+        self._subscriptions = subscriptions
+        self._post = post
+        self._now_ms = now_ms
+        self._reconsume_max = settings.reconsume_max(ordered=ordered)
+        self.filters: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
+
+    @property
+    def _clustering(self) -> bool:
+        return self._settings.message_model is MessageModel.CLUSTERING
+
+    # -- locks
+
+    async def ask_locks(self, queues: Iterable[MessageQueue]) -> None:
+        """Ask every broker for the locks of its queues, all at the same time."""
+        parts = _by_broker(queues)
+        await asyncio.gather(*(self._ask_locks(name, part) for name, part in parts.items()))
+
+    async def _ask_locks(self, broker_name: str, queues: tuple[MessageQueue, ...]) -> None:
+        command = lock_request(
+            RequestCode.LOCK_BATCH_MQ,
+            self._instance.client_id,
+            self._group,
+            queues,
+            self._settings.lock_lease_ms,
+        )
+        address = await self._instance.address(broker_name, queues[0].topic)
+        if address is None:
+            self._post(LocksFailed(queues, f"{broker_name} has no leader's address"))
+            return
+        asked_at_ms = self._now_ms()
+        try:
+            answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
+            granted = read_locks(answer.body)
+        except _TROUBLE as error:
+            self._post(LocksFailed(queues, str(error)))
+            return
+        self._post(LocksAnswered(queues, granted, asked_at_ms))
+
+    async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back; one that cannot be given back ends with its lease."""
+        for broker_name, part in _by_broker(queues).items():
+            address = self._instance.routes.address(broker_name)
+            command = lock_request(
+                RequestCode.UNLOCK_BATCH_MQ, self._instance.client_id, self._group, part, None
+            )
+            try:
+                if address is not None:
+                    check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
+            except _TROUBLE as error:
+                _log.warning("unlockBatchMQ exception, %s: %s", part, error)
+
+    # -- where to begin
+
+    async def find_start(self, ask: FindStart) -> None:
+        """Find the offset to begin at; never guess one."""
+        queue = ask.queue
+        try:
+            offset = await self._offsets.fetch(queue)
+            if offset == NOT_FOUND:
+                offset = await self._first_offset(queue)
+        except _TROUBLE as error:
+            self._post(StartFailed(queue, ask.generation, str(error)))
+            return
+        self._post(StartFound(queue, ask.generation, offset))
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        """Return where a group without a committed offset begins."""
+        where = self._settings.consume_from
+        retry = is_retry_topic(queue.topic)
+        if where is ConsumeFrom.FIRST or (where is ConsumeFrom.LAST and retry):
+            return 0
+        if where is ConsumeFrom.LAST or retry:
+            return await self._ask_offset(
+                queue,
+                RequestCode.GET_MAX_OFFSET,
+                GetMaxOffsetHeader(queue.topic, queue.queue_id).to_ext(),
+            )
+        text = self._settings.consume_timestamp
+        when = (
+            parse_consume_timestamp(text)
+            if text
+            else time.time_ns() // 1_000_000 - _START_DEFAULT_BACK_MS
+        )
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, when)
+        return await self._ask_offset(
+            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_ext()
+        )
+
+    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            raise OrderlyMQError(f"{queue.broker_name} has no leader's address")
+        return read_offset(check(await self._instance.invoke(address, request(code, ext)), address))
+
+    # -- pulls
+
+    async def pull(self, ask: Pull) -> None:
+        """Pull once and post what came of it."""
+        queue = ask.queue
+        subscription = self._subscriptions.get(queue.topic)
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None or subscription is None:
+            reason = "no leader's address" if subscription else "the topic is not subscribed"
+            self._post(PullFailed(queue, ask.generation, reason))
+            return
+        suspend_ms = self._settings.broker_suspend_max_time_ms
+        command = pull_request(
+            PullOptions(
+                group=self._group,
+                queue=queue,
+                offset=ask.offset,
+                count=self._settings.pull_batch_size,
+                subscription=subscription.data,
+                suspend_ms=suspend_ms,
+                commit_offset=ask.commit_offset if self._clustering else None,
+                with_subscription=self._settings.post_subscription_when_pull,
+                fence=fence(self._instance.client_id, ask.epoch),
+            )
+        )
+        try:
+            answer = await self._instance.invoke(address, command, suspend_ms + _PULL_MARGIN_MS)
+            if answer.code in _RESUBSCRIBE:
+                await self._instance.beat_all()
+            result = read_pull(answer, queue, self._group, address)
+        except RemotingError as error:
+            self._post(PullFailed(queue, ask.generation, str(error)))
+            return
+        except _TROUBLE as error:
+            self._post(PullFailed(queue, ask.generation, str(error), refused=True))
+            return
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
+            return
+        wanted = self._filtered(result.messages, subscription)
+        self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
+
+    def _filtered(
+        self, messages: tuple[ReceivedMessage, ...], subscription: Subscription
+    ) -> tuple[ReceivedMessage, ...]:
+        """Drop what only shares a tag's hash code, then what the user's filters drop."""
+        matches = subscription.tags.matches_tag
+        found = [message for message in messages if matches(message.tags)]
+        for each in self.filters:
+            try:
+                found = each(found)
+            except Exception:
+                _log.exception("the filter hook %r failed and is left out", each)
+        return tuple(found)
+
+    # -- handing messages back
+
+    async def dead_letter(self, ask: DeadLetter) -> None:
+        """Hand a message over to the dead-letter queue by way of the group's retry topic."""
+        message = ask.message
+        ok, reason = await self._send_copy(message, message.reconsume_times, 0)
+        self._post(CopySent(ask.queue, ask.generation, message.queue_offset, ok, reason))
+
+    async def send_back(self, ask: SendBack) -> None:
+        """Give a message back for a later retry; if the broker will not, send it a copy."""
+        message = ask.message
+        ok, reason = False, ""
+        address = await self._instance.address(message.queue.broker_name, message.queue.topic)
+        if address is not None:
+            command = send_back_request(
+                message, self._group, delay_level=ask.delay_level, maximum=self._reconsume_max
+            )
+            try:
+                check(await self._instance.invoke(address, command, 5_000), address)
+                ok = True
+            except _TROUBLE as error:
+                reason = str(error)
+        if not ok:
+            _log.error(
+                "sendMessageBack exception, group: %s msg: %s %s",
+                *(self._group, message.message_id, reason),
+            )
+            times = message.reconsume_times + 1
+            level = _RETRY_LEVEL_BASE + message.reconsume_times
+            ok, reason = await self._send_copy(message, times, level)
+        self._post(CopySent(ask.queue, ask.generation, message.queue_offset, ok, reason))
+
+    async def _send_copy(
+        self, message: ReceivedMessage, times: int, level: int
+    ) -> tuple[bool, str]:
+        command = copy_to_retry(
+            message,
+            self._group,
+            times=times,
+            maximum=self._reconsume_max,
+            delay_level=level,
+            born_ms=time.time_ns() // 1_000_000,
+        )
+        address = await self._instance.address(message.queue.broker_name, message.queue.topic)
+        if address is None:
+            return False, f"{message.queue.broker_name} has no leader's address"
+        try:
+            answer = await self._instance.invoke(address, command)
+        except RemotingError as error:
+            return False, str(error)
+        return is_stored(answer.code), f"code {answer.code}: {answer.remark}"
+
+    # -- members
+
+    async def members(self, topic: str) -> list[str] | None:
+        """Return the group's client ids as one of the topic's brokers knows them; None on trouble."""
+        brokers = list(self._instance.routes.brokers(topic))
+        random.shuffle(brokers)
+        ext = GetConsumerListByGroupHeader(self._group).to_ext()
+        for name in brokers:
+            address = self._instance.routes.address(name)
+            if address is None:
+                continue
+            command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+            try:
+                answer = check(await self._instance.invoke(address, command), address)
+                return list(ConsumerIdList.from_json(answer.body).consumer_id_list)
+            except (*_TROUBLE, NameServersUnreachable) as error:
+                _log.info("the members of %s are not known: %s", self._group, error)
+        return None
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, tuple[MessageQueue, ...]]:
+    parts: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        parts.setdefault(queue.broker_name, []).append(queue)
+    return {name: tuple(part) for name, part in parts.items()}

@@ -1,0 +1,602 @@
+"""
+The push consumer: subscribes, takes part in its group's rebalance, calls a listener.
+
+The shell around the pure cores `ordering` and `concurrency`: it turns their instructions into tasks and
+what comes of those into events. Rules: everything that changes the core happens on the loop, between two
+awaits; every task has a name and ends with the consumer; closing finishes the running listeners, commits,
+gives the locks back and leaves the group, in this order.
+Calls to brokers stand in `brokercalls`, those to the listener in `listening`, what brokers ask in `answering`.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Self, assert_never
+
+from orderlymq.answering import Answering
+from orderlymq.assignment import assign
+from orderlymq.brokercalls import BrokerCalls, Subscription
+from orderlymq.concurrency import ConcurrentConsumer, ConcurrentRules
+from orderlymq.contexts import ConsumeHook, Listener
+from orderlymq.errors import (
+    BrokerError,
+    NameServersUnreachable,
+    OrderlyMQError,
+    SettingError,
+    StateError,
+    TopicNotFound,
+)
+from orderlymq.events import (
+    AskLocks,
+    Assigned,
+    Closing,
+    DeadLetter,
+    Deliver,
+    DeliveryDropped,
+    Event,
+    FindStart,
+    Instruction,
+    ListenerStarted,
+    Paused,
+    Persist,
+    Pull,
+    Release,
+    Report,
+    Resumed,
+    SendBack,
+    SetOffset,
+    StopPull,
+    Tick,
+)
+from orderlymq.flow import FlowLimits
+from orderlymq.identity import BROADCAST_INSTANCE
+from orderlymq.instance import ClientInstance
+from orderlymq.listening import Listening
+from orderlymq.message import ReceivedMessage
+from orderlymq.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
+from orderlymq.orderedqueue import OrderedRules
+from orderlymq.ordering import OrderedConsumer
+from orderlymq.settings import (
+    DEFAULT_NAME_SERVER,
+    ClientSettings,
+    ConsumeFrom,
+    ConsumerSettings,
+    MessageModel,
+    parse_consume_from,
+)
+from orderlymq.subscribing import check_group, make_subscription
+from orderlymq.tasks import OwnedTasks
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import EXPRESSION_SQL92, CheckClientRequest, ConsumerData
+from orderlymq_protocol.names import retry_topic
+
+_log = logging.getLogger(__name__)
+
+# A topic that does not exist yet, the own retry topic in the first second above all, is looked for soon
+# and then ever less often, up to the rebalance interval.
+_MISSING_FIRST_S: Final = 0.2
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class Consumer:
+    """A member of a consumer group.
+
+    Life cycle: CREATE_JUST, then RUNNING or START_FAILED, then SHUTDOWN_ALREADY; or `async with`.
+
+    Args:
+        group: the consumer group.
+        name_servers: "host:port;host:port".
+        topics: a topic, several, or a mapping from topics to tag expressions (`"A || B"`).
+        listener: gets a sequence of messages and a context; async or not; returns an `OrderedResult`
+            or a `ConcurrentResult`. Raising and returning None mean "again".
+        ordered: one message after the other per queue, under the queue's lock; else in parallel.
+        consume_from: `first`, `last` or `timestamp`, for a group without a committed offset.
+        message_model: clustering shares the messages among the members, broadcasting does not.
+        settings: everything else; the two arguments above win over it.
+        offset_store: instead of the broker (clustering) or a local file (broadcasting).
+        hooks: run around every listener call.
+        filters: may drop pulled messages before the listener sees them.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: str | list[str] | tuple[str, ...] = DEFAULT_NAME_SERVER,
+        *,
+        topics: str | Iterable[str] | Mapping[str, str] = (),
+        listener: Listener | None = None,
+        ordered: bool = False,
+        consume_from: ConsumeFrom | str | None = None,
+        message_model: MessageModel | None = None,
+        settings: ConsumerSettings | None = None,
+        client_settings: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+        offset_store: OffsetStore | None = None,
+        hooks: Sequence[ConsumeHook] = (),
+        filters: Sequence[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = (),
+    ) -> None:
+        check_group(group)
+        self.group = group
+        self.ordered = ordered
+        self.settings = _with(settings or ConsumerSettings(), consume_from, message_model)
+        self.listener = listener
+        self._subscriptions: dict[str, Subscription] = {}
+        self._instance = instance or ClientInstance(
+            name_servers,
+            client_settings,
+            instance_name="" if self._clustering else BROADCAST_INSTANCE,
+        )
+        self._offsets = offset_store or self._default_offsets()
+        self._hooks = hooks
+        self._filters = filters
+        self._tasks = OwnedTasks()
+        self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._releases: set[asyncio.Task[None]] = set()
+        self._rebalance_wanted = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_ms: int | None = None
+        self._state = "CREATE_JUST"
+        self._core = self._make_core()
+        self._calls = BrokerCalls(
+            self._instance,
+            group,
+            self.settings,
+            self._offsets,
+            ordered=ordered,
+            subscriptions=self._subscriptions,
+            post=self.post,
+            now_ms=_now_ms,
+        )
+        self._calls.filters.extend(filters)
+        self._listening: Listening | None = None
+        self._answering = Answering(self)
+        expressions = topics if isinstance(topics, Mapping) else dict.fromkeys(_names(topics), "*")
+        for topic, expression in expressions.items():
+            self.subscribe(topic, expression)
+
+    # -- what users ask
+
+    @property
+    def client_id(self) -> str:
+        """Return the id brokers know this client by."""
+        return self._instance.client_id
+
+    @property
+    def state(self) -> str:
+        """Return CREATE_JUST, START_FAILED, RUNNING or SHUTDOWN_ALREADY."""
+        return self._state
+
+    @property
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """Return the queues this member has or is trying to get."""
+        return tuple(sorted(self._core.queues))
+
+    @property
+    def core(self) -> OrderedConsumer | ConcurrentConsumer:
+        """Return the decision maker; to look at, not to change."""
+        return self._core
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """Return what is subscribed, the group's retry topic included."""
+        return self._subscriptions
+
+    def subscribe(self, topic: str, expression: str = "*", *, kind: str = "TAG") -> None:
+        """Ask for a topic; `*` is everything, `A || B` are tags, kind SQL92 selects by properties.
+
+        Raises:
+            SettingError: The topic's name or the expression is not allowed.
+        """
+        self._subscriptions[topic] = make_subscription(topic, expression, kind, _wall_ms())
+        if self._state == "RUNNING":
+            self._tasks.start(self._announce(), "announce subscription")
+
+    def unsubscribe(self, topic: str) -> None:
+        """Give a topic up."""
+        self._subscriptions.pop(topic, None)
+        self._rebalance_wanted.set()
+
+    def suspend(self) -> None:
+        """Call no listener and pull nothing until `resume`; locks are kept."""
+        self.post(Paused())
+
+    def resume(self) -> None:
+        """Go on after `suspend`."""
+        self.post(Resumed())
+
+    # -- life
+
+    async def start(self) -> None:
+        """Join the group and begin to consume in the background.
+
+        Raises:
+            StateError: It was started before, or the instance has a consumer of this group.
+            SettingError: No topic or no listener.
+            BrokerError: The broker does not support an SQL subscription.
+        """
+        if self._state != "CREATE_JUST":
+            raise StateError(
+                f"The PushConsumer service state not OK, maybe started once, {self._state}"
+            )
+        self._check_config()
+        _log.info(
+            "the consumer [%s] start beginning. messageModel=%s, isUnitMode=%s",
+            *(self.group, self.settings.message_model.value, self._instance.settings.unit_mode),
+        )
+        self._state = "START_FAILED"
+        if self._clustering:
+            own_retry = retry_topic(self.group)
+            self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", _wall_ms())
+        await self._offsets.load()
+        self._listening = self._make_listening()
+        try:
+            self._instance.add_consumer(self)
+        except StateError:
+            self._state = "CREATE_JUST"
+            raise
+        await self._instance.start()
+        try:
+            await self._find_routes()
+            await self._check_sql()
+        except OrderlyMQError:
+            await self._instance.remove_consumer(self)
+            await self._instance.close()
+            raise
+        await self._instance.beat_all()
+        self._state = "RUNNING"
+        self._tasks.start(self._rebalance_forever(), "rebalance")
+        self._tasks.start(self._persist_forever(), "persist offsets")
+        _log.info("the consumer [%s] start OK. clientId=%s", self.group, self.client_id)
+
+    async def close(self) -> None:
+        """Finish the running listeners, commit, give the locks back, leave the group."""
+        if self._state != "RUNNING":
+            if self._state == "CREATE_JUST":
+                self._state = "SHUTDOWN_ALREADY"
+            return
+        self._state = "SHUTDOWN_ALREADY"
+        self.post(Closing())
+        try:
+            async with asyncio.timeout(self.settings.shutdown_timeout_ms / 1000):
+                await self._idle.wait()
+        except TimeoutError:
+            # Their locks are not given back: the listeners still run and may still act.
+            _log.warning(
+                "the consumer [%s] is closed while listeners still run; their queues are free when "
+                "the leases end: %s",
+                *(self.group, sorted(self._core.queues)),
+            )
+        await asyncio.gather(*self._releases, return_exceptions=True)
+        await self._offsets.persist(list(self._core.queues))
+        if self._wake is not None:
+            self._wake.cancel()
+        await self._instance.remove_consumer(self)
+        await self._tasks.cancel()
+        if self._listening is not None:
+            self._listening.close()
+        await self._instance.close()
+        _log.info("the consumer [%s] shutdown OK", self.group)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- the core and its instructions
+
+    def post(self, event: Event) -> None:
+        """Hand an event to the core and do what it says."""
+        self._run(self._core.handle(event, _now_ms()))
+        if self._state == "SHUTDOWN_ALREADY" and self._core.is_idle:
+            self._idle.set()
+        self._plan_wake()
+
+    def _run(self, instructions: list[Instruction]) -> None:
+        releases: list[Release] = []
+        for instruction in instructions:
+            match instruction:
+                case Report():
+                    _log.log(_LEVELS[instruction.level], "%s", instruction.text)
+                case SetOffset():
+                    self._offsets.update(
+                        instruction.queue,
+                        instruction.offset,
+                        epoch=instruction.epoch,
+                        increase_only=instruction.increase_only,
+                    )
+                case Deliver():
+                    self._tasks.start(self._deliver(instruction), "listener call")
+                case Pull():
+                    self._stop_pull(instruction.queue)
+                    self._pulls[instruction.queue] = self._tasks.start(
+                        self._calls.pull(instruction), f"pull {instruction.queue}"
+                    )
+                case StopPull():
+                    self._stop_pull(instruction.queue)
+                case AskLocks():
+                    self._tasks.start(self._calls.ask_locks(instruction.queues), "ask locks")
+                case FindStart():
+                    self._tasks.start(self._calls.find_start(instruction), "find start")
+                case SendBack():
+                    self._tasks.start(self._calls.send_back(instruction), "send back")
+                case DeadLetter():
+                    self._tasks.start(self._calls.dead_letter(instruction), "dead letter")
+                case Persist():
+                    self._tasks.start(self._offsets.persist([instruction.queue]), "persist")
+                case Release():
+                    releases.append(instruction)
+                case _:
+                    assert_never(instruction)
+        if releases:
+            task = self._tasks.start(self._release(releases), "release queues")
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
+
+    def _plan_wake(self) -> None:
+        wake_ms = self._core.next_wake_ms()
+        if wake_ms == self._wake_ms:
+            return
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake, self._wake_ms = None, wake_ms
+        if wake_ms is not None:
+            delay_s = max(0, wake_ms - _now_ms()) / 1000
+            self._wake = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._wake, self._wake_ms = None, None
+        self.post(Tick())
+
+    def _stop_pull(self, queue: MessageQueue) -> None:
+        task = self._pulls.pop(queue, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    async def _deliver(self, deliver: Deliver) -> None:
+        assert self._listening is not None  # noqa: S101 - set before the first event
+        async with self._listening.slots:
+            identity = deliver.queue, deliver.generation, deliver.delivery
+            if not self._core.may_start(deliver, _now_ms()):
+                self.post(DeliveryDropped(*identity))
+                return
+            self.post(ListenerStarted(*identity))
+            if self.ordered:
+                done, _ = await self._listening.call_ordered(deliver, lambda: self._holds(deliver))
+            else:
+                done, _ = await self._listening.call_concurrent(deliver)
+        self.post(done)
+
+    def _holds(self, deliver: Deliver) -> bool:
+        return self._core.holds(deliver.queue, deliver.generation, _now_ms())
+
+    async def _release(self, releases: list[Release]) -> None:
+        """Commit first and unlock then: the next holder begins at the committed offset."""
+        for each in releases:
+            self._stop_pull(each.queue)
+        await self._offsets.persist(each.queue for each in releases if each.commit)
+        for each in releases:
+            if each.queue not in self._core.queues:
+                self._offsets.remove(each.queue)
+        await self._calls.give_locks(each.queue for each in releases if each.unlock)
+
+    # -- rebalance
+
+    def rebalance_now(self) -> None:
+        """Divide the queues again at once; brokers notify when the group's members change."""
+        self._rebalance_wanted.set()
+
+    async def _rebalance_forever(self) -> None:
+        missing_s = _MISSING_FIRST_S
+        interval_s = self._instance.settings.rebalance_interval_ms / 1000
+        while True:
+            self._rebalance_wanted.clear()
+            if await self._rebalance():
+                wait_s, missing_s = interval_s, _MISSING_FIRST_S
+            else:
+                wait_s, missing_s = min(missing_s, interval_s), missing_s * 2
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._rebalance_wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def _rebalance(self) -> bool:
+        """Compute this member's queues and hand them to the core; tell whether all could be known."""
+        wanted: set[MessageQueue] = set()
+        complete = True
+        for topic in list(self._subscriptions):
+            present = {queue for queue in self._core.queues if queue.topic == topic}
+            found = await self._queues_of(topic)
+            if found is None:
+                # Not knowing is no reason to give anything up.
+                complete = False
+                wanted |= present
+            else:
+                wanted |= set(found)
+        if self._state == "RUNNING":
+            self.post(Assigned(frozenset(wanted)))
+        return complete
+
+    async def _queues_of(self, topic: str) -> list[MessageQueue] | None:
+        try:
+            route = await self._instance.route(topic)
+        except TopicNotFound as error:
+            _log.log(
+                logging.DEBUG if topic == retry_topic(self.group) else logging.WARNING, "%s", error
+            )
+            return None
+        except (NameServersUnreachable, BrokerError) as error:
+            _log.warning("no rebalance of %s: %s", topic, error)
+            return None
+        if not self._clustering:
+            return list(route.subscribe)
+        members = await self._calls.members(topic)
+        if members is None:
+            return None
+        if self.client_id not in members:
+            # Java would drop every queue here; a new leader may only not have heard of us yet.
+            _log.info("doRebalance, %s is not in the list of %s yet", self.client_id, self.group)
+            await self._instance.beat_all()
+            return None
+        strategy = self.settings.allocate_message_queue_strategy
+        return assign(strategy, self.group, self.client_id, route.subscribe, members)
+
+    async def _persist_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._instance.settings.persist_consumer_offset_interval_ms / 1000)
+            await self._offsets.persist(list(self._core.queues))
+
+    # -- what the instance and brokers ask
+
+    def heartbeat(self) -> ConsumerData:
+        """Return what brokers are told about this consumer."""
+        return ConsumerData(
+            self.group,
+            message_model=self.settings.message_model.value,
+            consume_from_where=self.settings.consume_from.value,
+            subscription_data_set=tuple(each.data for each in self._subscriptions.values()),
+            unit_mode=self._instance.settings.unit_mode,
+        )
+
+    def on_request(
+        self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
+    ) -> bool:
+        """Serve a broker's request; tell whether it is one that is served."""
+        if self._state != "RUNNING":
+            return False
+        return self._answering.serve(command, reply, self._tasks)
+
+    def routes_changed(self, topic: str) -> None:
+        """Divide again when a subscribed topic has other queues."""
+        if topic in self._subscriptions:
+            self._rebalance_wanted.set()
+
+    @property
+    def listening(self) -> Listening | None:
+        """Return the workers, once started."""
+        return self._listening
+
+    # -- parts of start
+
+    @property
+    def _clustering(self) -> bool:
+        return self.settings.message_model is MessageModel.CLUSTERING
+
+    def _check_config(self) -> None:
+        if not self._subscriptions:
+            raise SettingError(f"the consumer {self.group} subscribes to no topic; pass topics=")
+        if not callable(self.listener):
+            raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
+
+    def _make_core(self) -> OrderedConsumer | ConcurrentConsumer:
+        settings = self.settings
+        limits = FlowLimits(
+            settings.pull_threshold_for_queue,
+            settings.pull_threshold_size_for_queue_mib,
+            settings.consume_concurrently_max_span,
+            settings.pull_threshold_for_topic,
+            settings.pull_threshold_size_for_topic_mib,
+        )
+        if self.ordered:
+            return OrderedConsumer(
+                self.group,
+                OrderedRules(
+                    lease_ms=settings.lock_lease_ms,
+                    renew_ms=settings.lock_renew_ms,
+                    suspend_ms=settings.suspend_current_queue_time_ms,
+                    batch_max=settings.consume_message_batch_max_size,
+                    reconsume_max=settings.reconsume_max(ordered=True),
+                    pull_interval_ms=settings.pull_interval_ms,
+                    continuous_max_ms=settings.max_time_consume_continuously_ms,
+                    uncommitted_warning=settings.uncommitted_warning_count,
+                    needs_lock=self._clustering,
+                    limits=limits,
+                ),
+            )
+        return ConcurrentConsumer(
+            self.group,
+            ConcurrentRules(
+                batch_max=settings.consume_message_batch_max_size,
+                pull_interval_ms=settings.pull_interval_ms,
+                timeout_ms=settings.consume_timeout_minutes * 60_000,
+                broadcasting=not self._clustering,
+                limits=limits,
+            ),
+        )
+
+    def _make_listening(self) -> Listening:
+        if self.listener is None:
+            raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
+        return Listening(
+            self.group,
+            self.listener,
+            ordered=self.ordered,
+            workers=self.settings.consume_thread_max,
+            timeout_ms=self.settings.consume_timeout_minutes * 60_000,
+            hooks=self._hooks,
+        )
+
+    def _default_offsets(self) -> OffsetStore:
+        if self._clustering:
+            return BrokerOffsets(self._instance, self.group)
+        return LocalOffsets(local_offsets_path(self._instance.client_id, self.group))
+
+    async def _find_routes(self) -> None:
+        for topic in self._subscriptions:
+            try:
+                await self._instance.route(topic)
+            except TopicNotFound as error:
+                # It may come into being later; the rebalance goes on looking.
+                if topic != retry_topic(self.group):
+                    _log.warning("%s", error)
+
+    async def _check_sql(self) -> None:
+        for topic, subscription in self._subscriptions.items():
+            if subscription.data.expression_type != EXPRESSION_SQL92:
+                continue
+            body = CheckClientRequest(self.client_id, self.group, subscription.data).to_json()
+            for name in self._instance.routes.brokers(topic)[:1]:
+                address = await self._instance.address(name, topic)
+                if address is not None:
+                    await self._instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, {}, body)
+
+    async def _announce(self) -> None:
+        await self._find_routes()
+        await self._instance.beat_all()
+        self._rebalance_wanted.set()
+
+
+def _with(
+    settings: ConsumerSettings,
+    consume_from: ConsumeFrom | str | None,
+    message_model: MessageModel | None,
+) -> ConsumerSettings:
+    if consume_from is not None:
+        settings = replace(settings, consume_from=parse_consume_from(consume_from))
+    if message_model is not None:
+        settings = replace(settings, message_model=message_model)
+    return settings
+
+
+def _names(topics: str | Iterable[str]) -> list[str]:
+    return [topics] if isinstance(topics, str) else list(topics)
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

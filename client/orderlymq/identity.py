@@ -1,0 +1,67 @@
+"""
+Who a client is: its address, its client id, and the keys of its messages.
+
+Rule: the client id carries the process id, as Java's does (`ip@pid#nanos`), so that a broker on the same
+machine can prove that the process is gone and hand its queue locks over at once.
+"""
+
+import os
+import secrets
+import socket
+import time
+from ipaddress import ip_address
+from typing import Final
+
+from orderlymq.errors import SettingError
+from orderlymq_protocol.message_id import UniqueKeyFactory
+from orderlymq_runtime.client import split_address
+
+BROADCAST_INSTANCE: Final = "DEFAULT"
+"""RocketMQ keeps this name for broadcasting, so that the local offsets survive a restart."""
+
+
+def parse_name_servers(text: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+    """Read `host:port;host:port`, separated by semicolons or commas, or a list of addresses.
+
+    Raises:
+        SettingError: There is none, or one has another form.
+    """
+    parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
+    addresses = tuple(part.strip() for part in parts if part.strip())
+    if not addresses:
+        raise SettingError(
+            "no name server address; pass name_servers='host:9876' or set ORDERLYMQ_NAME_SERVER"
+        )
+    for address in addresses:
+        try:
+            split_address(address)
+        except ValueError as error:
+            raise SettingError(f"the name server address {error}; write host:port") from error
+    return addresses
+
+
+def own_ip(towards: str) -> str:
+    """Return the address this machine would use to reach *towards* ("host:port"); sends nothing."""
+    host, port = split_address(towards)
+    try:
+        family, kind, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        # Not reachable now: the name is only shown to people, and the connection will tell the rest.
+        return "127.0.0.1"
+
+
+def make_client_id(ip: str, instance_name: str, unit_name: str) -> str:
+    """Return `ip@instance[@unit]`; an empty instance name becomes process id and nanoseconds."""
+    instance = instance_name or f"{os.getpid()}#{time.time_ns()}"
+    return f"{ip}@{instance}@{unit_name}" if unit_name else f"{ip}@{instance}"
+
+
+def make_unique_keys(ip: str) -> UniqueKeyFactory:
+    """Return the factory of this client's message keys.
+
+    The part that is a class-loader hash in Java is random here: it tells clients of one process apart.
+    """
+    return UniqueKeyFactory(ip_address(ip).packed, os.getpid() & 0xFFFF, secrets.randbits(31))

@@ -1,0 +1,70 @@
+"""
+Lanes: sends that must stay in the order of their calls, one after the other.
+
+Rules: the next send of a lane starts when the one before is stored. When one fails, everything that
+waits behind it is refused without being sent: had it gone on, a later message could stand where the
+earlier one is missing, or before it if that was stored late after all. A lane that runs empty ends.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeAlias
+
+from orderlymq.errors import SendRefused
+from orderlymq.message import Message, SendResult
+from orderlymq_protocol.messagequeue import MessageQueue
+
+LaneKey: TypeAlias = tuple[str, MessageQueue | int | None, str | int | None]
+"""Topic, fixed queue, sharding key."""
+
+Send: TypeAlias = Callable[[Message, int | None], Coroutine[Any, Any, SendResult]]
+
+
+class Lane:
+    """The pending sends of one key; *ended* is called when none is left."""
+
+    def __init__(self, send: Send, ended: Callable[[], object]) -> None:
+        self._send = send
+        self._ended = ended
+        self._waiting: deque[tuple[Message, int | None, asyncio.Future[SendResult]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def enter(self, message: Message, timeout_ms: int | None) -> "asyncio.Future[SendResult]":
+        """Append a send; its time-out counts from when it starts."""
+        future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
+        self._waiting.append((message, timeout_ms, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="send lane")
+        return future
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                message, timeout_ms, future = self._waiting.popleft()
+                if future.cancelled():
+                    continue
+                try:
+                    result = await self._send(message, timeout_ms)
+                except Exception as error:
+                    self._refuse_waiting(error)
+                    if not future.cancelled():
+                        future.set_exception(error)
+                else:
+                    if not future.cancelled():
+                        future.set_result(result)
+        except asyncio.CancelledError as error:
+            self._refuse_waiting(error)
+            raise
+        finally:
+            self._ended()
+
+    def _refuse_waiting(self, cause: BaseException) -> None:
+        while self._waiting:
+            _, _, future = self._waiting.popleft()
+            if not future.cancelled():
+                refusal = SendRefused(
+                    "not sent, because an earlier send of the same key failed: " + str(cause)
+                )
+                refusal.__cause__ = cause
+                future.set_exception(refusal)

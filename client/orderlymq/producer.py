@@ -1,0 +1,507 @@
+"""
+The producer: sends that keep the order of a key, and say honestly what became of a message.
+
+Rules: a send with a key, a selector or a queue goes to that one queue or fails; it is tried again on the
+same queue under the same unique key until its time is over, and a broker recognises the repeat. A plain
+send may be tried on other brokers. `SendRefused` only when no try can have been stored, else `SendUnknown`.
+Sends of one key by `send_nowait` leave one after the other (`lanes`), so the order of calls is the order
+in the queue.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Final, Self, TypeAlias
+
+from orderlymq.errors import (
+    SendRefused,
+    SettingError,
+    StateError,
+    TopicNotFound,
+)
+from orderlymq.identity import make_unique_keys
+from orderlymq.instance import ClientInstance
+from orderlymq.lanes import Lane, LaneKey
+from orderlymq.message import Message, SendResult, SendStatus
+from orderlymq.routes import TopicRoute
+from orderlymq.selectors import RoundRobin, Selector, by_hash, check_selected
+from orderlymq.sending import Attempts, check_batch, check_message
+from orderlymq.settings import DEFAULT_NAME_SERVER, ClientSettings, ProducerSettings
+from orderlymq.wire import SendOptions, batch_request, is_stored, read_send_result, send_request
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.names import InvalidName, check_group_name
+from orderlymq_runtime.client import RemotingError
+
+_log = logging.getLogger(__name__)
+
+# RocketMQ's client allows as many unanswered asynchronous requests.
+PENDING_MAX: Final = 65_535
+_RETRY_FIRST_S: Final = 0.01
+_RETRY_MAX_S: Final = 0.2
+
+Build: TypeAlias = Callable[[MessageQueue], RemotingCommand]
+
+
+class Producer:
+    """Sends messages.
+
+    Life cycle: `start`, any number of sends, `close`, which waits for what is pending; or `async with`.
+
+    Args:
+        group: names the application; shown in listings.
+        name_servers: "host:port;host:port".
+        settings: of the producer.
+        client_settings: of the connection.
+        instance: share connections with other producers and consumers.
+    """
+
+    def __init__(
+        self,
+        group: str = "orderlymq-producer",
+        name_servers: str | list[str] | tuple[str, ...] = DEFAULT_NAME_SERVER,
+        *,
+        settings: ProducerSettings | None = None,
+        client_settings: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        try:
+            check_group_name(group)
+        except InvalidName as error:
+            raise SettingError(str(error)) from error
+        if group == "DEFAULT_PRODUCER":
+            raise SettingError("the producer group DEFAULT_PRODUCER is reserved; choose another")
+        self.group = group
+        self.settings = settings or ProducerSettings()
+        self._instance = instance or ClientInstance(name_servers, client_settings)
+        self._options = SendOptions(
+            group=group,
+            create_topic=self.settings.create_topic_key,
+            topic_queues=self.settings.default_topic_queue_nums,
+            compress_over_bytes=self.settings.compress_message_body_over_bytes,
+            compress_level=self.settings.compress_level,
+        )
+        self._unique_keys = make_unique_keys(self._instance.ip)
+        self._round_robin: dict[str, RoundRobin] = {}
+        self._lanes: dict[LaneKey, Lane] = {}
+        self._pending: set[asyncio.Future[SendResult]] = set()
+        self._state = "CREATE_JUST"
+
+    @property
+    def client_id(self) -> str:
+        """Return the id brokers know this client by."""
+        return self._instance.client_id
+
+    async def start(self) -> None:
+        """Open for sends.
+
+        Raises:
+            StateError: It was started before.
+        """
+        if self._state != "CREATE_JUST":
+            raise StateError(
+                f"The producer service state not OK, maybe started once, {self._state}"
+            )
+        self._state = "RUNNING"
+        await self._instance.start()
+        self._instance.add_producer(self.group)
+        _log.info("the producer [%s] start OK. clientId=%s", self.group, self.client_id)
+
+    async def close(self) -> None:
+        """Wait for every pending send, then end; closing again does nothing."""
+        if self._state == "CREATE_JUST":
+            self._state = "SHUTDOWN_ALREADY"
+            return
+        if self._state != "RUNNING":
+            return
+        self._state = "SHUTDOWN_ALREADY"
+        # Each of them ends within its own time-out.
+        await asyncio.gather(*self._pending, return_exceptions=True)
+        await self._instance.remove_producer(self.group)
+        await self._instance.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- sends
+
+    async def send(
+        self,
+        topic: str | Message,
+        body: bytes | str = b"",
+        *,
+        key: str | int | None = None,
+        tags: str = "",
+        keys: str | tuple[str, ...] = "",
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | int | None = None,
+        selector: Selector | None = None,
+        argument: object = None,
+        delay_level: int = 0,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send one message and wait until it is stored.
+
+        Args:
+            topic: where to, or a whole `Message`; then the next six arguments are not used.
+            key: sharding key: messages of one key lie in one queue, in the order of their sends.
+            queue: this queue and no other, or its number in the sorted list of the topic's queues.
+            selector: chooses the queue; gets *argument*, or the key when there is none.
+            timeout_ms: covers all tries.
+
+        Raises:
+            SendRefused: The message is not stored.
+            SendUnknown: It may be stored; sending the same `Message` again is safe on ordered topics.
+            TopicNotFound: No broker has the topic.
+            NameServersUnreachable: Nobody can be asked where the topic is.
+            SettingError: The message or an argument is not allowed; nothing was sent.
+        """
+        message = _as_message(topic, body, tags, keys, properties, delay_level, key)
+        self._check_running()
+        lane = self._lanes.get(_lane_key(message, queue)) if selector is None else None
+        if lane is not None:
+            # Calls of `send_nowait` came first; this one stays behind them.
+            return await self._enter_lane(message, queue, timeout_ms)
+        return await self._send(
+            message,
+            queue,
+            selector,
+            argument,
+            timeout_ms,
+            self.settings.retry_times_when_send_failed,
+        )
+
+    def send_nowait(
+        self,
+        topic: str | Message,
+        body: bytes | str = b"",
+        *,
+        key: str | int | None = None,
+        tags: str = "",
+        keys: str | tuple[str, ...] = "",
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | int | None = None,
+        delay_level: int = 0,
+        timeout_ms: int | None = None,
+    ) -> "asyncio.Future[SendResult]":
+        """Send without waiting; the future tells the outcome.
+
+        The order of calls with one key (or one queue) is the order in the queue. When one of them fails,
+        those that wait behind it are refused, unsent: the caller decides how to go on.
+
+        Raises:
+            SendRefused: Too many sends are pending.
+            StateError, SettingError: As `send`.
+        """
+        message = _as_message(topic, body, tags, keys, properties, delay_level, key)
+        self._check_running()
+        check_message(message, self.settings.max_message_size_bytes)
+        if len(self._pending) >= PENDING_MAX:
+            raise SendRefused(f"{PENDING_MAX} sends are pending; await some of their futures first")
+        if message.key is None and queue is None:
+            retries = self.settings.retry_times_when_send_async_failed
+            task = asyncio.create_task(
+                self._send(message, None, None, None, timeout_ms, retries), name="send_nowait"
+            )
+            return self._track(task)
+        return self._track(self._enter_lane(message, queue, timeout_ms))
+
+    async def send_oneway(
+        self,
+        topic: str | Message,
+        body: bytes | str = b"",
+        *,
+        key: str | int | None = None,
+        tags: str = "",
+        keys: str | tuple[str, ...] = "",
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | int | None = None,
+        selector: Selector | None = None,
+        argument: object = None,
+    ) -> None:
+        """Send one message without an answer: it may be lost, and nobody is told.
+
+        Raises:
+            SettingError, TopicNotFound: Before anything is sent.
+        """
+        message = _as_message(topic, body, tags, keys, properties, 0, key)
+        self._check_running()
+        self._prepare(message)
+        route = await self._route(message.topic)
+        chosen = self._choose(route, message, queue, selector, argument)
+        chosen = chosen or self._spread(route, message.topic, None)
+        address = await self._instance.address(chosen.broker_name, message.topic)
+        if address is None:
+            return
+        command = send_request(message, chosen, self._options, _wall_ms())
+        try:
+            await self._instance.send_oneway(address, command)
+        except RemotingError as error:
+            _log.debug("a one-way send was lost: %s", error)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        key: str | int | None = None,
+        queue: MessageQueue | int | None = None,
+        selector: Selector | None = None,
+        argument: object = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Send messages of one topic as one: all are stored, with consecutive offsets, or none.
+
+        `split_batch` cuts a list that is too large.
+
+        Raises:
+            SettingError: Several topics, a delay level, a retry topic, or too large together.
+            SendRefused, SendUnknown, TopicNotFound: As `send`.
+        """
+        self._check_running()
+        check_batch(messages, self.settings.max_message_size_bytes)
+        if key is not None:
+            for message in messages:
+                message.key = key
+        for message in messages:
+            self._prepare(message)
+        route = await self._route(messages[0].topic)
+        chosen = self._choose(route, messages[0], queue, selector, argument)
+        attempts = Attempts(self._deadline(timeout_ms), messages[0].topic)
+        ids = ",".join(message.unique_key for message in messages)
+
+        def build(target: MessageQueue) -> RemotingCommand:
+            return batch_request(messages, target, self._options, _wall_ms())
+
+        if chosen is not None:
+            return await self._send_to(chosen, build, ids, attempts)
+        retries = self.settings.retry_times_when_send_failed
+        return await self._send_anywhere(route, build, ids, attempts, retries)
+
+    # -- one send
+
+    async def _send(
+        self,
+        message: Message,
+        queue: MessageQueue | int | None,
+        selector: Selector | None,
+        argument: object,
+        timeout_ms: int | None,
+        retries: int,
+    ) -> SendResult:
+        self._prepare(message)
+        attempts = Attempts(self._deadline(timeout_ms), message.topic)
+        route = await self._route(message.topic)
+        chosen = self._choose(route, message, queue, selector, argument)
+
+        def build(target: MessageQueue) -> RemotingCommand:
+            return send_request(message, target, self._options, _wall_ms())
+
+        if chosen is not None:
+            return await self._send_to(chosen, build, message.unique_key, attempts)
+        return await self._send_anywhere(route, build, message.unique_key, attempts, retries)
+
+    async def _send_to(
+        self, queue: MessageQueue, build: Build, message_id: str, attempts: Attempts
+    ) -> SendResult:
+        """Send to this very queue until it is stored, refused for good, or the time is over."""
+        if self.settings.retry_another_broker_when_not_store_ok:
+            raise SettingError(
+                "retry_another_broker_when_not_store_ok cannot be used with key, selector or queue: "
+                "another broker means another queue, which breaks the order"
+            )
+        # One command for all tries: the same born time and key, so that a repeat is a repeat.
+        command = build(queue)
+        delay_s = _RETRY_FIRST_S
+        while True:
+            answer = await self._try(queue, command, attempts)
+            if answer is not None and is_stored(answer.code):
+                return read_send_result(answer, message_id, queue)
+            attempts.raise_if_final()
+            remaining_s = attempts.remaining_s(_now_s())
+            if remaining_s <= delay_s:
+                raise attempts.error()
+            await asyncio.sleep(delay_s)
+            delay_s = min(_RETRY_MAX_S, delay_s * 2)
+
+    async def _send_anywhere(
+        self, route: TopicRoute, build: Build, message_id: str, attempts: Attempts, retries: int
+    ) -> SendResult:
+        """Send to a queue of the round robin; after a failure to one of another broker."""
+        topic = route.publish[0].topic
+        failed: str | None = None
+        for left in range(retries, -1, -1):
+            queue = self._spread(route, topic, failed)
+            answer = await self._try(queue, build(queue), attempts)
+            if answer is not None and is_stored(answer.code):
+                result = read_send_result(answer, message_id, queue)
+                again = self.settings.retry_another_broker_when_not_store_ok and left
+                if result.status is SendStatus.OK or not again:
+                    return result
+            else:
+                attempts.raise_if_final(plain=True)
+            failed = queue.broker_name
+            if attempts.remaining_s(_now_s()) <= 0:
+                break
+        raise attempts.error()
+
+    async def _try(
+        self, queue: MessageQueue, command: RemotingCommand, attempts: Attempts
+    ) -> RemotingCommand | None:
+        """Make one try; what went wrong is noted in *attempts*."""
+        remaining_s = attempts.remaining_s(_now_s())
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            attempts.note_no_address(queue.broker_name)
+            return None
+        try:
+            answer = await self._instance.invoke(address, command, max(1, int(remaining_s * 1000)))
+        except RemotingError as error:
+            attempts.note_failure(address, error)
+            return None
+        if not is_stored(answer.code):
+            attempts.note_refusal(address, answer)
+        return answer
+
+    # -- choosing
+
+    def _choose(
+        self,
+        route: TopicRoute,
+        message: Message,
+        queue: MessageQueue | int | None,
+        selector: Selector | None,
+        argument: object,
+    ) -> MessageQueue | None:
+        """Return the one queue that the arguments ask for; None when any will do."""
+        queues = route.publish
+        if queue is not None:
+            return _pick(queue, queues, message.topic)
+        if selector is not None:
+            wanted = message.key if argument is None else argument
+            try:
+                selected: object = selector(queues, message, wanted)
+            except SettingError:
+                raise
+            except Exception as error:
+                raise SettingError(f"the selector raised {error!r}; nothing was sent") from error
+            return check_selected(queues, selected)
+        if message.key is not None:
+            return by_hash(queues, message, message.key)
+        return None
+
+    def _spread(self, route: TopicRoute, topic: str, failed: str | None) -> MessageQueue:
+        turn = self._round_robin.get(topic)
+        if turn is None:
+            turn = self._round_robin[topic] = RoundRobin()
+        reachable = [
+            queue
+            for queue in route.publish
+            if self._instance.routes.address(queue.broker_name) is not None
+        ]
+        return turn.select(reachable or route.publish, failed)
+
+    async def _route(self, topic: str) -> TopicRoute:
+        route = await self._instance.route_or_template(
+            topic, self.settings.create_topic_key, self.settings.default_topic_queue_nums
+        )
+        if not route.publish:
+            raise TopicNotFound(f"the topic {topic} has no queue that may be written")
+        return route
+
+    # -- lanes
+
+    def _enter_lane(
+        self, message: Message, queue: MessageQueue | int | None, timeout_ms: int | None
+    ) -> "asyncio.Future[SendResult]":
+        name = _lane_key(message, queue)
+        lane = self._lanes.get(name)
+        if lane is None:
+
+            async def send(each: Message, within_ms: int | None) -> SendResult:
+                return await self._send(each, queue, None, None, within_ms, 0)
+
+            lane = self._lanes[name] = Lane(send, lambda: self._lanes.pop(name, None))
+        return lane.enter(message, timeout_ms)
+
+    def _track(self, future: "asyncio.Future[SendResult]") -> "asyncio.Future[SendResult]":
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        return future
+
+    # -- small parts
+
+    def _prepare(self, message: Message) -> None:
+        check_message(message, self.settings.max_message_size_bytes)
+        if not message.unique_key:
+            message.unique_key = self._unique_keys.next(_wall_ms())
+
+    def _check_running(self) -> None:
+        if self._state == "CREATE_JUST":
+            raise StateError("the producer is not started: call start() or use `async with`")
+        if self._state != "RUNNING":
+            raise StateError(f"the producer is closed (state {self._state})")
+
+    def _deadline(self, timeout_ms: int | None) -> float:
+        wanted_ms = self.settings.send_message_timeout_ms if timeout_ms is None else timeout_ms
+        return _now_s() + wanted_ms / 1000
+
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic in the order that selectors see."""
+        return (await self._route(topic)).publish
+
+
+def _as_message(
+    topic: str | Message,
+    body: bytes | str,
+    tags: str,
+    keys: str | tuple[str, ...],
+    properties: Mapping[str, str] | None,
+    delay_level: int,
+    key: str | int | None,
+) -> Message:
+    if isinstance(topic, Message):
+        if key is not None:
+            topic.key = key
+        return topic
+    return Message(
+        topic=topic,
+        body=body.encode() if isinstance(body, str) else body,
+        tags=tags,
+        keys=keys,
+        key=key,
+        properties=properties or {},
+        delay_level=delay_level,
+    )
+
+
+def _lane_key(message: Message, queue: MessageQueue | int | None) -> LaneKey:
+    return message.topic, queue, None if queue is not None else message.key
+
+
+def _pick(queue: MessageQueue | int, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
+    if isinstance(queue, MessageQueue):
+        if queue.topic != topic:
+            raise SettingError(f"the queue {queue} is none of the topic {topic}")
+        return queue
+    if not 0 <= queue < len(queues):
+        raise SettingError(f"queue {queue} of {topic} is not between 0 and {len(queues) - 1}")
+    return queues[queue]
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _now_s() -> float:
+    return time.monotonic()

@@ -1,0 +1,121 @@
+"""
+Where topics live: what the name servers said last, and the queue lists made from it.
+
+Rule: the list that keys are hashed over does not depend on who is alive. An ordered topic's list comes
+from its declaration (`orderTopicConf`); for other topics a broker without a present leader keeps its
+queues, where Java's client drops them and moves keys. Pure; `instance` asks and fills.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """The queues of one topic, in Java's order: broker name, then queue id.
+
+    Attributes:
+        publish: queues to send to.
+        subscribe: queues to consume.
+        is_ordered: the list was declared and cannot shrink.
+    """
+
+    publish: tuple[MessageQueue, ...]
+    subscribe: tuple[MessageQueue, ...]
+    is_ordered: bool
+
+
+def topic_route(topic: str, data: TopicRouteData) -> TopicRoute:
+    """Make the queue lists of a route answer."""
+    queue_datas = sorted(data.queue_datas, key=lambda each: each.broker_name)
+    declared = parse_order_conf(data.order_topic_conf)
+    writable = (
+        {each.broker_name: each.write_queue_nums for each in queue_datas if each.perm & PERM_WRITE}
+        if declared is None
+        else declared
+    )
+    readable = {
+        each.broker_name: each.read_queue_nums for each in queue_datas if each.perm & PERM_READ
+    }
+    return TopicRoute(_queues(topic, writable), _queues(topic, readable), declared is not None)
+
+
+def parse_order_conf(text: str | None) -> dict[str, int] | None:
+    """Read `broker-a:4;broker-b:4`; None when there is no usable declaration."""
+    if not text:
+        return None
+    found: dict[str, int] = {}
+    for part in text.split(";"):
+        name, _, count = part.strip().rpartition(":")
+        if name and count.isdecimal():
+            found[name] = int(count)
+    return found or None
+
+
+def template_route(topic: str, template: TopicRoute, queue_max: int) -> TopicRoute:
+    """Return the route that *topic* will have when a send creates it from the template topic."""
+    counts: dict[str, int] = {}
+    for queue in template.publish:
+        counts[queue.broker_name] = min(queue_max, counts.get(queue.broker_name, 0) + 1)
+    queues = _queues(topic, counts)
+    return TopicRoute(queues, queues, is_ordered=False)
+
+
+def _queues(topic: str, counts: Mapping[str, int]) -> tuple[MessageQueue, ...]:
+    return tuple(
+        MessageQueue(topic, name, number)
+        for name in sorted(counts)
+        for number in range(counts[name])
+    )
+
+
+class Routes:
+    """Everything known: routes by topic, addresses by broker name."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, TopicRoute] = {}
+        self._datas: dict[str, TopicRouteData] = {}
+        self._addresses: dict[str, dict[int, str]] = {}
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Topics with a route."""
+        return tuple(self._topics)
+
+    def get(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic, if one is known."""
+        return self._topics.get(topic)
+
+    def update(self, topic: str, data: TopicRouteData) -> bool:
+        """Take a route answer; tell whether the queues changed."""
+        for broker in data.broker_datas:
+            self._addresses[broker.broker_name] = dict(broker.broker_addrs)
+        fresh = topic_route(topic, data)
+        changed = self._topics.get(topic) != fresh
+        self._topics[topic] = fresh
+        self._datas[topic] = data
+        return changed
+
+    def forget(self, topic: str) -> None:
+        """Drop a topic that is gone; addresses stay, other topics need them."""
+        self._topics.pop(topic, None)
+        self._datas.pop(topic, None)
+
+    def address(self, broker_name: str) -> str | None:
+        """Return the address that leads to the broker's leader."""
+        return self._addresses.get(broker_name, {}).get(MASTER_ID)
+
+    def brokers(self, topic: str) -> tuple[str, ...]:
+        """Return the broker names of a topic's route."""
+        data = self._datas.get(topic)
+        return () if data is None else tuple(each.broker_name for each in data.broker_datas)
+
+    def addresses(self, topics: Iterable[str] | None = None) -> set[str]:
+        """Return all addresses, or those of the brokers of some topics."""
+        if topics is None:
+            return {address for ids in self._addresses.values() for address in ids.values()}
+        names = {name for topic in topics for name in self.brokers(topic)}
+        return {address for name in names for address in self._addresses.get(name, {}).values()}

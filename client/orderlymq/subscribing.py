@@ -1,0 +1,51 @@
+"""
+Checks of groups and subscriptions, before any socket is opened. Pure.
+"""
+
+from orderlymq.brokercalls import Subscription
+from orderlymq.errors import SettingError
+from orderlymq_protocol.model import EXPRESSION_SQL92, EXPRESSION_TAG, SubscriptionData
+from orderlymq_protocol.names import InvalidName, check_group_name, check_topic_name
+from orderlymq_protocol.tags import TagExpressionError, TagFilter
+
+
+def check_group(group: str) -> None:
+    """Refuse a consumer group's name that brokers refuse.
+
+    Raises:
+        SettingError: With the rule.
+    """
+    try:
+        check_group_name(group)
+    except InvalidName as error:
+        raise SettingError(str(error)) from error
+    if group == "DEFAULT_CONSUMER":
+        raise SettingError("the consumer group DEFAULT_CONSUMER is reserved; choose another name")
+
+
+def make_subscription(topic: str, expression: str, kind: str, version_ms: int) -> Subscription:
+    """Return the subscription for a tag expression (TAG) or a condition on properties (SQL92).
+
+    Raises:
+        SettingError: The topic or the expression is not allowed, or the kind is another.
+    """
+    try:
+        check_topic_name(topic)
+    except InvalidName as error:
+        raise SettingError(str(error)) from error
+    if kind == EXPRESSION_SQL92:
+        # Selected at the broker; the client does not check again.
+        data = SubscriptionData(
+            topic, expression, sub_version=version_ms, expression_type=EXPRESSION_SQL92
+        )
+        return Subscription(data, TagFilter.parse(None))
+    if kind != EXPRESSION_TAG:
+        raise SettingError(
+            f"the subscription kind {kind!r} is not served; use TAG or SQL92 "
+            "(class filters left RocketMQ with 4.3.0)"
+        )
+    try:
+        data = SubscriptionData.of_tags(topic, expression, version_ms)
+    except TagExpressionError as error:
+        raise SettingError(str(error)) from error
+    return Subscription(data, TagFilter.parse(expression))
