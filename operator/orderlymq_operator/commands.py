@@ -22,7 +22,7 @@ from orderlymq_operator.local import session
 from orderlymq_operator.local.control import ControlClient
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import FailedError, LocalError, RefusedError, UnreachableError
-from orderlymq_operator.local.progress import Progress, summary
+from orderlymq_operator.local.progress import Progress, last_event, summary
 from orderlymq_operator.local.supervisor import Supervisor
 from orderlymq_operator.manifests import ManifestError, OtherClusterError, read
 from orderlymq_runtime import loop
@@ -174,7 +174,7 @@ async def _stay_up(
 
 async def _follow(supervisor: Supervisor) -> None:
     """Print what happens from now on."""
-    seen = max((event["number"] for event in supervisor.snapshot()["events"]), default=0)
+    seen = last_event(supervisor.snapshot())
     while True:
         for event in supervisor.snapshot()["events"]:
             if event["number"] > seen:
@@ -222,9 +222,10 @@ def apply(
     directory = DataDirectory(data_dir)
     client = ControlClient(directory)
     texts = [(str(path), path.read_text(encoding="utf-8")) for path in files]
+    before = last_event(client.status())
     steps = client.apply(texts, prune=prune, dry_run=dry_run)
     if not dry_run:
-        _wait_until_settled(directory, timeout_s, output)
+        _wait_until_settled(directory, timeout_s, output, after=before)
     if output == "json":
         _print_json({"applied": not dry_run, "actions": steps})
         return
@@ -261,12 +262,12 @@ async def _play(directory: DataDirectory, options: DemoOptions, output: Output) 
 
 
 def _wait_until_settled(
-    directory: DataDirectory, timeout_s: float, output: Output
+    directory: DataDirectory, timeout_s: float, output: Output, *, after: int = 0
 ) -> dict[str, Any]:
     """Show progress until everything is in force; return the last snapshot."""
     client = ControlClient(directory)
     deadline = time.monotonic() + timeout_s
-    with Progress(quiet=output == "json") as progress:
+    with Progress(quiet=output == "json", after=after) as progress:
         while True:
             snapshot = client.status()
             progress.show(snapshot)

@@ -38,7 +38,7 @@ class Quantity(str):
     @property
     def size_bytes(self) -> int:
         """The amount in bytes."""
-        digits = self.rstrip("kMGTPi")
+        digits = self.rstrip("kKMGTPi")
         return int(digits) * _UNITS_BYTES[self[len(digits) :]]
 
     @classmethod

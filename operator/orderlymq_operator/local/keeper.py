@@ -137,8 +137,11 @@ class Keeper:
         deadline = loop.time() + START_GRACE_S
         answered = False
         failed = 0
+        next_probe = loop.time() + PROBE_INTERVAL_S
         while True:
-            await asyncio.sleep(PROBE_INTERVAL_S)
+            # A probe that times out has used up its interval: silence is counted in whole seconds.
+            await asyncio.sleep(max(0.0, next_probe - loop.time()))
+            next_probe = loop.time() + PROBE_INTERVAL_S
             if await self._is_alive():
                 answered, failed = True, 0
                 continue

@@ -12,12 +12,18 @@ from rich.status import Status
 
 
 class Progress:
-    """Prints each event once and, in a terminal, what is being waited for."""
+    """Prints each event once and, in a terminal, what is being waited for.
 
-    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+    Args:
+        after: number of the last event that is old news.
+    """
+
+    def __init__(
+        self, *, quiet: bool = False, after: int = 0, console: Console | None = None
+    ) -> None:
         self._console = console or Console(stderr=True, highlight=False)
         self._quiet = quiet
-        self._seen = 0
+        self._seen = after
         self._status: Status | None = None
 
     def __enter__(self) -> Self:
@@ -45,6 +51,11 @@ class Progress:
                 self._console.print(f"  {event['text']}", markup=False)
         if self._status is not None:
             self._status.update(waiting_for(snapshot))
+
+
+def last_event(snapshot: dict[str, Any]) -> int:
+    """Return the number of the newest event; 0 when nothing has happened."""
+    return max((int(event["number"]) for event in snapshot["events"]), default=0)
 
 
 def waiting_for(snapshot: dict[str, Any]) -> str:

@@ -45,6 +45,8 @@ def prepared(directory: DataDirectory, manifests: Sequence[Manifest]) -> Iterato
     """
     before = directory.load()  # first, so that a wrong command leaves no folders behind
     desired = _desired(manifests, before)
+    if before is None:
+        refuse_taken_ports(programs(directory, State(desired)))
     with directory.locked():
         keeper.end_orphans(directory)
         state = State(desired, before.replicas if before else {})

@@ -1,0 +1,27 @@
+"""Small resources that tests start from."""
+
+from typing import Any
+
+from orderlymq_operator.models import Cluster, ConsumerGroup, Desired, Topic
+
+
+def cluster(name: str = "demo", **spec: Any) -> Cluster:
+    return Cluster.model_validate({"metadata": {"name": name}, "spec": spec})
+
+
+def topic(name: str = "orders", **spec: Any) -> Topic:
+    facts = {"clusterRef": {"name": "demo"}, **spec}
+    return Topic.model_validate({"metadata": {"name": name}, "spec": facts})
+
+
+def group(name: str = "billing", **spec: Any) -> ConsumerGroup:
+    facts = {"clusterRef": {"name": "demo"}, **spec}
+    return ConsumerGroup.model_validate({"metadata": {"name": name}, "spec": facts})
+
+
+def desired(*resources: Topic | ConsumerGroup, **spec: Any) -> Desired:
+    return Desired(
+        cluster(**{"nameServers": {"replicas": 1}, **spec}),
+        tuple(item for item in resources if isinstance(item, Topic)),
+        tuple(item for item in resources if isinstance(item, ConsumerGroup)),
+    )
