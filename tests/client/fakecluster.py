@@ -1,0 +1,502 @@
+"""
+A tiny cluster on loopback for tests of the SDK's shell: one process plays name server and broker.
+
+It speaks the real codecs over real sockets and keeps the protocol's awkwardness: long polls that are held,
+locks with leases and epochs, answers that get lost, connections that are reset, queues that move on.
+What it does not know it answers with code 3. Faults are scripted per request code.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from orderlymq_protocol import fastjson, names, properties, sysflag
+from orderlymq_protocol.batch import decode_batch
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.headers import PullMessageHeader, SendMessageHeader
+from orderlymq_protocol.message_id import decode_offset_message_id, encode_offset_message_id
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import (
+    BrokerData,
+    ConsumerIdList,
+    HeartbeatData,
+    LockBatchRequest,
+    QueueData,
+    TopicRouteData,
+)
+from orderlymq_protocol.record import StoredMessage, encode_record
+from orderlymq_protocol.tags import TagFilter
+from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.server import RemotingServer
+
+BROKER = "broker-a"
+
+
+@dataclass
+class Held:
+    """A pull that waits for a message."""
+
+    conn: Connection
+    command: RemotingCommand
+    header: PullMessageHeader
+    timer: asyncio.TimerHandle
+
+
+@dataclass
+class Lock:
+    """Who holds a queue."""
+
+    client_id: str
+    epoch: int
+    until: float
+
+
+Fault = Callable[[RemotingCommand, Connection], RemotingCommand | None]
+
+
+@dataclass
+class FakeCluster:
+    """State and handler; `faults[code]` is a list of things to do instead, used up one by one."""
+
+    ordered: bool = False
+    topics: dict[str, int] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int = 0
+    logs: dict[tuple[str, int], list[StoredMessage]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    trimmed: dict[tuple[str, int], int] = field(default_factory=dict)
+    offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    locks: dict[tuple[str, MessageQueue], Lock] = field(default_factory=dict)
+    epochs: dict[tuple[str, MessageQueue], int] = field(default_factory=lambda: defaultdict(int))
+    members: dict[str, dict[str, Connection]] = field(default_factory=lambda: defaultdict(dict))
+    heartbeats: list[HeartbeatData] = field(default_factory=list)
+    seen: list[RemotingCommand] = field(default_factory=list)
+    faults: dict[int, list[Fault]] = field(default_factory=lambda: defaultdict(list))
+    dedup: dict[str, RemotingCommand] = field(default_factory=dict)
+    held: list[Held] = field(default_factory=list)
+    physical: dict[int, StoredMessage] = field(default_factory=dict)
+    answers: list[RemotingCommand] = field(default_factory=list)
+    connections: set[Connection] = field(default_factory=set)
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def codes(self) -> list[int]:
+        """Return the codes of all requests in the order they came."""
+        return [command.code for command in self.seen]
+
+    def bodies(self, topic: str, queue_id: int) -> list[bytes]:
+        """Return what is stored in a queue."""
+        return [message.body for message in self.logs[topic, queue_id]]
+
+    def notify(self, group: str) -> None:
+        """Tell the members that something changed (40)."""
+        for conn in self.members[group].values():
+            conn.send(
+                request(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}, oneway=True
+                )
+            )
+
+    # FrameHandler.
+
+    def connection_made(self, conn: Connection) -> None:
+        self.connections.add(conn)
+
+    def connection_lost(self, conn: Connection) -> None:
+        self.connections.discard(conn)
+        self.held = [each for each in self.held if each.conn is not conn]
+        for group in self.members.values():
+            for client_id in [name for name, each in group.items() if each is conn]:
+                del group[client_id]
+
+    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
+        for command in commands:
+            if command.is_response:
+                self.answers.append(command)
+                continue
+            self.seen.append(command)
+            faults = self.faults[command.code]
+            if faults:
+                answer = faults.pop(0)(command, conn)
+            else:
+                answer = self.serve(command, conn)
+            if answer is not None and not command.is_oneway:
+                conn.send(answer)
+
+    def serve(self, command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        """Answer as a broker and a name server in one."""
+        handler = _HANDLERS.get(command.code)
+        if handler is None:
+            return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="not in the fake")
+        return handler(self, command, conn)
+
+    # name server
+
+    def _route(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        topic = command.ext["topic"]
+        if topic not in self.topics:
+            return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info {topic}")
+        count = self.topics[topic]
+        data = TopicRouteData(
+            (QueueData(BROKER, count, count, 7 if topic == "TBW102" else 6),),
+            (BrokerData("fake", BROKER, {0: self.address}),),
+            f"{BROKER}:{count}" if self.ordered else None,
+        )
+        return command.reply(body=data.to_json())
+
+    # sends
+
+    def _send(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        header = SendMessageHeader.from_request(command.code, command.ext)
+        topic = header.topic
+        if names.is_retry_topic(topic) and header.reconsume_times >= (
+            16 if header.max_reconsume_times is None else header.max_reconsume_times
+        ):
+            topic = names.dlq_topic(topic.removeprefix(names.RETRY_PREFIX))
+            self.topics.setdefault(topic, 1)
+        if topic not in self.topics:
+            if "TBW102" not in self.topics and not names.is_retry_topic(topic):
+                return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
+            self.topics[topic] = min(header.default_topic_queue_nums, 4)
+        if not 0 <= header.queue_id < self.topics[topic]:
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark="request queueId is illegal")
+        raw = header.properties.encode()
+        unique = properties.find_property(raw, properties.UNIQ_KEY) or ""
+        dedup_key = f"{topic}|{unique}|{header.reconsume_times}"
+        if self.ordered and dedup_key in self.dedup:
+            first = self.dedup[dedup_key]
+            return command.reply(first.code, first.ext)
+        if header.batch:
+            ids = []
+            base = len(self.logs[topic, header.queue_id])
+            for entry in decode_batch(command.body):
+                ids.append(
+                    self.append(
+                        topic, header.queue_id, entry.body, entry.properties, flag=entry.flag
+                    )
+                )
+            ext = {"msgId": ",".join(ids), "queueId": str(header.queue_id), "queueOffset": str(base)}
+        else:
+            offset = len(self.logs[topic, header.queue_id])
+            message_id = self.append(
+                topic,
+                header.queue_id,
+                command.body,
+                raw,
+                flag=header.flag,
+                sys_flag=header.sys_flag,
+                reconsume_times=header.reconsume_times,
+            )
+            ext = {
+                "msgId": message_id,
+                "queueId": str(header.queue_id),
+                "queueOffset": str(offset),
+            }
+        answer = command.reply(0, ext)
+        self.dedup[dedup_key] = answer
+        return answer
+
+    def append(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        raw_properties: bytes = b"",
+        *,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+    ) -> str:
+        """Store a message as a leader would and wake the pulls that wait for it."""
+        self.topics.setdefault(topic, queue_id + 1)
+        physical = 1000 + 100 * len(self.physical)
+        log = self.logs[topic, queue_id]
+        now_ms = time.time_ns() // 1_000_000
+        message = StoredMessage(
+            topic=topic,
+            queue_id=queue_id,
+            flag=flag,
+            queue_offset=len(log),
+            physical_offset=physical,
+            sys_flag=sys_flag,
+            born_timestamp=now_ms,
+            born_host=("127.0.0.1", 1),
+            store_timestamp=now_ms,
+            store_host=(self.host, self.port),
+            reconsume_times=reconsume_times,
+            prepared_transaction_offset=0,
+            body=body,
+            properties=raw_properties,
+            body_crc=0,
+        )
+        log.append(message)
+        self.physical[physical] = message
+        for held in list(self.held):
+            if (held.header.topic, held.header.queue_id) == (topic, queue_id):
+                self._release(held)
+        return encode_offset_message_id(self.host, self.port, physical)
+
+    def _send_back(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        message = self.physical[int(command.ext["offset"])]
+        group = command.ext["group"]
+        level = int(command.ext["delayLevel"])
+        dead = level < 0 or message.reconsume_times >= int(command.ext["maxReconsumeTimes"])
+        topic = names.dlq_topic(group) if dead else names.retry_topic(group)
+        raw = message.properties
+        if properties.find_property(raw, properties.RETRY_TOPIC) is None:
+            raw = properties.append_property(raw, properties.RETRY_TOPIC, message.topic)
+        self.topics.setdefault(topic, 1)
+        self.append(topic, 0, message.body, raw, reconsume_times=message.reconsume_times + 1)
+        return command.reply()
+
+    # pulls
+
+    def _pull(self, command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        header = PullMessageHeader.from_ext(command.ext)
+        queue = MessageQueue(header.topic, BROKER, header.queue_id)
+        client_id = command.ext.get("omqClientId", "")
+        lock = self.locks.get((header.consumer_group, queue))
+        if lock is not None and lock.client_id != client_id and lock.until > time.monotonic():
+            return command.reply(
+                ResponseCode.SYSTEM_ERROR, remark=f"the queue is locked by {lock.client_id}"
+            )
+        if header.sys_flag & sysflag.PULL_COMMIT_OFFSET:
+            self.offsets[header.consumer_group, header.topic, header.queue_id] = (
+                header.commit_offset
+            )
+        answer = self._try_pull(command, header)
+        if answer.code == ResponseCode.PULL_NOT_FOUND and header.sys_flag & sysflag.PULL_SUSPEND:
+            held = Held(conn, command, header, None)  # type: ignore[arg-type]  # set in the next line
+            held.timer = asyncio.get_running_loop().call_later(
+                header.suspend_timeout_millis / 1000, self._release, held
+            )
+            self.held.append(held)
+            return None
+        return answer
+
+    def _release(self, held: Held) -> None:
+        if held in self.held:
+            self.held.remove(held)
+            held.timer.cancel()
+            held.conn.send(self._try_pull(held.command, held.header))
+
+    def _try_pull(self, command: RemotingCommand, header: PullMessageHeader) -> RemotingCommand:
+        log = self.logs[header.topic, header.queue_id]
+        low = self.trimmed.get((header.topic, header.queue_id), 0)
+        offset = header.queue_offset
+        if offset < low:
+            return self._pull_reply(command, ResponseCode.PULL_OFFSET_MOVED, low, low, len(log))
+        if offset > len(log):
+            return self._pull_reply(
+                command, ResponseCode.PULL_OFFSET_MOVED, len(log), low, len(log)
+            )
+        found = log[offset : offset + header.max_msg_nums]
+        if not found:
+            return self._pull_reply(command, ResponseCode.PULL_NOT_FOUND, offset, low, len(log))
+        tags = TagFilter.parse(header.subscription)
+        wanted = [
+            message
+            for message in found
+            if tags.matches_tag(properties.find_property(message.properties, properties.TAGS))
+        ]
+        following = offset + len(found)
+        if not wanted:
+            return self._pull_reply(
+                command, ResponseCode.PULL_RETRY_IMMEDIATELY, following, low, len(log)
+            )
+        body = b"".join(encode_record(message) for message in wanted)
+        return self._pull_reply(command, ResponseCode.SUCCESS, following, low, len(log), body)
+
+    def _pull_reply(
+        self,
+        command: RemotingCommand,
+        code: int,
+        following: int,
+        low: int,
+        high: int,
+        body: bytes = b"",
+    ) -> RemotingCommand:
+        ext = {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(following),
+            "minOffset": str(low),
+            "maxOffset": str(high),
+        }
+        return command.reply(code, ext, body)
+
+    # offsets
+
+    def _query_offset(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        ext = command.ext
+        key = ext["consumerGroup"], ext["topic"], int(ext["queueId"])
+        if key not in self.offsets:
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, remark="Not found")
+        return command.reply(0, {"offset": str(self.offsets[key])})
+
+    def _commit(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        ext = command.ext
+        key = ext["consumerGroup"], ext["topic"], int(ext["queueId"])
+        lock = self.locks.get((key[0], MessageQueue(key[1], BROKER, key[2])))
+        if lock is not None and lock.client_id != ext.get("omqClientId"):
+            return command.reply(ResponseCode.SYSTEM_ERROR, remark="not the holder")
+        self.offsets[key] = int(ext["commitOffset"])
+        return command.reply()
+
+    def _max_offset(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        log = self.logs[command.ext["topic"], int(command.ext["queueId"])]
+        return command.reply(0, {"offset": str(len(log))})
+
+    def _min_offset(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        key = command.ext["topic"], int(command.ext["queueId"])
+        return command.reply(0, {"offset": str(self.trimmed.get(key, 0))})
+
+    def _search_offset(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        log = self.logs[command.ext["topic"], int(command.ext["queueId"])]
+        when = int(command.ext["timestamp"])
+        found = next((m.queue_offset for m in log if m.store_timestamp >= when), len(log))
+        return command.reply(0, {"offset": str(found)})
+
+    def _view(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        message = self.physical.get(int(command.ext["offset"]))
+        if message is None:
+            return command.reply(1, remark="can not find message by the offset")
+        return command.reply(body=encode_record(message))
+
+    # groups
+
+    def _heartbeat(self, command: RemotingCommand, conn: Connection) -> RemotingCommand:
+        data = HeartbeatData.from_json(command.body)
+        self.heartbeats.append(data)
+        for consumer in data.consumer_data_set:
+            group = consumer.group_name
+            fresh = data.client_id not in self.members[group]
+            self.members[group][data.client_id] = conn
+            self.topics.setdefault(names.retry_topic(group), 1)
+            if fresh:
+                self.notify(group)
+        return command.reply()
+
+    def _unregister(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        group = command.ext.get("consumerGroup")
+        if group is not None:
+            self.members[group].pop(command.ext["clientID"], None)
+            self.notify(group)
+        return command.reply()
+
+    def _member_list(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        found = tuple(self.members[command.ext["consumerGroup"]])
+        return command.reply(body=ConsumerIdList(found).to_json())
+
+    # locks
+
+    def _lock(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        asked = LockBatchRequest.from_json(command.body)
+        granted, epochs = [], []
+        now = time.monotonic()
+        for queue in asked.queues:
+            key = asked.consumer_group, queue
+            lock = self.locks.get(key)
+            if lock is not None and lock.client_id != asked.client_id and lock.until > now:
+                continue
+            if lock is None or lock.client_id != asked.client_id:
+                self.epochs[key] += 1
+            until = now + (asked.lease_ms or 60_000) / 1000
+            self.locks[key] = Lock(asked.client_id, self.epochs[key], until)
+            granted.append(queue)
+            epochs.append(self.epochs[key])
+        return command.reply(body=fastjson.dumps({"lockOKMQSet": granted_json(granted), "epochs": epochs}))
+
+    def _unlock(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        asked = LockBatchRequest.from_json(command.body)
+        for queue in asked.queues:
+            lock = self.locks.get((asked.consumer_group, queue))
+            if lock is not None and lock.client_id == asked.client_id:
+                del self.locks[asked.consumer_group, queue]
+        self.notify(asked.consumer_group)
+        return command.reply()
+
+
+def granted_json(queues: list[MessageQueue]) -> list[dict[str, object]]:
+    """Return queues as JSON objects."""
+    return [queue.to_json_value() for queue in queues]
+
+
+_HANDLERS: dict[int, Callable[[FakeCluster, RemotingCommand, Connection], RemotingCommand | None]] = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: FakeCluster._route,
+    RequestCode.SEND_MESSAGE_V2: FakeCluster._send,
+    RequestCode.SEND_BATCH_MESSAGE: FakeCluster._send,
+    RequestCode.CONSUMER_SEND_MSG_BACK: FakeCluster._send_back,
+    RequestCode.PULL_MESSAGE: FakeCluster._pull,
+    RequestCode.LITE_PULL_MESSAGE: FakeCluster._pull,
+    RequestCode.QUERY_CONSUMER_OFFSET: FakeCluster._query_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: FakeCluster._commit,
+    RequestCode.GET_MAX_OFFSET: FakeCluster._max_offset,
+    RequestCode.GET_MIN_OFFSET: FakeCluster._min_offset,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: FakeCluster._search_offset,
+    RequestCode.VIEW_MESSAGE_BY_ID: FakeCluster._view,
+    RequestCode.HEART_BEAT: FakeCluster._heartbeat,
+    RequestCode.UNREGISTER_CLIENT: FakeCluster._unregister,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: FakeCluster._member_list,
+    RequestCode.LOCK_BATCH_MQ: FakeCluster._lock,
+    RequestCode.UNLOCK_BATCH_MQ: FakeCluster._unlock,
+}
+
+
+@asynccontextmanager
+async def running(**attributes: object) -> AsyncIterator[FakeCluster]:
+    """Run a fake cluster on a free port."""
+    cluster = FakeCluster(**attributes)  # type: ignore[arg-type]  # the caller names its fields
+    server = RemotingServer(cluster, linger_reset=True)
+    cluster.host, cluster.port = await server.listen("127.0.0.1", 0)
+    try:
+        yield cluster
+    finally:
+        for held in cluster.held:
+            held.timer.cancel()
+        await server.close()
+
+
+# -- faults
+
+
+def refuse(code: int, remark: str = "refused by the test") -> Fault:
+    """Answer with an error instead."""
+    return lambda command, _conn: command.reply(code, remark=remark)
+
+
+def silence(_command: RemotingCommand, _conn: Connection) -> None:
+    """Do nothing and answer nothing."""
+
+
+def reset(_command: RemotingCommand, conn: Connection) -> None:
+    """Reset the connection before the request is executed."""
+    conn.close(orderly=False)
+
+
+def serve_then_reset(cluster: FakeCluster) -> Fault:
+    """Execute the request, but lose the answer with the connection."""
+
+    def fault(command: RemotingCommand, conn: Connection) -> None:
+        cluster.serve(command, conn)
+        conn.close(orderly=False)
+
+    return fault
+
+
+async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    """Wait until *condition* holds; the loop is given up in between, not the clock."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def decoded(message_id: str) -> tuple[str, int, int]:
+    """Return address and physical offset of an offset message id."""
+    return decode_offset_message_id(message_id)
