@@ -1,0 +1,224 @@
+"""The name server over real sockets, and as a process."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from orderlymq_nameserver.__main__ import main
+from orderlymq_nameserver.app import NameServer
+from orderlymq_nameserver.settings import Address, NameServerSettings
+from orderlymq_protocol.command import request
+from orderlymq_runtime.client import RemotingClient
+from tests.nameserver.registrations import GROUP_A, register_request, registration, topic
+
+LOOPBACK = Address("127.0.0.1", 0)
+TIMEOUT_S = 5.0
+
+
+@asynccontextmanager
+async def running(**settings: object) -> AsyncIterator[NameServer]:
+    server = NameServer(NameServerSettings(listen=LOOPBACK, **settings))  # type: ignore[arg-type]  # checked at run time
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+async def until_code(client: RemotingClient, address: str, name: str, code: int) -> None:
+    """Ask for a route until the answer has *code*: the loss of another's connection takes a turn."""
+    code_seen = -1
+    async with asyncio.timeout(TIMEOUT_S):
+        while code_seen != code:
+            reply = await client.invoke(address, request(105, {"topic": name}), TIMEOUT_S)
+            code_seen = reply.code
+
+
+async def test_a_group_is_routed_while_one_of_its_replicas_is_connected() -> None:
+    """Law: the loss of the last connection takes the group out at once."""
+    replicas = [RemotingClient(), RemotingClient()]
+    client = RemotingClient()
+    async with running() as server:
+        address = str(server.address)
+        for replica in replicas:
+            body = registration(1, topic("T"))
+            reply = await replica.invoke(address, register_request(GROUP_A, body), TIMEOUT_S)
+            assert reply.code == 0
+        replicas[0].disconnect(address)
+        found = await client.invoke(address, request(105, {"topic": "T"}), TIMEOUT_S)
+        status = server.status()
+        replicas[1].disconnect(address)
+        await until_code(client, address, "T", 17)
+        for each in (*replicas, client):
+            await each.close()
+
+    assert json.loads(found.body)["brokerDatas"][0]["brokerAddrs"] == {"0": GROUP_A.address}
+    live = status["brokerLiveTable"]
+    assert isinstance(live, dict)
+    assert live[GROUP_A.address]["brokerName"] == "group-a"
+
+
+async def test_a_oneway_registration_counts_and_gets_no_answer() -> None:
+    """Law: brokers register oneway as well; the next answer is that of the next request."""
+    client = RemotingClient()
+    async with running() as server:
+        address = str(server.address)
+        await client.send_oneway(address, register_request(GROUP_A, registration(1, topic("T"))))
+        found = await client.invoke(address, request(105, {"topic": "T"}), TIMEOUT_S)
+        await client.close()
+
+    assert found.code == 0
+    assert client.traffic.frames_in == 1
+
+
+async def test_a_silent_broker_is_dropped_and_its_connection_closed() -> None:
+    """Law: a link that was cut without a word ends with the scan."""
+    closed = asyncio.Event()
+    broker, client = RemotingClient(on_connection_lost=lambda _: closed.set()), RemotingClient()
+    async with running(scan_ms=20, expiry_ms=20) as server:
+        address = str(server.address)
+        body = registration(1, topic("T"))
+        await broker.invoke(address, register_request(GROUP_A, body), TIMEOUT_S)
+        await until_code(client, address, "T", 17)
+        await asyncio.wait_for(closed.wait(), TIMEOUT_S)
+        await broker.close()
+        await client.close()
+
+
+async def test_the_http_pages_show_the_tables_and_metrics() -> None:
+    """Law: /status shows the five tables, /metrics counts requests."""
+    client = RemotingClient()
+    async with running(http=LOOPBACK) as server:
+        body = registration(1, topic("T"))
+        await client.invoke(str(server.address), register_request(GROUP_A, body), TIMEOUT_S)
+        await client.invoke(str(server.address), request(105, {"topic": "none"}), TIMEOUT_S)
+        connector = aiohttp.TCPConnector(force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+            pages = {}
+            for path in ("healthz", "readyz", "status", "metrics"):
+                async with session.get(f"http://{server.http_address}/{path}") as response:
+                    pages[path] = (response.status, await response.text())
+        await client.close()
+
+    status = json.loads(pages["status"][1])
+    assert {code for code, _ in pages.values()} == {200}
+    assert status["role"] == "name-server"
+    assert status["topicQueueTable"]["T"]["group-a"]["writeQueueNums"] == 4
+    assert status["clusterAddrTable"] == {"C": ["group-a"]}
+    assert status["filterServerTable"] == {}
+    metrics = pages["metrics"][1]
+    assert 'orderlymq_nameserver_brokers{cluster="C"} 1.0' in metrics
+    assert 'orderlymq_nameserver_requests_total{code="105",result="17"} 1.0' in metrics
+    assert 'orderlymq_remoting_frames_total{direction="in",role="server"} 2.0' in metrics
+
+
+async def test_the_order_configuration_survives_a_restart(tmp_path: Path) -> None:
+    """Law: what was put is there after the process is gone."""
+    client = RemotingClient()
+    put = request(100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "a:4"})
+    get = request(101, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"})
+    for _ in range(2):
+        async with running(kv_path=tmp_path / "kv.json") as server:
+            found = await client.invoke(str(server.address), get, TIMEOUT_S)
+            await client.invoke(str(server.address), put, TIMEOUT_S)
+    await client.close()
+
+    assert found.ext == {"value": "a:4"}
+
+
+async def test_a_change_that_cannot_be_saved_is_answered_with_code_1(tmp_path: Path) -> None:
+    """Law: the administrator learns that the disk refuses."""
+    client = RemotingClient()
+    put = request(100, {"namespace": "n", "key": "k", "value": "v"})
+    (tmp_path / "kv").mkdir()
+    async with running(kv_path=tmp_path / "kv" / "kv.json") as server:
+        (tmp_path / "kv").rmdir()
+        (tmp_path / "kv").write_text("a file where the directory was")
+        reply = await client.invoke(str(server.address), put, TIMEOUT_S)
+        await client.close()
+
+    assert reply.code == 1
+    assert "the change was refused" in (reply.remark or "")
+
+
+def start(path: Path, settings: dict[str, object]) -> "subprocess.Popen[str]":
+    path.write_text(json.dumps(settings))
+    return subprocess.Popen(
+        [sys.executable, "-m", "orderlymq_nameserver", "--settings", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_process_says_when_it_listens_and_ends_with_sigterm(tmp_path: Path) -> None:
+    """Law: one line when it is up, exit code 0 after SIGTERM."""
+    listen = {"host": "127.0.0.1", "port": 0}
+    with start(tmp_path / "s.json", {"listen": listen, "http": listen}) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        port = int(line.split(",")[0].rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S):
+            process.send_signal(signal.SIGTERM)
+            assert process.stdout.read() == ""
+
+    assert line.startswith("name server listens on 127.0.0.1:")
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("which", ["listen", "http"])
+def test_a_port_in_use_ends_the_start_with_one_line(tmp_path: Path, which: str) -> None:
+    """Law: exit code 2, one line with the port and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings: dict[str, object] = {"listen": {"host": "127.0.0.1", "port": 0}}
+        settings[which] = {"host": "127.0.0.1", "port": port}
+        with start(tmp_path / "s.json", settings) as process:
+            _, errors = process.communicate(timeout=TIMEOUT_S)
+
+    (line,) = errors.splitlines()
+    assert process.returncode == 2
+    assert line.startswith(f"name server: port {port} of 127.0.0.1 is in use: stop the process")
+
+
+BAD_SETTINGS = [
+    ({"listn": {}}, "unknown field `listn`"),
+    ({"listen": {"host": "127.0.0.1", "port": "x"}}, "$.listen.port"),
+    ({"expiry_ms": 0}, "expiry_ms must be above 0"),
+    ({"kv_path": 7}, "$.kv_path"),
+    ({"log_level": "LOUD"}, "$.log_level"),
+]
+
+
+@pytest.mark.parametrize(("settings", "reason"), BAD_SETTINGS)
+def test_bad_settings_end_the_start_with_the_field(
+    tmp_path: Path,
+    settings: dict[str, object],
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Law: exit code 2 and one line that names the file and the field."""
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(settings))
+
+    assert main(["--settings", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"name server: {path}: ")
+    assert reason in line
+
+
+def test_a_missing_settings_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Law: the path and the next step."""
+    assert main(["--settings", str(tmp_path / "none.json")]) == 2
+    assert "none.json: No such file or directory; give the path" in capsys.readouterr().err

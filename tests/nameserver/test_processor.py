@@ -1,0 +1,333 @@
+"""Answers to every request code, compared with what RocketMQ's name server answered."""
+
+import json
+from typing import Any
+
+import pytest
+
+from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.framing import FrameDecoder, encode
+from tests.nameserver.registrations import (
+    GROUP_A,
+    GROUP_B,
+    ask,
+    core,
+    identity_ext,
+    register,
+    register_request,
+    registration,
+    route,
+    topic,
+)
+from tests.protocol import golden
+
+GOLDEN = [frame for frame in golden.frames() if frame.server == "namesrv"]
+
+
+def play(server: NameServerCore, frame: golden.GoldenFrame) -> RemotingCommand:
+    """Let the server answer a captured request, over the wire in both directions."""
+    (command,) = FrameDecoder().receive_data(frame.wire)
+    (reply,) = FrameDecoder().receive_data(encode(server.handle(command, 1, 0)))
+    assert (reply.opaque, reply.is_response) == (command.opaque, True)
+    return reply
+
+
+def captured(code: int, kind: str, version: int = 409) -> list[golden.GoldenFrame]:
+    return [
+        frame
+        for frame in GOLDEN
+        if (frame.code, frame.kind, frame.client_version) == (code, kind, version)
+    ]
+
+
+def registered_as_captured() -> NameServerCore:
+    server = core()
+    assert play(server, captured(103, "request")[0]).code == 0
+    return server
+
+
+def without_flag_names(body: bytes) -> Any:
+    """Return a captured route; real name servers write the flag of a topic under one name only."""
+    value = json.loads(body.replace(b"{0:", b'{"0":'))
+    for queue in value["queueDatas"]:
+        queue.pop("topicSynFlag", None)
+    return value
+
+
+@pytest.mark.parametrize("version", [275, 409, 479])
+def test_routes_are_those_that_real_name_servers_gave(version: int) -> None:
+    """Law: 105 answers as captured: 17 with its remark, and the route of TBW102."""
+    unknown, known = captured(105, "response", version)
+    request_105 = captured(105, "request", version)[0]
+    server = core()
+
+    missing = play(server, request_105)
+    play(server, captured(103, "request")[0])
+    found = ask(server, 105, topic="TBW102")
+
+    assert (missing.code, missing.remark) == (17, unknown.fields["remark"])
+    assert without_flag_names(found.body) == without_flag_names(known.body)
+    assert b'"topicSynFlag":0,"topicSysFlag":0' in found.body
+
+
+def test_the_cluster_is_described_as_captured() -> None:
+    """Law: 106 equals the capture, with quoted ids."""
+    expected = captured(106, "response", 409)[0].body.replace(b"{0:", b'{"0":')
+
+    reply = play(registered_as_captured(), captured(106, "request", 409)[0])
+
+    assert reply.body == expected
+
+
+@pytest.mark.parametrize("version", [409, 479])
+def test_administration_answers_as_captured(version: int) -> None:
+    """Law: codes, ext fields and empty bodies of the KV, permission and deletion requests."""
+    server = registered_as_captured()
+    count = len(server.routes.topics())
+    for code in (100, 101, 102, 205, 327, 216, 318):
+        (expected,) = captured(code, "response", version)
+        reply = play(server, captured(code, "request", version)[0])
+
+        ext = dict(expected.fields.get("extFields", {}))
+        for name in ("wipeTopicCount", "addTopicCount"):
+            if name in ext:
+                ext[name] = str(count)  # the captured server had other topics by then
+        assert (reply.code, reply.ext, reply.body) == (expected.fields["code"], ext, expected.body)
+
+
+def test_a_registration_is_answered_as_captured() -> None:
+    """Law: 103 of a master answers an empty header and, without order configuration, no body."""
+    expected = captured(103, "response")[0]
+
+    for frame in captured(103, "request"):
+        reply = play(core(), frame)
+        assert (reply.code, reply.ext, reply.body) == (0, expected.fields["extFields"], b"")
+
+
+def test_all_topics_of_the_capture_are_listed_in_order() -> None:
+    """Law: 206 lists every topic once, sorted."""
+    body = json.loads(captured(103, "request")[0].body)
+    names = sorted(body["topicConfigSerializeWrapper"]["topicConfigTable"])
+
+    reply = play(registered_as_captured(), captured(206, "request")[0])
+
+    assert json.loads(reply.body) == {"topicList": names}
+
+
+def test_the_properties_can_be_read_and_changed_but_not_the_paths() -> None:
+    """Law: 318 changes what exists and refuses paths; 319 shows all."""
+    server = core()
+
+    assert ask(server, 318, b"orderMessageEnable=false\nnothing=1\n# note\n").code == 0
+    refusal = ask(server, 318, b"kvConfigPath=/etc/passwd\n")
+    broken = ask(server, 318, b"\xff\xfe=1")
+
+    assert (refusal.code, refusal.remark) == (16, "Can not update config kvConfigPath.")
+    assert broken.code == 1
+    assert ask(server, 319).body == b"orderMessageEnable=false\n"
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_plain_and_compressed_registrations_register_the_same(compressed: bool) -> None:
+    """Law: both forms of the body mean the same topics."""
+    server = core()
+    body = registration(3, topic("T", 4), topic("%RETRY%g", 1))
+
+    reply = server.handle(register_request(GROUP_A, body, compressed=compressed), 1, 0)
+
+    assert reply.code == 0
+    assert ask(server, 206).body == b'{"topicList":["%RETRY%g","T"]}'
+    assert route(server, "T")["queueDatas"] == [
+        {
+            "brokerName": "group-a",
+            "perm": 6,
+            "readQueueNums": 4,
+            "topicSynFlag": 0,
+            "topicSysFlag": 0,
+            "writeQueueNums": 4,
+        }
+    ]
+
+
+def test_a_checksum_that_does_not_match_changes_nothing() -> None:
+    """Law: a torn body is refused; 0 means that nobody has counted."""
+    server = core()
+    body = registration(1, topic("T"))
+
+    refusal = server.handle(register_request(GROUP_A, body, crc32=12345), 1, 0)
+    before = route(server, "T")
+    unchecked = server.handle(register_request(GROUP_A, body, crc32=0), 1, 0)
+
+    assert (refusal.code, refusal.remark) == (1, "crc32 not match")
+    assert before is None
+    assert unchecked.code == 0
+    assert route(server, "T") is not None
+
+
+def test_every_registration_is_told_the_order_configuration() -> None:
+    """Law: the body of the answer to 103 is the namespace ORDER_TOPIC_CONFIG."""
+    server = core()
+    ask(server, 100, namespace="ORDER_TOPIC_CONFIG", key="T", value="group-a:4")
+
+    reply = register(server, GROUP_A, registration(1))
+
+    assert reply.body == b'{"table":{"T":"group-a:4"}}'
+
+
+def test_a_broker_learns_whether_its_version_is_known() -> None:
+    """Law: 322 compares versions, shows ours, and counts as a sign of life."""
+    server = core()
+    ext = identity_ext(GROUP_A)
+    first, second = (b'{"counter":%d,"timestamp":1}' % n for n in (1, 2))
+    unknown = server.handle(request(322, ext, first), 1, 0)
+    register(server, GROUP_A, registration(1, topic("T")), connection=1, now_ms=0)
+
+    same = server.handle(request(322, ext, first), 1, 100_000)
+    other = server.handle(request(322, ext, second), 1, 100_000)
+    lost, _ = server.routes.expire(200_000)
+
+    assert (unknown.ext, unknown.body) == ({"changed": "true"}, b"")
+    assert (same.ext, same.body) == ({"changed": "false"}, first)
+    assert other.ext == {"changed": "true"}
+    assert lost == []
+
+
+def test_a_heartbeat_renews_and_a_replica_that_reconnects_is_adopted() -> None:
+    """Law: after 322 or 904 on a new connection the entry outlives the old connection."""
+    server = core()
+    register(server, GROUP_A, registration(1, topic("T")), connection=1)
+
+    reply = server.handle(request(904, identity_ext(GROUP_A)), 2, 0)
+    server.routes.connection_closed(1)
+
+    assert reply.code == 0
+    assert route(server, "T") is not None
+
+
+def test_unregistering_takes_the_group_out() -> None:
+    """Law: 104 on the registering connection ends its registration."""
+    server = core()
+    register(server, GROUP_A, registration(1, topic("T")), connection=1)
+
+    assert server.handle(request(104, identity_ext(GROUP_A)), 1, 0).code == 0
+    assert route(server, "T") is None
+
+
+def test_lists_are_sorted_and_of_the_right_topics() -> None:
+    """Law: 224, 304, 311-313, 901 and 219 list what they say, in a stable order."""
+    server = core()
+    register(server, GROUP_B, registration(1, topic("z"), topic("unit", flag=1)), connection=2)
+    register(
+        server,
+        GROUP_A,
+        registration(1, topic("a"), topic("sub", flag=2), topic("both", flag=3)),
+        connection=1,
+    )
+    ask(server, 100, namespace="n", key="b", value="2")
+    ask(server, 100, namespace="n", key="a", value="1")
+
+    def topics(code: int, **ext: str) -> list[str]:
+        names: list[str] = json.loads(ask(server, code, **ext).body)["topicList"]
+        return names
+
+    assert topics(224, cluster="C") == ["a", "both", "sub", "unit", "z"]
+    assert topics(224, cluster="D") == []
+    assert topics(311) == ["both", "unit"]
+    assert topics(312) == ["both", "sub"]
+    assert topics(313) == ["sub"]
+    assert json.loads(ask(server, 304).body) == {
+        "brokerAddr": "10.0.0.1:10911",
+        "topicList": ["C", "group-a", "group-b"],
+    }
+    assert ask(server, 901, clusterName="C", brokerName="group-a").body == (
+        b'{"brokerMemberGroup":{"brokerAddrs":{"0":"10.0.0.1:10911"},'
+        b'"brokerName":"group-a","cluster":"C"}}'
+    )
+    assert json.loads(ask(server, 901, clusterName="C", brokerName="x").body) == {
+        "brokerMemberGroup": {"brokerAddrs": {}, "brokerName": "x", "cluster": "C"}
+    }
+    assert ask(server, 219, namespace="n").body == b'{"table":{"a":"1","b":"2"}}'
+    assert ask(server, 219, namespace="m").code == 22
+
+
+def test_deleting_a_topic_in_one_cluster_leaves_the_other() -> None:
+    """Law: 216 with a cluster name touches that cluster only."""
+    server = core()
+    other = GROUP_B.__class__("D", "group-d", 0, "10.0.1.1:10911")
+    register(server, GROUP_A, registration(1, topic("T")), connection=1)
+    register(server, other, registration(1, topic("T")), connection=2)
+
+    ask(server, 216, topic="T", clusterName="C")
+
+    assert [q["brokerName"] for q in route(server, "T")["queueDatas"]] == ["group-d"]
+
+
+def test_queues_can_be_entered_by_hand_on_known_brokers() -> None:
+    """Law: 217 adds the queues of brokers that live and ignores others."""
+    server = core()
+    register(server, GROUP_A, registration(1))
+    queues = [
+        {"brokerName": name, "perm": 6, "readQueueNums": 2, "writeQueueNums": 2}
+        for name in ("group-a", "nobody")
+    ]
+
+    reply = ask(server, 217, json.dumps({"queueDatas": queues}).encode(), topic="T")
+
+    assert reply.code == 0
+    assert [q["brokerName"] for q in route(server, "T")["queueDatas"]] == ["group-a"]
+
+
+def test_an_absent_value_is_not_found() -> None:
+    """Law: 101 answers 22 with RocketMQ's remark; 102 of nothing succeeds."""
+    server = core()
+
+    reply = ask(server, 101, namespace="n", key="k")
+
+    assert (reply.code, reply.remark) == (22, "No config item, Namespace: n Key: k")
+    assert ask(server, 102, namespace="n", key="k").code == 0
+
+
+@pytest.mark.parametrize("code", [0, 10, 107, 108, 20500, 200050, -5])
+def test_unknown_codes_are_not_supported(code: int) -> None:
+    """Law: exactly code 3 with this remark is what clients fall back on."""
+    reply = ask(core(), code)
+
+    assert (reply.code, reply.remark) == (3, f" request type {code} not supported")
+
+
+BAD_INPUT = [
+    (105, {}, b"", "<topic> is null"),
+    (103, {}, b"", "<brokerName> is null"),
+    (103, identity_ext(GROUP_A) | {"haServerAddr": "", "brokerId": "x"}, b"", "<brokerId>"),
+    (103, identity_ext(GROUP_A) | {"haServerAddr": ""}, b"not JSON", ""),
+    (103, identity_ext(GROUP_A) | {"haServerAddr": "", "compressed": "true"}, b"not zlib", ""),
+    (103, identity_ext(GROUP_A) | {"haServerAddr": ""}, b"[]", "not a JSON object"),
+    (322, identity_ext(GROUP_A), b"\xff", ""),
+    (217, {"topic": "T"}, b'{"queueDatas":7}', "queueDatas"),
+    (901, {"clusterName": "C"}, b"", "<brokerName> is null"),
+    (100, {"namespace": "n", "key": "k"}, b"", "<value> is null"),
+]
+
+
+@pytest.mark.parametrize(("code", "ext", "body", "remark"), BAD_INPUT)
+def test_bad_input_is_named_and_changes_nothing(
+    code: int, ext: dict[str, str], body: bytes, remark: str
+) -> None:
+    """Law: code 1 with a remark; the tables stay as they were."""
+    server = core()
+    before = server.routes.dump(0)
+
+    reply = server.handle(request(code, ext, body), 1, 0)
+
+    assert reply.code == 1
+    assert remark in (reply.remark or "")
+    assert server.routes.dump(0) == before
+
+
+def test_every_code_of_the_reference_is_served() -> None:
+    """Law: the served codes are exactly these."""
+    assert core().codes == [
+        100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313,
+        318, 319, 322, 327, 901, 904,
+    ]  # fmt: skip
