@@ -1,0 +1,749 @@
+"""
+The rules of raft, one test each, by the section that states them.
+
+Sections are those of "In Search of an Understandable Consensus Algorithm (Extended Version)";
+"thesis" is Ongaro's "Consensus: Bridging Theory and Practice".
+"""
+
+import pytest
+
+from orderlymq_raft import (
+    AddLearner,
+    AddVoter,
+    Append,
+    AppendResponse,
+    Entry,
+    EntryKind,
+    Heartbeat,
+    HeartbeatResponse,
+    Index,
+    InstallSnapshot,
+    InstallSnapshotResponse,
+    Membership,
+    NodeId,
+    NotLeader,
+    PreVote,
+    PreVoteResponse,
+    PromoteLearner,
+    ProposalRefused,
+    ReadState,
+    RemoveNode,
+    Role,
+    SnapshotMeta,
+    Term,
+    TimeoutNow,
+    Vote,
+    VoteResponse,
+)
+from tests.raft.solo import (
+    ME,
+    OTHER,
+    PEER,
+    VOTERS,
+    ack,
+    append,
+    entry,
+    lead,
+    noop,
+    say,
+    solo,
+    work,
+)
+
+ELECTION_TICKS = 8
+
+
+def heartbeat(term: int, commit: int = 0, round_: int = 1) -> Heartbeat:
+    return Heartbeat(PEER, ME, Term(term), Index(commit), round_)
+
+
+def vote(
+    term: int, last: tuple[int, int], sender: NodeId = PEER, *, transfer: bool = False
+) -> Vote:
+    return Vote(sender, ME, Term(term), Index(last[0]), Term(last[1]), transfer)
+
+
+class TestTerms:
+    """Section 5.1."""
+
+    def test_a_newer_term_ends_a_reign(self) -> None:
+        """A leader that sees a newer term becomes a follower of it."""
+        replica = solo()
+        lead(replica)
+
+        say(replica, AppendResponse(PEER, ME, Term(5), Index(0), reject=True))
+
+        assert (replica.node.role, replica.node.term) == (Role.FOLLOWER, 5)
+
+    def test_a_message_of_an_older_term_changes_nothing_and_is_told_so(self) -> None:
+        """Requests with a stale term are rejected, with the present term."""
+        replica = solo(1, 1, term=3)
+
+        answers = say(
+            replica,
+            append(2, (2, 1), [entry(3, 2)]),
+            heartbeat(2),
+            vote(2, (9, 2)),
+            ack(replica, 9),
+        )
+
+        refusal = AppendResponse(ME, PEER, Term(3), Index(0), reject=True)
+        assert answers == [refusal, refusal, VoteResponse(ME, PEER, Term(3), granted=False)]
+        assert replica.node.last_index == 2
+        assert replica.node.leader is None
+
+
+class TestElection:
+    """Section 5.2."""
+
+    def test_a_vote_is_given_once_per_term(self) -> None:
+        """First come, first served; a repeated question gets the same answer."""
+        replica = solo(term=1)
+
+        first = say(replica, vote(2, (0, 0)))
+        second = say(replica, vote(2, (0, 0), OTHER))
+        again = say(replica, vote(2, (0, 0)))
+
+        assert first == again == [VoteResponse(ME, PEER, Term(2), granted=True)]
+        assert second == [VoteResponse(ME, OTHER, Term(2), granted=False)]
+
+    def test_a_vote_survives_a_crash(self) -> None:
+        """The vote is durable before it is told."""
+        replica = solo(term=1)
+        say(replica, vote(2, (0, 0)))
+
+        replica.crash()
+        replica.start()
+
+        assert say(replica, vote(2, (0, 0), OTHER)) == [
+            VoteResponse(ME, OTHER, Term(2), granted=False)
+        ]
+
+    def test_a_vote_leaves_only_after_it_is_durable(self) -> None:
+        """The answer rests on the hard state of the same Ready, which must be synced."""
+        replica = solo(term=1)
+        replica.step(vote(2, (0, 0)))
+
+        ready = replica.begin_turn()
+
+        assert ready is not None
+        assert ready.messages_now == []
+        assert ready.messages_after == [VoteResponse(ME, PEER, Term(2), granted=True)]
+        assert ready.must_sync
+
+    def test_a_candidate_counts_its_own_vote_when_that_is_durable(self) -> None:
+        """An earlier turn that becomes durable is not the vote, even if it changes the term."""
+        replica = solo(pre_vote=0)
+        replica.step(heartbeat(1))
+        replica.begin_turn()
+        replica.step(TimeoutNow(PEER, ME, Term(1)))
+        replica.begin_turn()
+        replica.step(VoteResponse(PEER, ME, Term(2), granted=True))
+
+        replica.end_turn()
+        after_the_older_turn = replica.node.role
+        replica.end_turn()
+
+        assert after_the_older_turn is Role.CANDIDATE
+        assert replica.node.role is Role.LEADER
+
+    def test_a_candidate_yields_to_the_leader_of_its_term(self) -> None:
+        """An append of the same term means that somebody else has won."""
+        replica = solo(pre_vote=0)
+        replica.node.campaign()
+        work(replica)
+
+        say(replica, append(1, (0, 0), [noop(1, 1)]))
+
+        assert (replica.node.role, replica.node.leader) == (Role.FOLLOWER, PEER)
+
+    def test_refused_by_a_majority_a_candidate_gives_up(self) -> None:
+        """It waits for another time-out, in the same term."""
+        replica = solo(pre_vote=0)
+        replica.node.campaign()
+        work(replica)
+
+        say(
+            replica,
+            VoteResponse(PEER, ME, Term(1), granted=False),
+            VoteResponse(OTHER, ME, Term(1), granted=False),
+        )
+
+        assert (replica.node.role, replica.node.term) == (Role.FOLLOWER, 1)
+
+    @pytest.mark.parametrize("jitter", [0, 3, 8])
+    def test_time_outs_are_random_between_one_and_two_election_times(self, jitter: int) -> None:
+        """So split votes are rare (also section 9.3): the dice decide when a node runs."""
+        replica = solo(jitter=jitter)
+        ticks = 0
+        while replica.node.role is Role.FOLLOWER:
+            replica.tick()
+            ticks += 1
+
+        assert ticks == ELECTION_TICKS + jitter
+
+    def test_a_leader_heartbeats_all_peers(self) -> None:
+        """To keep its authority."""
+        replica = solo()
+        lead(replica)
+        replica.tick()
+        replica.tick()
+
+        assert work(replica) == [
+            Heartbeat(ME, PEER, Term(1), Index(0), 1),
+            Heartbeat(ME, OTHER, Term(1), Index(0), 1),
+        ]
+
+
+class TestReplication:
+    """Sections 5.3 and 5.5."""
+
+    def test_the_leader_sends_at_once_and_commits_with_a_majority(self) -> None:
+        """Its own copy counts when it is durable, as everybody's."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+        replica.node.propose(b"x")
+
+        ready = replica.begin_turn()
+        assert ready is not None
+        replica.step(ack(replica, 2))
+        before = replica.node.commit
+        replica.end_turn()
+
+        added = (entry(2, 1),)
+        assert ready.messages_now == [
+            Append(ME, peer, Term(1), Index(1), Term(1), Index(1), added) for peer in (PEER, OTHER)
+        ]
+        assert (before, replica.node.commit) == (1, 2)
+
+    def test_an_append_that_does_not_meet_the_log_is_refused(self) -> None:
+        """With the place where it may meet: index and term."""
+        replica = solo(1, 1, 2)
+
+        beyond = say(replica, append(3, (5, 3)))
+        other_term = say(replica, append(3, (3, 3)))
+        older_term = say(replica, append(3, (3, 1)))
+
+        def refusal(index: int, hint: tuple[int, int]) -> AppendResponse:
+            return AppendResponse(
+                ME, PEER, Term(3), Index(index), True, Index(hint[0]), Term(hint[1])
+            )
+
+        assert beyond == [refusal(5, (3, 2))]
+        assert other_term == [refusal(3, (3, 2))]
+        assert older_term == [refusal(3, (2, 1))]
+
+    def test_a_conflict_gives_way_to_the_leader(self) -> None:
+        """The conflicting entry and all that follow it are replaced."""
+        replica = solo(1, 2, 2, 2)
+
+        answers = say(replica, append(3, (1, 1), [entry(2, 3)]))
+
+        assert answers == [AppendResponse(ME, PEER, Term(3), Index(2))]
+        assert replica.storage.entries(Index(1), Index(3), 99) == [entry(1, 1), entry(2, 3)]
+        assert replica.node.last_index == 2
+
+    def test_a_late_append_does_not_shorten_the_log(self) -> None:
+        """Only a conflict truncates: what is behind an old append may be acknowledged already."""
+        replica = solo(1)
+        say(replica, append(1, (1, 1), [entry(2, 1), entry(3, 1)]))
+
+        answers = say(replica, append(1, (1, 1), [entry(2, 1)]))
+
+        assert answers == [AppendResponse(ME, PEER, Term(1), Index(2))]
+        assert replica.node.last_index == 3
+
+    def test_the_same_append_twice_does_no_harm(self) -> None:
+        """Requests are idempotent (section 5.5)."""
+        replica = solo(1)
+        message = append(1, (1, 1), [entry(2, 1)], commit=2)
+
+        assert say(replica, message) == say(replica, message)
+        assert [one.index for one in replica.delivered] == [1, 2]
+
+    def test_an_append_commits_only_what_it_vouches_for(self) -> None:
+        """Entries behind the last one that it names may be another leader's (figure 2)."""
+        replica = solo(1, 1, 1)
+
+        say(replica, append(2, (1, 1), commit=3))
+
+        assert replica.node.commit == 1
+
+    def test_an_append_that_reaches_below_the_commit_index_still_adds(self) -> None:
+        """What is committed need not be looked at, and may be compacted."""
+        replica = solo(1, 1, 1, commit=2)
+
+        answers = say(replica, append(1, (0, 0), [entry(i, 1) for i in range(1, 6)]))
+
+        assert answers == [AppendResponse(ME, PEER, Term(1), Index(5))]
+        assert replica.node.last_index == 5
+
+    def test_an_answer_leaves_only_after_the_entries_are_durable(self) -> None:
+        """A repeated append is answered behind the turn that stores its entries."""
+        replica = solo(1)
+        message = append(1, (1, 1), [entry(2, 1)])
+        replica.step(message)
+        first = replica.begin_turn()
+        replica.step(message)
+        second = replica.begin_turn()
+
+        assert first is not None
+        assert second is not None
+        assert (first.messages_now, second.messages_now) == ([], [])
+        assert first.entries == (entry(2, 1),)
+        assert second.entries == ()
+
+    def test_only_durable_entries_are_applied(self) -> None:
+        """A follower may know of a commit before its own disk is done."""
+        replica = solo(1)
+        replica.step(append(1, (1, 1), [entry(2, 1)], commit=2))
+
+        first = replica.begin_turn()
+        assert first is not None
+        second = replica.node.ready()
+        replica.end_turn()
+        third = replica.begin_turn()
+
+        assert first.committed == (entry(1, 1),)
+        assert second is None
+        assert third is not None
+        assert third.committed == (entry(2, 1),)
+
+
+class TestSafety:
+    """Section 5.4."""
+
+    @pytest.mark.parametrize(
+        ("mine", "last", "granted"),
+        [
+            ((1, 1), (2, 1), True),
+            ((1, 1), (3, 1), True),
+            ((1, 1), (1, 1), False),
+            ((1, 2), (9, 1), False),
+            ((1, 1), (1, 2), True),
+        ],
+    )
+    def test_a_vote_needs_a_log_as_complete_as_ones_own(
+        self, mine: tuple[int, ...], last: tuple[int, int], granted: bool
+    ) -> None:
+        """The later last term wins, then the longer log (5.4.1)."""
+        replica = solo(*mine, term=5)
+
+        asked = say(replica, PreVote(PEER, ME, Term(6), Index(last[0]), Term(last[1])))
+        voted = say(replica, vote(6, last))
+
+        assert asked == [PreVoteResponse(ME, PEER, Term(6 if granted else 5), granted)]
+        assert voted == [VoteResponse(ME, PEER, Term(6), granted)]
+
+    def test_entries_of_older_terms_are_not_committed_by_counting(self) -> None:
+        """Figure 8: a majority may hold such an entry and still lose it."""
+        replica = solo(1, 2)
+        lead(replica)
+
+        say(replica, ack(replica, 2), ack(replica, 2, OTHER))
+        before = replica.node.commit
+        say(replica, ack(replica, 3))
+
+        assert (before, replica.node.commit) == (0, 3)
+
+    def test_overwritten_entries_do_not_count_though_they_reach_the_disk(self) -> None:
+        """A third leader restores what a second one overwrote, while three turns are under way."""
+        replica = solo(1)
+        replica.step(append(2, (1, 1), [entry(2, 2)]))
+        replica.begin_turn()
+        replica.step(append(3, (1, 1), [entry(2, 3)], sender=OTHER))
+        replica.begin_turn()
+        replica.step(append(4, (1, 1), [entry(2, 2), entry(3, 4)], commit=3))
+        replica.begin_turn()
+
+        replica.end_turn()
+        replica.end_turn()
+        assert replica.node.ready() is None, "nothing of index 2 may be applied yet"
+        replica.end_turn()
+        replica.begin_turn()
+
+        assert [(one.index, one.term) for one in replica.delivered] == [(1, 1), (2, 2), (3, 4)]
+
+
+class TestMembership:
+    """Section 6 and thesis chapter 4."""
+
+    def test_a_change_is_in_force_when_it_is_appended(self) -> None:
+        """Not when it is committed: two leaders must not count by disjoint majorities (4.1)."""
+        replica = solo(voters=frozenset({ME}))
+        replica.node.campaign()
+        work(replica)
+
+        replica.node.propose_membership(AddVoter(PEER))
+        work(replica)
+
+        assert replica.node.status().membership == Membership(frozenset({ME, PEER}))
+        assert (replica.node.last_index, replica.node.commit) == (2, 1)
+
+    def test_a_truncated_change_is_out_of_force(self) -> None:
+        """A follower goes back to the membership before (4.1)."""
+        replica = solo(1)
+        grown = Membership(VOTERS | {NodeId(4)})
+        config = Entry(Term(1), Index(2), grown.encode(), EntryKind.CONFIG)
+        say(replica, append(1, (1, 1), [config]))
+        during = replica.node.status().membership
+
+        say(replica, append(2, (1, 1), [entry(2, 2)], sender=OTHER))
+
+        assert during == grown
+        assert replica.node.status().membership == Membership(VOTERS)
+
+    def test_a_change_that_was_appended_is_in_force_after_a_restart(self) -> None:
+        """It stands in the log behind what is applied."""
+        replica = solo(1)
+        grown = Membership(VOTERS | {NodeId(4)})
+        say(
+            replica,
+            append(1, (1, 1), [Entry(Term(1), Index(2), grown.encode(), EntryKind.CONFIG)]),
+        )
+
+        replica.crash()
+        replica.start()
+
+        assert replica.node.status().membership == grown
+
+    def test_a_new_leader_commits_before_it_changes_the_membership(self) -> None:
+        """The correction to 4.1: an older change might come back and meet this one."""
+        replica = solo()
+        lead(replica)
+
+        with pytest.raises(ProposalRefused, match="committed nothing yet"):
+            replica.node.propose_membership(AddLearner(NodeId(4)))
+        say(replica, ack(replica, 1))
+
+        assert replica.node.propose_membership(AddLearner(NodeId(4))) == (1, 2)
+
+    def test_one_change_at_a_time(self) -> None:
+        """Else two majorities need not share a voter (4.1)."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.node.propose_membership(AddLearner(NodeId(4)))
+
+        with pytest.raises(ProposalRefused, match="not committed yet"):
+            replica.node.propose_membership(RemoveNode(OTHER))
+
+    def test_a_learner_that_lags_is_not_promoted(self) -> None:
+        """Commits would have to wait for it (4.2.1)."""
+        replica = solo(promotion_lag_entries_max=2)
+        learner = NodeId(4)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.node.propose_membership(AddLearner(learner))
+        say(replica, ack(replica, 2), ack(replica, 1, learner))
+        for _ in range(3):
+            replica.node.propose(b"x")
+
+        with pytest.raises(ProposalRefused, match="lacks 4 entries"):
+            replica.node.propose_membership(PromoteLearner(learner))
+        say(replica, ack(replica, 3, learner))
+
+        assert replica.node.propose_membership(PromoteLearner(learner)) == (1, 6)
+
+    def test_a_removed_leader_does_not_count_itself_and_leaves(self) -> None:
+        """It manages a group it is not part of until that is committed (4.2.2)."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+        replica.node.propose_membership(RemoveNode(ME))
+
+        say(replica, ack(replica, 2))
+        with_one = (replica.node.role, replica.node.commit)
+        farewell = say(replica, ack(replica, 2, OTHER))
+
+        assert with_one == (Role.LEADER, 1)
+        assert (replica.node.role, replica.node.commit) == (Role.FOLLOWER, 2)
+        assert farewell[-1] == TimeoutNow(ME, PEER, Term(1))
+
+    def test_who_hears_a_leader_ignores_candidates(self) -> None:
+        """A removed or cut off server must not disturb (4.2.3); its term is not even noted."""
+        replica = solo(term=1)
+        say(replica, heartbeat(1))
+        for _ in range(ELECTION_TICKS - 1):
+            replica.tick()
+
+        ignored = say(replica, vote(9, (9, 9), OTHER))
+        term = replica.node.term
+        replica.tick()
+        heard = say(replica, vote(9, (9, 9), OTHER))
+
+        assert (ignored, term) == ([], 1)
+        assert VoteResponse(ME, OTHER, Term(9), granted=True) in heard
+
+    def test_a_candidate_sent_by_the_leader_is_heard_at_once(self) -> None:
+        """Leadership transfer may override loyalty (4.2.3)."""
+        replica = solo(term=1)
+        say(replica, heartbeat(1))
+
+        assert say(replica, vote(2, (0, 0), OTHER, transfer=True)) == [
+            VoteResponse(ME, OTHER, Term(2), granted=True)
+        ]
+
+
+class TestSnapshots:
+    """Section 7."""
+
+    META = SnapshotMeta(Index(5), Term(2), Membership(VOTERS))
+
+    def test_a_snapshot_replaces_a_log_that_does_not_reach_it(self) -> None:
+        """The whole log goes; the answer waits for the disk."""
+        replica = solo(1, 1)
+        replica.step(InstallSnapshot(PEER, ME, Term(2), self.META))
+
+        ready = replica.begin_turn()
+        assert ready is not None
+        replica.end_turn()
+
+        assert ready.snapshot == self.META
+        assert ready.messages_now == []
+        assert ready.messages_after == [InstallSnapshotResponse(ME, PEER, Term(2), Index(5))]
+        assert ready.must_sync
+        assert (replica.storage.first_index(), replica.node.commit) == (6, 5)
+
+    def test_a_snapshot_of_what_the_log_holds_keeps_what_follows(self) -> None:
+        """A retransmission must not throw away entries behind it."""
+        replica = solo(1, 1, 2, 2, 2, 2)
+
+        answers = say(replica, InstallSnapshot(PEER, ME, Term(2), self.META))
+
+        assert answers == [InstallSnapshotResponse(ME, PEER, Term(2), Index(5))]
+        assert (replica.node.last_index, replica.node.commit) == (6, 5)
+        assert replica.storage.first_index() == 1
+
+    def test_an_old_snapshot_changes_nothing(self) -> None:
+        """What is committed stays."""
+        replica = solo(2, 2, 2, 2, 2, 2, commit=6)
+
+        answers = say(replica, InstallSnapshot(PEER, ME, Term(2), self.META))
+
+        assert answers == [InstallSnapshotResponse(ME, PEER, Term(2), Index(6))]
+        assert replica.storage.first_index() == 1
+
+
+class TestClients:
+    """Section 8 and thesis 6.4."""
+
+    def test_a_leader_opens_its_term_with_an_empty_entry(self) -> None:
+        """So that it learns what is committed without waiting for a proposal."""
+        replica = solo(1, 1)
+
+        sent = lead(replica)
+
+        assert sent == [
+            Append(ME, peer, Term(2), Index(2), Term(1), Index(0), (noop(3, 2),))
+            for peer in (PEER, OTHER)
+        ]
+
+    def test_a_read_waits_until_the_leader_knows_what_is_committed(self) -> None:
+        """A new leader may lack the news of commits of its predecessor."""
+        replica = solo(1)
+        lead(replica)
+        replica.node.read_index(7)
+        silent = work(replica)
+
+        asked = say(replica, ack(replica, 2))
+        say(replica, HeartbeatResponse(PEER, ME, Term(2), 1))
+
+        assert silent == []
+        assert asked == [
+            Heartbeat(ME, PEER, Term(2), Index(2), 1),
+            Heartbeat(ME, OTHER, Term(2), Index(0), 1),
+        ]
+        assert replica.read_states == [ReadState(7, Index(2))]
+
+    def test_an_answer_to_an_earlier_heartbeat_confirms_no_read(self) -> None:
+        """It may have been given before another leader took over."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        replica.node.read_index(7)
+        work(replica)
+
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+        early = list(replica.read_states)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 2))
+
+        assert early == []
+        assert replica.read_states == [ReadState(7, Index(1))]
+
+    def test_only_a_leader_answers_reads(self) -> None:
+        """Others name the leader they know."""
+        replica = solo(term=1)
+        say(replica, heartbeat(1))
+
+        with pytest.raises(NotLeader) as caught:
+            replica.node.read_index(7)
+
+        assert caught.value.leader == PEER
+
+    def test_a_lease_lasts_less_than_the_loyalty_it_rests_on(self) -> None:
+        """It counts from when the heartbeat left, not from when it was answered (6.4.1)."""
+        replica = solo(lease_reads=1)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        replica.tick()
+        before = replica.node.lease_valid
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+
+        ticks = 1
+        while replica.node.lease_valid:
+            replica.tick()
+            ticks += 1
+
+        assert not before
+        assert ticks == ELECTION_TICKS - 2
+
+    def test_a_lease_ends_for_good_when_a_transfer_is_under_way(self) -> None:
+        """The target may run at any time from then on, and voters will listen (6.4.1)."""
+        replica = solo(lease_reads=1)
+        lead(replica)
+        say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+        before = replica.node.lease_valid
+
+        replica.node.transfer_leadership(PEER)
+        during = replica.node.lease_valid
+        for round_ in range(2, 20):
+            replica.tick()
+            work(replica)
+            say(replica, HeartbeatResponse(PEER, ME, Term(1), round_))
+
+        assert (before, during, replica.node.lease_valid) == (True, False, False)
+
+    def test_a_voter_that_restarts_still_owes_its_loyalty(self) -> None:
+        """It may have extended a lease right before it went down."""
+        replica = solo(term=1, lease_reads=1)
+
+        first = say(replica, vote(2, (9, 9)))
+        for _ in range(ELECTION_TICKS):
+            replica.tick()
+        later = say(replica, vote(2, (9, 9)))
+
+        assert first == []
+        assert VoteResponse(ME, PEER, Term(2), granted=True) in later
+
+    def test_a_voter_does_not_run_against_the_leader_it_hears(self) -> None:
+        """Its own vote would break the promise as well as another's."""
+        replica = solo(term=1, lease_reads=1)
+        for _ in range(ELECTION_TICKS - 1):
+            replica.tick()
+        say(replica, heartbeat(1))
+
+        replica.node.campaign()
+
+        assert replica.node.role is Role.FOLLOWER
+
+
+class TestTransfer:
+    """Thesis 3.10."""
+
+    def test_the_target_runs_when_its_log_is_complete(self) -> None:
+        """Not before: it could not win."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.node.propose(b"x")
+        work(replica)
+
+        replica.node.transfer_leadership(PEER)
+        early = work(replica)
+        late = say(replica, ack(replica, 2))
+
+        assert TimeoutNow(ME, PEER, Term(1)) not in early
+        assert late == [TimeoutNow(ME, PEER, Term(1))]
+
+    def test_the_target_skips_the_pre_vote(self) -> None:
+        """Voters would refuse it out of loyalty."""
+        replica = solo(term=1)
+        say(replica, heartbeat(1))
+
+        sent = say(replica, TimeoutNow(PEER, ME, Term(1)))
+
+        assert sent == [
+            Vote(ME, peer, Term(2), Index(0), Term(0), transfer=True) for peer in (PEER, OTHER)
+        ]
+
+    def test_a_transfer_is_given_up_after_an_election_time_out(self) -> None:
+        """The group must not stand still for a target that is gone."""
+        replica = solo(check_quorum=0)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.node.transfer_leadership(OTHER)
+
+        with pytest.raises(ProposalRefused, match="transferred"):
+            replica.node.propose(b"x")
+        for _ in range(ELECTION_TICKS):
+            replica.tick()
+
+        assert replica.node.propose(b"x") == (1, 2)
+
+
+class TestPreVote:
+    """Thesis 9.6."""
+
+    def test_a_pre_vote_changes_nothing(self) -> None:
+        """Neither the term, nor the vote, nor the role of the one who is asked."""
+        replica = solo(term=1)
+        for _ in range(ELECTION_TICKS - 1):
+            replica.tick()
+
+        answers = say(replica, PreVote(PEER, ME, Term(7), Index(0), Term(0)))
+
+        assert answers == [PreVoteResponse(ME, PEER, Term(7), granted=True)]
+        assert replica.storage.initial_state()[0].term == 1
+        assert replica.storage.initial_state()[0].vote is None
+
+    def test_who_hears_a_leader_grants_no_pre_vote(self) -> None:
+        """The leader itself does not either."""
+        follower = solo(term=1)
+        say(follower, heartbeat(1))
+        leader = solo()
+        lead(leader)
+        question = PreVote(OTHER, ME, Term(9), Index(9), Term(9))
+
+        assert say(follower, question) == say(leader, question)
+        assert follower.node.leader == PEER
+        assert leader.node.is_leader
+
+    def test_the_term_rises_only_after_a_majority_would_elect(self) -> None:
+        """Then the real election starts."""
+        replica = solo(3, term=3)
+        replica.node.campaign()
+        asked = work(replica)
+        term_while_asking = replica.node.term
+
+        sent = say(replica, PreVoteResponse(PEER, ME, Term(4), granted=True))
+
+        assert asked == [PreVote(ME, peer, Term(4), Index(1), Term(3)) for peer in (PEER, OTHER)]
+        assert term_while_asking == 3
+        assert sent == [Vote(ME, peer, Term(4), Index(1), Term(3)) for peer in (PEER, OTHER)]
+
+
+class TestCheckQuorum:
+    """Thesis 6.2."""
+
+    def test_a_leader_without_a_majority_steps_down(self) -> None:
+        """Its clients must not wait for commits that cannot come."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1))
+
+        for _ in range(2 * ELECTION_TICKS):
+            replica.tick()
+
+        assert (replica.node.role, replica.node.leader) == (Role.FOLLOWER, None)
