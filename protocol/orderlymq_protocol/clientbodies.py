@@ -147,6 +147,24 @@ class ProducerConnection(JsonModel):
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerInfo(JsonModel):
+    """One producer as the tools show it; `remote_ip` is `/ip:port`, as Java writes an address."""
+
+    client_id: str
+    remote_ip: str = field(metadata=wire_name("remoteIP"))
+    language: str
+    version: int
+    last_update_timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerTable(JsonModel):
+    """All producers of a broker by group (code 328)."""
+
+    data: Mapping[str, tuple[ProducerInfo, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetTable(JsonModel):
     """An offset per queue: bodies of 220 and 222."""
 

@@ -28,6 +28,8 @@ from orderlymq_protocol.clientbodies import (
     OffsetTable,
     ProducerConnection,
     ProducerData,
+    ProducerInfo,
+    ProducerTable,
     SubscriptionData,
 )
 from orderlymq_protocol.configbodies import (
@@ -114,6 +116,8 @@ __all__ = [
     "OffsetWrapper",
     "ProducerConnection",
     "ProducerData",
+    "ProducerInfo",
+    "ProducerTable",
     "QueueData",
     "QueueTimeSpan",
     "RegisterBrokerBody",

@@ -154,16 +154,16 @@ class RecordTemplate:
         checksum: int | None = None,
     ) -> None:
         topic_size = len(topic)
-        if topic_size == 0:
-            raise RecordError("a message without topic cannot be stored")
+        size = _FIXED_SIZE_V1 + len(body) + topic_size + len(properties)
         sys_flag &= ~_HOST_BITS
         if len(born_host) != 8 or len(store_host) != 8:
             sys_flag |= host_flags(born_host, store_host)
-        if topic_size > TOPIC_V1_BYTES_MAX:
-            magic, topic_head = MAGIC_V2, _UINT16.pack(_long_topic(topic_size))
-        else:
+            size += _IPV6_EXTRA * (sys_flag & _HOST_BITS).bit_count()
+        if 0 < topic_size <= TOPIC_V1_BYTES_MAX:
             magic, topic_head = MAGIC_V1, _ONE_BYTE[topic_size]
-        size = record_size(len(body), topic_size, len(properties), sys_flag)
+        else:
+            magic, topic_head = MAGIC_V2, _UINT16.pack(_long_topic(topic_size))
+            size += 1
         if checksum is None:
             checksum = crc32(body) & _CRC_MASK
         try:
@@ -205,7 +205,7 @@ def encode_with_positions(
 
 
 def _long_topic(size: int) -> int:
-    if size > TOPIC_V2_BYTES_MAX:
+    if not 0 < size <= TOPIC_V2_BYTES_MAX:
         raise RecordError(f"a topic of {size} bytes cannot be stored")
     return size
 

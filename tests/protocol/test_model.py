@@ -63,6 +63,7 @@ GOLDEN_BODIES: list[tuple[int, str, type[JsonModel]]] = [
     (305, "response", model.TopicList),
     (315, "response", model.BrokerStatsData),
     (321, "response", model.ConsumeQueueView),
+    (328, "response", model.ProducerTable),
 ]
 # Members of newer versions, and a renamed one: not kept by us, or not sent by older peers.
 NOT_KEPT = {
@@ -242,6 +243,22 @@ def test_unquoted_broker_ids_are_read() -> None:
 
 
 # -- registration ------------------------------------------------------------------------------------
+
+
+def test_golden_registrations_are_read_and_written_byte_by_byte() -> None:
+    """What a real broker sends to its name server, with the checksum that it put into the header."""
+    frames = [f for f in golden.frames() if f.code == 103 and f.is_request]
+    assert len(frames) == 2
+    for frame in frames:
+        ext = frame.fields["extFields"]
+
+        body = RegisterBrokerBody.decode(frame.body, compressed=ext["compressed"] == "true")
+
+        assert body.encode() == frame.body
+        assert body_crc32(frame.body) == int(ext["bodyCrc32"])
+        assert body.topics.topic_config_table["SCHEDULE_TOPIC_XXXX"].read_queue_nums == 18
+        assert RegisterBrokerBody.decode(body.encode(compressed=True), compressed=True) == body
+
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz%_-", min_size=1, max_size=20)
 TOPICS = st.builds(TopicConfig, NAMES, st.integers(0, 100), st.integers(0, 100), st.integers(0, 7))
