@@ -94,21 +94,18 @@ def _options(family: Family, cache: Cache, *, create: bool) -> Options:
     options.set_write_buffer_size(MEMTABLE_SIZE)
     options.set_arena_block_size(256 << 10)
     options.set_compression_type(DBCompressionType.lz4())
-    match family:
-        case Family.MESSAGES:
-            options.set_write_buffer_size(BODY_MEMTABLE_SIZE)
-            options.set_compression_type(DBCompressionType.none())
-            options.set_enable_blob_files(True)
-            options.set_min_blob_size(BLOB_SIZE_MIN)
-            options.set_blob_file_size(BLOB_FILE_SIZE)
-            options.set_blob_compression_type(DBCompressionType.none())
-            # Retention deletes whole ranges, so whole blob files fall free; collecting garbage
-            # inside them would be the rewriting that blob files are there to avoid.
-            options.set_enable_blob_gc(False)
-        case Family.RAFT_LOG | Family.CONSUME_QUEUE | Family.KEY_INDEX | Family.DEDUP:
-            pass
-        case Family.META | Family.TABLES:
-            table.set_bloom_filter(10, False)
+    # No bloom filters: keys that are asked for exist, apart from lookups by message key, which
+    # are range scans.
+    if family is Family.MESSAGES:
+        options.set_write_buffer_size(BODY_MEMTABLE_SIZE)
+        options.set_compression_type(DBCompressionType.none())
+        options.set_enable_blob_files(True)
+        options.set_min_blob_size(BLOB_SIZE_MIN)
+        options.set_blob_file_size(BLOB_FILE_SIZE)
+        options.set_blob_compression_type(DBCompressionType.none())
+        # Retention deletes whole ranges, so whole blob files fall free; collecting garbage
+        # inside them would be the rewriting that blob files are there to avoid.
+        options.set_enable_blob_gc(False)
     options.set_block_based_table_factory(table)
 
     return options

@@ -143,6 +143,26 @@ def read_identity(reader: Reader, path: Path) -> Identity | None:
         ) from error
 
 
+def lock_owner(data_dir: Path) -> str | None:
+    """Return the process id of who uses *data_dir*, None when nobody does; changes nothing."""
+    try:
+        descriptor = os.open(data_dir / _LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return _read_owner(descriptor)
+    finally:
+        os.close(descriptor)
+
+    return None
+
+
+def _read_owner(descriptor: int) -> str:
+    return os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+
+
 def _claim(store: RocksStore, identity: Identity) -> None:
     batch = Batch()
     batch.put(Family.META, layout.META_FORMAT, layout.encode_u64(layout.FORMAT_VERSION))
@@ -174,10 +194,10 @@ def _lock(data_dir: Path) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        owner = _read_owner(descriptor)
         os.close(descriptor)
         raise DirectoryInUse(
-            f"{data_dir} is in use by process {owner or 'unknown'}; stop that process first, or "
+            f"{data_dir} is in use by process {owner}; stop that process first, or "
             "give another directory"
         ) from error
     os.ftruncate(descriptor, 0)

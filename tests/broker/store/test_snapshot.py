@@ -161,7 +161,7 @@ def test_a_crash_while_importing_leaves_the_old_or_the_new_replica(
     follower = open_replica(tmp_path / "follower", FOLLOWER)
     fill(follower.store, 3, 3)
     follower.close()
-    found = []
+    found: list[tuple[int, int, int]] = []
     crashed = True
     while crashed:
         directory = tmp_path / f"step-{len(found)}"
