@@ -41,6 +41,8 @@ SETTINGS = BrokerSettings(
 
 
 class Bench:
+    """A leader and the loop that applies what it proposes."""
+
     def __init__(self, *, order: bool) -> None:
         self.store = MemoryStore()
         self.state = BrokerState.load(self.store)
@@ -67,9 +69,11 @@ class Bench:
         )
 
     def now(self) -> Now:
+        """Return a time that stands still."""
         return Now(1_700_000_000_000, 1_000)
 
     def settle(self, effects: list[Effect]) -> None:
+        """Apply what is proposed until nothing is left, timing apply and replies apart."""
         proposals = [effect for effect in effects if isinstance(effect, Propose)]
         while proposals:
             records = [record for each in proposals for record in each.records]

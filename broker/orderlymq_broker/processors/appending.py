@@ -8,20 +8,32 @@ hole. Senders, send-backs and the delay service append through here.
 """
 
 from dataclasses import dataclass
+from struct import Struct
 from typing import Final
 
 from orderlymq_broker.processors.context import Context, RequestRefused
+from orderlymq_broker.processors.scanning import DELAY, KEYS, TAGS, extended, find_text
 from orderlymq_broker.state.records import Append
 from orderlymq_broker.state.topics import Topic
-from orderlymq_protocol import properties as props
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import SCHEDULE_TOPIC
-from orderlymq_protocol.properties import append_property, find_property
-from orderlymq_protocol.record import RecordTemplate, encode_with_positions
+from orderlymq_protocol.record import (
+    MAGIC_V1,
+    PROPERTIES_BYTES_MAX,
+    TOPIC_V1_BYTES_MAX,
+    RecordTemplate,
+    body_crc,
+    encode_with_positions,
+)
+from orderlymq_protocol.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6
 from orderlymq_protocol.tags import tags_code
 
 _LEVEL_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_KEYS_PATTERN: Final = b"KEYS\x01"
+_HEAD: Final = Struct(">IIIiiqqiq8sq8siqi")
+_HEAD_SIZE: Final = _HEAD.size
+_UINT16: Final = Struct(">H")
+_IPV4_SIZE: Final = 8
+_HOST_BITS: Final = BORN_HOST_IPV6 | STORE_HOST_IPV6
 # REAL_TOPIC and REAL_QID with their separators and a queue number of ten digits.
 _DELAYED_SIZE: Final = len(b"\x02REAL_TOPIC\x01\x02REAL_QID\x01\x02") + 10
 
@@ -31,14 +43,16 @@ class Draft:
     """A message on its way into a queue; fields as in the stored record.
 
     Attributes:
+        properties: as text; they are encoded when the record is built.
         born_host: packed address of the producer.
         store_host: packed address that the record names, None for our own.
+        body_crc: checksum of the body, -1 when it is not known yet.
     """
 
     topic: Topic
     queue_id: int
     body: bytes
-    properties: bytes
+    properties: str
     flag: int
     sys_flag: int
     born_timestamp: int
@@ -47,6 +61,7 @@ class Draft:
     unique_key: str = ""
     identity: bytes = b""
     store_host: bytes | None = None
+    body_crc: int = -1
 
 
 Appended = tuple[Append, bytes]
@@ -67,13 +82,13 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def delay_level(properties: bytes) -> int:
+def delay_level(properties: str) -> int:
     """Return the DELAY property as a number, 0 when there is none or it is not positive.
 
     Raises:
         RequestRefused: it is no number; stored at once it would be delivered too early.
     """
-    text = find_property(properties, b"DELAY")
+    text = find_text(properties, DELAY)
     if text is None:
         return 0
     try:
@@ -93,7 +108,7 @@ class Appender:
 
     def append(self, draft: Draft, wall_ms: int) -> Appended:
         """Give the message the next place of its queue; return its record and stored bytes."""
-        tag = find_property(draft.properties, b"TAGS")
+        tag = find_text(draft.properties, TAGS)
 
         return self._place(draft, draft.topic, draft.queue_id, wall_ms, tags_code(tag), None)
 
@@ -104,9 +119,9 @@ class Appender:
         """
         level = min(level, len(self.delays))
         schedule = self._context.state.topics.by_name[SCHEDULE_TOPIC]
-        draft.properties = append_property(
-            append_property(draft.properties, props.REAL_TOPIC, draft.topic.name),
-            props.REAL_QID,
+        draft.properties = extended(
+            extended(draft.properties, "REAL_TOPIC", draft.topic.name),
+            "REAL_QID",
             str(draft.queue_id),
         )
 
@@ -129,22 +144,16 @@ class Appender:
         view = context.view
         head = view.head(topic.queues.get(queue_id) or topic.queue(queue_id))
         timestamp = wall_ms if wall_ms > head.timestamp else head.timestamp
-        template = RecordTemplate(
-            topic=topic.name_bytes,
-            queue_id=queue_id,
-            body=draft.body,
-            properties=draft.properties,
-            flag=draft.flag,
-            sys_flag=draft.sys_flag,
-            born_timestamp=draft.born_timestamp,
-            born_host=draft.born_host,
-            store_timestamp=timestamp,
-            store_host=draft.store_host or context.store_host,
-            reconsume_times=draft.reconsume_times,
-        )
         queue_offset, physical = head.next_offset, view.next_physical
-        message = encode_with_positions(template, queue_offset, physical)
-        keys = draft.properties
+        message = _encode(
+            draft,
+            topic,
+            queue_id,
+            queue_offset,
+            physical,
+            timestamp,
+            draft.store_host or context.store_host,
+        )
         size = len(message)
         record = Append(
             topic.id,
@@ -155,7 +164,7 @@ class Appender:
             timestamp + delay_ms if code is None and delay_ms is not None else code or 0,
             timestamp,
             draft.unique_key,
-            (find_property(keys, b"KEYS") or "") if _KEYS_PATTERN in keys else "",
+            find_text(draft.properties, KEYS) or "",
             draft.identity,
             draft.queue_id,
         )
@@ -165,3 +174,61 @@ class Appender:
         view.uncommitted += size
 
         return record, message
+
+
+def _encode(
+    draft: Draft,
+    topic: Topic,
+    queue_id: int,
+    queue_offset: int,
+    physical: int,
+    timestamp: int,
+    store_host: bytes,
+) -> bytes:
+    """Return the stored record.
+
+    The usual case, IPv4 and a short topic, is laid out here in one go: built from a template it
+    would be a fifth of the time that a send takes. A test compares the two.
+    """
+    name, body, properties = topic.name_bytes, draft.body, draft.properties.encode()
+    name_size, body_size, properties_size = len(name), len(body), len(properties)
+    if (
+        len(draft.born_host) != _IPV4_SIZE
+        or len(store_host) != _IPV4_SIZE
+        or name_size > TOPIC_V1_BYTES_MAX
+        or properties_size > PROPERTIES_BYTES_MAX
+    ):
+        template = RecordTemplate(
+            topic=name,
+            queue_id=queue_id,
+            body=body,
+            properties=properties,
+            flag=draft.flag,
+            sys_flag=draft.sys_flag,
+            born_timestamp=draft.born_timestamp,
+            born_host=draft.born_host,
+            store_timestamp=timestamp,
+            store_host=store_host,
+            reconsume_times=draft.reconsume_times,
+        )
+        return encode_with_positions(template, queue_offset, physical)
+    head = _HEAD.pack(
+        _HEAD_SIZE + body_size + 1 + name_size + 2 + properties_size,
+        MAGIC_V1,
+        draft.body_crc if draft.body_crc >= 0 else body_crc(body),
+        queue_id,
+        draft.flag,
+        queue_offset,
+        physical,
+        draft.sys_flag & ~_HOST_BITS,
+        draft.born_timestamp,
+        draft.born_host,
+        timestamp,
+        store_host,
+        draft.reconsume_times,
+        0,
+        body_size,
+    )
+    return b"".join(
+        (head, body, topic.name_prefix, name, _UINT16.pack(properties_size), properties)
+    )

@@ -31,7 +31,8 @@ class Peer:
     port: int
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, like Propose: each is built for every message, and freezing triples the cost.
+@dataclass(slots=True)
 class Send:
     """Write *command* to a connection; nothing happens when it is gone."""
 
@@ -47,7 +48,7 @@ class Close:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Propose:
     """Replicate *records*; exactly one of *applied* and *lost* is called, once.
 

@@ -13,6 +13,14 @@ from typing import Final, NamedTuple
 from orderlymq_broker.processors.appending import Appender, Draft, delay_level
 from orderlymq_broker.processors.context import Context, CreateFirst, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.scanning import (
+    DELAY,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+    find_text,
+    without,
+)
 from orderlymq_broker.processors.view import Flight
 from orderlymq_broker.state.dedup import send_identity
 from orderlymq_broker.state.records import Append, Outcome, Refused, TopicSet
@@ -28,7 +36,12 @@ from orderlymq_protocol.names import (
     dlq_topic,
     is_retry_topic,
 )
-from orderlymq_protocol.properties import find_property, remove_property
+from orderlymq_protocol.properties import (
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    decode_properties,
+)
 from orderlymq_protocol.record import PROPERTIES_BYTES_MAX, body_crc, pack_host
 from orderlymq_protocol.sendheader import SendMessageHeader
 
@@ -37,6 +50,9 @@ VERSION_WITH_MAX_RECONSUME: Final = 121
 # One batch is applied in one go on the event loop; more entries than this would hold up everybody.
 BATCH_COUNT_MAX: Final = 10_000
 
+# Without these the tracing of clients keeps silent.
+_REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+_TIMER_NAMES: Final = frozenset({TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 _PREPARED: Final = 0x4
 _TRANSACTION_MASK: Final = 0xC
 _LOST_REMARK: Final = "the leader changed before the message was stored; send it again"
@@ -60,7 +76,7 @@ class SendProcessor:
     def __init__(self, context: Context, appender: Appender) -> None:
         self._context = context
         self._appender = appender
-        self._cluster_entry = f"CLUSTER\x01{context.settings.cluster}".encode()
+        self._cluster_entry = f"CLUSTER\x01{context.settings.cluster}"
         self._body_size_max = context.settings.storage.body_size_max
 
     def send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
@@ -83,10 +99,9 @@ class SendProcessor:
         if is_batch:
             return self._send_batch(header, topic, request, peer, now)
 
-        properties = header.properties.encode()
-        if len(request.body) > self._body_size_max or len(properties) > PROPERTIES_BYTES_MAX:
+        if len(request.body) > self._body_size_max:
             raise self._illegal()
-        draft = self._draft(header, topic, peer, request.body, properties)
+        draft = self._draft(header, topic, peer, request.body, header.properties)
         level = self._complete(draft, header.sys_flag, dead=dead)
         if draft.identity and (place := self._known(draft.identity)) is not None:
             return self._answer_repeat([place], [draft.identity], request, peer)
@@ -94,9 +109,14 @@ class SendProcessor:
             record, message = self._appender.append_delayed(draft, level, now.wall_ms)
         else:
             record, message = self._appender.append(draft, now.wall_ms)
-        place = Place(record.reply_queue, record.queue_offset, record.physical)
+        ext = {
+            "msgId": context.message_id(record.physical),
+            "queueId": str(record.reply_queue),
+            "queueOffset": str(record.queue_offset),
+            **_REGION,
+        }
 
-        return [self._propose([record], [message], self._ext([place]), request, peer)]
+        return [self._propose([record], [message], ext, request, peer)]
 
     def _send_batch(
         self,
@@ -109,10 +129,14 @@ class SendProcessor:
         """Store the messages of one body together; those that are known already are left out."""
         levels: list[int] = []
         drafts: list[Draft] = []
-        common = header.properties.encode()
+        common = header.properties
         header.queue_id = self._queue_id(header, topic)
         for entry in self._entries(request.body):
-            draft = self._draft(header, topic, peer, entry.body, _joined(entry, common))
+            try:
+                own = entry.properties.decode()
+            except UnicodeDecodeError as error:
+                raise self._illegal("the properties of a message are not UTF-8") from error
+            draft = self._draft(header, topic, peer, entry.body, _joined(own, common))
             draft.flag = entry.flag
             levels.append(self._complete(draft, header.sys_flag, batch=True))
             drafts.append(draft)
@@ -233,7 +257,7 @@ class SendProcessor:
         return queue_id if queue_id >= 0 else self._context.view.choose_queue(topic)
 
     def _draft(
-        self, header: SendMessageHeader, topic: Topic, peer: Peer, body: bytes, properties: bytes
+        self, header: SendMessageHeader, topic: Topic, peer: Peer, body: bytes, properties: str
     ) -> Draft:
         return Draft(
             topic,
@@ -257,36 +281,36 @@ class SendProcessor:
         """
         properties = draft.properties
         level = 0
-        if sys_flag & _TRANSACTION_MASK == _PREPARED or b"TRAN_MSG\x01" in properties:
+        if sys_flag & _TRANSACTION_MASK == _PREPARED or "TRAN_MSG\x01" in properties:
             self._check_transaction(properties, sys_flag)
-        if b"TIMER_D" in properties:
+        if "TIMER_D" in properties:
             _check_timer(properties)
-        if b"DELAY\x01" in properties:
+        if "DELAY\x01" in properties:
             if dead:
                 # A dead letter belongs in its queue at once; RocketMQ 4.9 lets it wait first.
-                properties = remove_property(properties, "DELAY")
+                properties = without(properties, DELAY)
             else:
                 level = delay_level(properties)
-        if not level and not batch and b"WAIT\x01" in properties:
-            properties = remove_property(properties, "WAIT")
+        if not level and not batch and "WAIT\x01" in properties:
+            properties = without(properties, WAIT)
         if self._cluster_entry not in properties:
-            separator = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
+            separator = "" if not properties or properties.endswith("\x02") else "\x02"
             properties = properties + separator + self._cluster_entry
-        room = PROPERTIES_BYTES_MAX - self._appender.delayed_size(draft) if level else None
-        if len(properties) > (PROPERTIES_BYTES_MAX if room is None else room):
+        added = self._appender.delayed_size(draft) if level else 0
+        size = len(properties) if properties.isascii() else len(properties.encode())
+        if size + added > PROPERTIES_BYTES_MAX:
             raise self._illegal()
         draft.properties = properties
-        draft.unique_key = unique_key = find_property(properties, b"UNIQ_KEY") or ""
+        draft.unique_key = unique_key = find_text(properties, UNIQ_KEY) or ""
         if unique_key and draft.topic.deduplicated:
-            draft.identity = send_identity(
-                draft.topic.id, unique_key, draft.reconsume_times, body_crc(draft.body)
-            )
+            draft.body_crc = crc = body_crc(draft.body)
+            draft.identity = send_identity(draft.topic.id, unique_key, draft.reconsume_times, crc)
 
         return level
 
-    def _check_transaction(self, properties: bytes, sys_flag: int) -> None:
+    def _check_transaction(self, properties: str, sys_flag: int) -> None:
         prepared = sys_flag & _TRANSACTION_MASK == _PREPARED
-        if prepared or find_property(properties, b"TRAN_MSG") == "true":
+        if prepared or find_text(properties, TRAN_MSG) == "true":
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._context.settings.address}] sending transaction message is "
@@ -330,11 +354,10 @@ class SendProcessor:
         ids = [context.message_id(place.physical) for place in places]
 
         return {
-            "msgId": ids[0] if len(ids) == 1 else ",".join(ids),
+            "msgId": ",".join(ids),
             "queueId": str(places[0].queue_id),
             "queueOffset": str(places[0].queue_offset),
-            "MSG_REGION": "DefaultRegion",
-            "TRACE_ON": "true",
+            **_REGION,
         }
 
     def _propose(
@@ -394,24 +417,22 @@ def _land(
     return effects
 
 
-def _check_timer(properties: bytes) -> None:
-    for name in (b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC"):
-        if find_property(properties, name):
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                "accurate timer message is not enabled, timerWheelEnable is false",
-            )
+def _check_timer(properties: str) -> None:
+    if not _TIMER_NAMES.isdisjoint(decode_properties(properties)):
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            "accurate timer message is not enabled, timerWheelEnable is false",
+        )
 
 
-def _joined(entry: BatchEntry, common: bytes) -> bytes:
+def _joined(own: str, common: str) -> str:
     """Return the properties of a batch's message: its own, then those of the batch.
 
     5.x clients give the batch a UNIQ_KEY of its own, which must not hide the message's.
     """
-    own = entry.properties
-    if own and not own.endswith(b"\x02"):
-        own += b"\x02"
-    if b"UNIQ_KEY\x01" in own:
-        common = remove_property(common, "UNIQ_KEY")
+    if own and not own.endswith("\x02"):
+        own += "\x02"
+    if "UNIQ_KEY\x01" in own:
+        common = without(common, UNIQ_KEY)
 
     return own + common

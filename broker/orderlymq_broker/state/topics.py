@@ -51,6 +51,7 @@ class Topic:
         "is_retry",
         "name",
         "name_bytes",
+        "name_prefix",
         "queue_count",
         "queues",
         "readable",
@@ -62,6 +63,7 @@ class Topic:
         self.id = topic_id
         self.name = config.name
         self.name_bytes = config.name.encode()
+        self.name_prefix = bytes((min(len(self.name_bytes), 0xFF),))
         self.is_retry = is_retry_topic(config.name)
         self.sendable = config.name not in UNSENDABLE_TOPICS
         self.queues: dict[int, Queue] = {}
