@@ -260,23 +260,24 @@ class BrokerProcess:
     # -- time ------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
+        # Armed again first: one failure must not stop the clock.
+        self._later("raft", self.settings.raft.tick_ms / 1000, self._beat)
         if not self._swapping:
             self.instance.loop.tick()
-        self._later("raft", self.settings.raft.tick_ms / 1000, self._beat)
 
     def _tick_core(self) -> None:
+        self._later("core", CORE_TICK_S, self._tick_core)
         self._leadership.tick()
         if self.instance.loop.serving and not self._swapping:
             self.instance.loop.submit(self.instance.core.tick(self._clock.now()))
-        self._later("core", CORE_TICK_S, self._tick_core)
 
     def _tick_slowly(self) -> None:
+        self._later("slow", SLOW_TICK_S, self._tick_slowly)
         if not self._swapping:
             ratio = 1.0 if self._disk_is_full else self._replica.store.disk_ratio()
             self._reporter.step(ratio)
             self.instance.core.set_environment(ratio, self._reporter.replica_status())
             self._upkeep.step()
-        self._later("slow", SLOW_TICK_S, self._tick_slowly)
 
     def _later(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         self._timers[name] = asyncio.get_running_loop().call_later(delay_s, call)

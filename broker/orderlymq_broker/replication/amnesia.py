@@ -50,9 +50,14 @@ class Amnesia:
         told = [message.commit for message in messages if isinstance(message, Append)]
         if not told or not 0 < max(told) <= commit:
             return False
-        self.active = False
-        batch.delete(Family.META, META_AMNESIA)
+        self.end(batch)
         return True
+
+    def end(self, batch: Batch) -> None:
+        """Vote from now on: the own log is complete, for instance because it was elected."""
+        if self.active:
+            self.active = False
+            batch.delete(Family.META, META_AMNESIA)
 
 
 def _asks_for_memory(message: Message) -> bool:

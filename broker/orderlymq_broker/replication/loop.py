@@ -174,8 +174,11 @@ class ReplicationLoop:
             self._begin_doubt()
         else:
             self._ticked_at += due * self._limits.tick_s
-        for _ in range(due):
-            self._node.tick()
+        try:
+            for _ in range(due):
+                self._node.tick()
+        except Exception as error:
+            self._fail(error)
         self._wake()
 
     # -- steering --------------------------------------------------------------------------------
@@ -249,6 +252,9 @@ class ReplicationLoop:
         self.serving = True
         self._serving_term = term
         self._physical_next = self._parts.log.physical_end()
+        batch = Batch()
+        self._amnesia.end(batch)
+        self._parts.store.stage(batch)
         now = self._ports.clock.now()
         self.submit(self._core.become_leader(term, self._physical_next, now))
         self._ports.host.serving_began()

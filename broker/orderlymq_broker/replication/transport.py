@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 TCP between the replicas of one group.
 
@@ -16,7 +15,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from orderlymq_broker.replication.frames import (
     WIRE_VERSION,
@@ -109,8 +108,8 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Prepare the socket."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are asyncio's by shape, not by class.
+        self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = (str(peer[0]), int(peer[1]))

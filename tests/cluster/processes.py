@@ -1,0 +1,211 @@
+"""Real processes on loopback: a name server and the replicas of one group, for tests and benches."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+START_TIMEOUT_S = 20.0
+
+
+def free_ports(count: int) -> list[int]:
+    """Return *count* ports that nobody listens on; the port two below each is free as well."""
+    found: list[int] = []
+    port = 20_000 + (os.getpid() * 37) % 20_000
+    while len(found) < count:
+        port = 20_000 + (port + 7 - 20_000) % 40_000
+        if all(_is_free(candidate) for candidate in (port, port - 2)):
+            found.append(port)
+    return found
+
+
+def _is_free(port: int) -> bool:
+    with closing(socket.socket()) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@dataclass(slots=True)
+class Child:
+    """One process with its log file."""
+
+    arguments: list[str]
+    log_path: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *self.arguments], stdout=log, stderr=log, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = 10.0) -> int:
+        assert self.process is not None
+        return self.process.wait(timeout_s)
+
+    def kill(self) -> None:
+        if self.is_running:
+            self.signal(signal.SIGKILL)
+            self.wait()
+
+
+@dataclass(slots=True)
+class Group:
+    """A name server and the replicas of one group."""
+
+    directory: Path
+    replicas: int = 3
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    name_server: Child = field(init=False)
+    brokers: dict[int, Child] = field(init=False, default_factory=dict)
+    http_ports: dict[int, int] = field(init=False, default_factory=dict)
+    raft_ports: dict[int, int] = field(init=False, default_factory=dict)
+    name_server_port: int = field(init=False)
+    port: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        ports = iter(free_ports(3 + 2 * (self.replicas + 1)))
+        self.name_server_port, self.port = next(ports), next(ports)
+        # One more than needed, for a replica that joins later.
+        for node in range(1, self.replicas + 2):
+            self.http_ports[node] = next(ports)
+            self.raft_ports[node] = next(ports)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        path = self.directory / "name-server.json"
+        path.write_text(
+            json.dumps({"listen": {"host": "127.0.0.1", "port": self.name_server_port}})
+        )
+        arguments = ["-m", "orderlymq_nameserver", "--settings", str(path)]
+        self.name_server = Child(arguments, self.directory / "name-server.log")
+        for node in range(1, self.replicas + 1):
+            self.add(node)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def name_server_address(self) -> str:
+        return f"127.0.0.1:{self.name_server_port}"
+
+    def data_dir(self, node: int) -> Path:
+        return self.directory / f"node-{node}"
+
+    def settings(self, node: int) -> dict[str, Any]:
+        members = sorted({*range(1, self.replicas + 1), node})
+        return {
+            "cluster": "C",
+            "group": "g",
+            "node_id": node,
+            "peers": {
+                str(each): {"host": "127.0.0.1", "port": self.raft_ports[each]} for each in members
+            },
+            "address": {"host": "127.0.0.1", "port": self.port},
+            "http": {"host": "127.0.0.1", "port": self.http_ports[node]},
+            "data_dir": str(self.data_dir(node)),
+            "name_servers": [{"host": "127.0.0.1", "port": self.name_server_port}],
+            **self.overrides,
+        }
+
+    def add(self, node: int, **settings: object) -> Child:
+        path = self.directory / f"broker-{node}.json"
+        path.write_text(json.dumps(self.settings(node) | settings))
+        arguments = ["-m", "orderlymq_broker", "--settings", str(path)]
+        child = Child(arguments, self.directory / f"broker-{node}.log")
+        self.brokers[node] = child
+        return child
+
+    def start(self) -> None:
+        self.name_server.start()
+        for child in self.brokers.values():
+            child.start()
+        self.wait_for_leader()
+
+    def status(self, node: int) -> dict[str, Any] | None:
+        """Return the status of a replica, None when it does not answer."""
+        url = f"http://127.0.0.1:{self.http_ports[node]}/status"
+        try:
+            with urllib.request.urlopen(url, timeout=2.0) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except (OSError, urllib.error.URLError):
+            return None
+        return found
+
+    def statuses(self) -> Iterator[dict[str, Any]]:
+        for node, child in self.brokers.items():
+            if child.is_running:
+                status = self.status(node)
+                if status is not None:
+                    yield status
+
+    def leader(self) -> int | None:
+        leaders = [status for status in self.statuses() if status["serving"]]
+        newest = max(leaders, key=lambda status: int(status["term"]), default=None)
+        return None if newest is None else int(newest["node"])
+
+    def wait_for_leader(self, *, other_than: int | None = None) -> int:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            leader = self.leader()
+            if leader is not None and leader != other_than:
+                return leader
+            time.sleep(0.02)
+        raise AssertionError(f"no leader within {START_TIMEOUT_S} s\n{self.logs()}")
+
+    def wait_until_equal(self, timeout_s: float = 20.0) -> list[dict[str, Any]]:
+        """Wait until all running replicas have applied the same."""
+        deadline = time.monotonic() + timeout_s
+        found: list[dict[str, Any]] = []
+        while time.monotonic() < deadline:
+            found = list(self.statuses())
+            running = sum(child.is_running for child in self.brokers.values())
+            if len(found) == running and len({status["applied"] for status in found}) == 1:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"replicas differ: {found}\n{self.logs()}")
+
+    def stop(self) -> None:
+        for child in self.brokers.values():
+            if child.is_running:
+                child.signal(signal.SIGTERM)
+        for child in (*self.brokers.values(), self.name_server):
+            try:
+                if child is not self.name_server and child.process is not None:
+                    child.wait(10.0)
+            except subprocess.TimeoutExpired:
+                child.kill()
+        self.name_server.kill()
+
+    def logs(self, lines: int = 40) -> str:
+        shown = []
+        for path in sorted(self.directory.glob("*.log")):
+            tail = path.read_text(errors="replace").splitlines()[-lines:]
+            shown.append(f"--- {path.name}\n" + "\n".join(tail))
+        return "\n".join(shown)

@@ -1,0 +1,82 @@
+"""A group of real processes keeps its promises when its leader goes, planned or not."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_runtime.client import RemotingClient
+from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all
+from tests.cluster.processes import Group
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+MakeGroup = Callable[..., Group]
+
+
+async def stored(
+    client: RemotingClient, group: Group, queues: int = 8
+) -> dict[int, list[tuple[int, bytes]]]:
+    return {
+        queue_id: await pull_all(client, group.address, "orders", queue_id)
+        for queue_id in range(queues)
+    }
+
+
+async def test_what_was_acknowledged_survives_the_death_of_the_leader(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """1 000 sends by 8 senders, the leader is killed midway: nothing acknowledged is lost or moved."""
+    group = make_group()
+    senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
+    leader = group.leader()
+    assert leader is not None
+
+    async with asyncio.TaskGroup() as tasks:
+        for sender in senders:
+            tasks.create_task(sender.send(125, pause_s=0.005))
+        await asyncio.sleep(0.5)
+        group.brokers[leader].signal(signal.SIGKILL)
+        killed_at = time.monotonic()
+
+    first_after = min(
+        each.at for sender in senders for each in sender.acknowledged if each.at > killed_at
+    )
+    gap = max(sender.longest_gap_s() for sender in senders)
+    print(
+        f"fail-over: first ack {first_after - killed_at:.3f} s after SIGKILL, longest gap {gap:.3f} s"
+    )
+    assert sum(len(sender.acknowledged) for sender in senders) == 1000
+    assert_kept_in_order(senders, await stored(client, group))
+    assert gap < 2.0
+
+
+async def test_a_planned_end_of_the_leader_fails_no_send(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """SIGTERM of the leader: leadership moves, no send is refused, the process exits with 0 soon."""
+    group = make_group()
+    senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
+    leader = group.leader()
+    assert leader is not None
+
+    async with asyncio.TaskGroup() as tasks:
+        for sender in senders:
+            tasks.create_task(sender.send(125, pause_s=0.005))
+        await asyncio.sleep(0.5)
+        group.brokers[leader].signal(signal.SIGTERM)
+        told_at = time.monotonic()
+        code = await asyncio.to_thread(group.brokers[leader].wait)
+        took_s = time.monotonic() - told_at
+
+    gap = max(sender.longest_gap_s() for sender in senders)
+    print(f"planned move: exit {code} after {took_s:.3f} s, longest gap {gap:.3f} s")
+    assert code == 0
+    assert took_s < 5.0
+    assert sum(sender.refused for sender in senders) == 0
+    assert_kept_in_order(senders, await stored(client, group))
+    assert gap < 1.0
