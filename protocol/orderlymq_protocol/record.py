@@ -131,7 +131,9 @@ class RecordTemplate:
 
     The IPv6 bits of *sys_flag* are set from the packed hosts (`pack_host`); the other bits are kept.
     *checksum* is for copying a stored message; otherwise it is computed from the body.
-    Raises RecordError when topic or properties are too long, the topic is empty, or a number does not fit its field.
+
+    Raises:
+        RecordError: Topic or properties are too long, there is no topic, or a number does not fit.
     """
 
     __slots__ = ("_middle", "_start", "_tail", "body", "body_crc", "size", "sys_flag")
