@@ -24,7 +24,7 @@ def test_node_sends_and_consumes(cluster: LocalCluster, node_folder: Path) -> No
         got = consumer.finish()
 
     acks = [e for e in sent if e["event"] == "ack"]
-    queues = {key: {e["queue"] for e in acks if e["key"] == key} for key in {"key-0", "key-4"}}
+    queues = {key: {e["queue"] for e in acks if e["key"] == key} for key in ("key-0", "key-4")}
     assert all(len(found) == 1 for found in queues.values())
     assert {e["body"] for e in got if e["event"] == "deliver"} == {
         f"key-{n % 5}:{n}" for n in range(40)
