@@ -155,6 +155,8 @@ class RaftLog:
             return tuple(self.storage.entries(low, self.offset, size_bytes_max))
 
         start = low - self.offset
+        if low == self.last_index:
+            return (self.tail[start],)
         size = 0
         for position in range(start, len(self.tail)):
             size += len(self.tail[position].data)

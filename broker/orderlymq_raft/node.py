@@ -243,27 +243,16 @@ class Node:
 
     def has_ready(self) -> bool:
         """Return whether ready() would hand out anything."""
-        state = self._state
-        log = state.log
-        return bool(
-            state.after
-            or state.now
-            or log.has_unhanded()
-            or log.has_deliverable()
-            or state.read_states
-            or self._told_hard_state != (state.term, state.vote, log.commit)
-            or self._told_role != (state.role, state.leader, state.term)
-            or replication.has_sendable(state)
-        )
+        return self._has_news() or replication.has_sendable(self._state)
 
     def ready(self) -> Ready | None:
         """Hand out the work of the next turn, or None when there is none."""
-        if not self.has_ready():
-            return None
         state = self._state
         log = state.log
-        if state.role is Role.LEADER:
+        if state.append_wanted or state.heartbeat_wanted:
             replication.flush(state)
+        if not self._has_news():
+            return None
 
         snapshot = log.snapshot if self._is_new_snapshot() else None
         entries = log.hand_out()
@@ -416,6 +405,20 @@ class Node:
             case _:
                 # Answers to questions of an older term mean nothing any more.
                 pass
+
+    def _has_news(self) -> bool:
+        """Return whether there is work, apart from appends that are not built yet."""
+        state = self._state
+        log = state.log
+        return bool(
+            state.after
+            or state.now
+            or log.has_unhanded()
+            or log.has_deliverable()
+            or state.read_states
+            or self._told_hard_state != (state.term, state.vote, log.commit)
+            or self._told_role != (state.role, state.leader, state.term)
+        )
 
     def _hard_state(self) -> tuple[HardState | None, bool]:
         """Return the hard state if it changed, and whether the change is a promise to keep."""

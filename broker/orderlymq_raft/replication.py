@@ -162,7 +162,8 @@ def _acknowledge(state: RaftState, peer: NodeId, progress: Progress, index: Inde
     if news:
         if state.transferee == peer:
             maybe_hand_over(state)
-        maybe_commit(state)
+        if index > state.log.commit:
+            maybe_commit(state)
 
 
 def _meeting_point(state: RaftState, progress: Progress, message: AppendResponse) -> Index:

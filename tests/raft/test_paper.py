@@ -273,6 +273,8 @@ class TestReplication:
     def test_an_append_that_reaches_below_the_commit_index_still_adds(self) -> None:
         """What is committed need not be looked at, and may be compacted."""
         replica = solo(1, 1, 1, commit=2)
+        work(replica)
+        replica.storage.compact(Index(2))
 
         answers = say(replica, append(1, (0, 0), [entry(i, 1) for i in range(1, 6)]))
 
@@ -546,14 +548,19 @@ class TestClients:
         lead(replica)
         replica.node.read_index(7)
         silent = work(replica)
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(2), 1))
+        early = list(replica.read_states)
 
         asked = say(replica, ack(replica, 2))
-        say(replica, HeartbeatResponse(PEER, ME, Term(2), 1))
+        say(replica, HeartbeatResponse(PEER, ME, Term(2), 2))
 
-        assert silent == []
+        assert (silent, early) == ([], [])
         assert asked == [
-            Heartbeat(ME, PEER, Term(2), Index(2), 1),
-            Heartbeat(ME, OTHER, Term(2), Index(0), 1),
+            Heartbeat(ME, PEER, Term(2), Index(2), 2),
+            Heartbeat(ME, OTHER, Term(2), Index(0), 2),
         ]
         assert replica.read_states == [ReadState(7, Index(2))]
 
