@@ -1,5 +1,6 @@
 """Fixtures of the cluster tests: real processes that end with the test."""
 
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ def make_group(tmp_path: Path) -> Iterator[Callable[..., Group]]:
 
     for group in groups:
         group.stop()
-        print(group.logs(lines=200))
+        sys.stdout.write(group.logs(lines=200))
 
 
 @pytest.fixture

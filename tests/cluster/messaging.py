@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import sys
 import time
 import uuid
 from collections import defaultdict
@@ -17,6 +18,11 @@ from orderlymq_runtime.client import RemotingClient, RemotingError
 TOPIC = "TBW102"
 QUEUES = 8
 SEND_TIMEOUT_S = 3.0
+
+
+def report(text: str) -> None:
+    """Show a measured figure with ``pytest -s``."""
+    sys.stdout.write(text + "\n")
 
 
 def send_command(

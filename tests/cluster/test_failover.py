@@ -7,10 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
 from orderlymq_runtime.client import RemotingClient
-from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all
+from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -47,9 +45,7 @@ async def test_what_was_acknowledged_survives_the_death_of_the_leader(
         each.at for sender in senders for each in sender.acknowledged if each.at > killed_at
     )
     gap = max(sender.longest_gap_s() for sender in senders)
-    print(
-        f"fail-over: first ack {first_after - killed_at:.3f} s after SIGKILL, longest gap {gap:.3f} s"
-    )
+    report(f"fail-over: first ack {first_after - killed_at:.3f} s after SIGKILL, longest gap {gap:.3f} s")
     assert sum(len(sender.acknowledged) for sender in senders) == 1000
     assert_kept_in_order(senders, await stored(client, group))
     assert gap < 2.0
@@ -74,7 +70,7 @@ async def test_a_planned_end_of_the_leader_fails_no_send(
         took_s = time.monotonic() - told_at
 
     gap = max(sender.longest_gap_s() for sender in senders)
-    print(f"planned move: exit {code} after {took_s:.3f} s, longest gap {gap:.3f} s")
+    report(f"planned move: exit {code} after {took_s:.3f} s, longest gap {gap:.3f} s")
     assert code == 0
     assert took_s < 5.0
     assert sum(sender.refused for sender in senders) == 0
