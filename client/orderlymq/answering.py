@@ -1,6 +1,7 @@
 """
-What brokers ask a consumer: rebalance (40), reset offsets (220), status (221), running info (307),
-consume one message at once (309).
+What brokers ask a consumer, and the answers.
+
+Rebalance (40), reset offsets (220), status (221), running info (307), consume one message at once (309).
 
 Rule: the answers are read by RocketMQ's tools, so their JSON is RocketMQ's; nothing here blocks the loop.
 """

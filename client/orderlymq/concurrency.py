@@ -136,7 +136,7 @@ class ConcurrentConsumer:
 
     # -- what happens
 
-    def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901 - one arm per event of a closed union
+    def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901, PLR0912 - one arm per event of a closed union
         """Take one event and return what is to be done, in this order."""
         match event:
             case Assigned():

@@ -107,7 +107,7 @@ class Consumer:
         filters: may drop pulled messages before the listener sees them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a user may say about a consumer
         self,
         group: str,
         name_servers: str | list[str] | tuple[str, ...] = DEFAULT_NAME_SERVER,
@@ -303,7 +303,7 @@ class Consumer:
             self._idle.set()
         self._plan_wake()
 
-    def _run(self, instructions: list[Instruction]) -> None:
+    def _run(self, instructions: list[Instruction]) -> None:  # noqa: C901 - one arm per instruction
         releases: list[Release] = []
         for instruction in instructions:
             match instruction:

@@ -1,6 +1,4 @@
-"""
-What a listener gets beside the messages, and what hooks around a listener see.
-"""
+"""What a listener gets beside the messages, and what hooks around a listener see."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -46,11 +44,11 @@ class ConcurrentContext:
 
 OrderedListener: TypeAlias = Callable[
     [Sequence[ReceivedMessage], OrderedContext],
-    OrderedResult | None | Awaitable[OrderedResult | None],
+    Awaitable[OrderedResult | None] | OrderedResult | None,
 ]
 ConcurrentListener: TypeAlias = Callable[
     [Sequence[ReceivedMessage], ConcurrentContext],
-    ConcurrentResult | None | Awaitable[ConcurrentResult | None],
+    Awaitable[ConcurrentResult | None] | ConcurrentResult | None,
 ]
 Listener: TypeAlias = OrderedListener | ConcurrentListener
 

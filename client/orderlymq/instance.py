@@ -118,6 +118,8 @@ class ClientInstance:
         """End it, once the last user has called this."""
         self._users -= 1
         if self._users == 0:
+            for call in list(self._route_calls.values()):
+                call.cancel()
             await self._tasks.cancel()
             await self._remoting.close()
 
@@ -301,7 +303,11 @@ class ClientInstance:
         except (ModelError, ValueError) as error:
             raise BrokerError(answer.code, f"unreadable route of {topic}: {error}") from error
         self._watched.add(topic)
-        if self.routes.update(topic, data):
+        before = self.routes.addresses()
+        changed = self.routes.update(topic, data)
+        for address in self.routes.addresses() - before:
+            self._introduce(address)
+        if changed:
             for member in list(self._consumers.values()):
                 member.routes_changed(topic)
         found = self.routes.get(topic)
@@ -351,11 +357,12 @@ class ClientInstance:
         )
 
     def _connection_lost(self, address: str) -> None:
-        if (
-            self._users > 0
-            and address not in self._greeting
-            and (self._consumers or self._producers)
-        ):
+        self._introduce(address)
+
+    def _introduce(self, address: str) -> None:
+        """Let a broker that may not know us hear from us soon."""
+        anybody = self._consumers or self._producers
+        if self._users > 0 and address not in self._greeting and anybody:
             self._greeting.add(address)
             self._tasks.start(self._greet(address), f"greet {address}")
 

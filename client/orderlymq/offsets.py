@@ -70,6 +70,11 @@ class BrokerOffsets:
         self._offsets: dict[MessageQueue, tuple[int, int | None]] = {}
         self._persisted: dict[MessageQueue, tuple[int, int | None]] = {}
 
+    @property
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """Return the queues with a remembered offset."""
+        return tuple(self._offsets)
+
     async def load(self) -> None:
         """Do nothing: brokers are asked queue by queue."""
 

@@ -136,7 +136,7 @@ class Producer:
 
     # -- sends
 
-    async def send(
+    async def send(  # noqa: PLR0913 - what a user may say about a message
         self,
         topic: str | Message,
         body: bytes | str = b"",
@@ -154,10 +154,16 @@ class Producer:
         """Send one message and wait until it is stored.
 
         Args:
-            topic: where to, or a whole `Message`; then the next six arguments are not used.
+            topic: where to, or a whole `Message`, which then says the rest itself.
+            body: bytes, or text that becomes UTF-8.
+            tags: one tag.
+            keys: index keys for queries.
+            properties: the user's own.
+            delay_level: 1 to 18; 0 delivers at once.
             key: sharding key: messages of one key lie in one queue, in the order of their sends.
             queue: this queue and no other, or its number in the sorted list of the topic's queues.
-            selector: chooses the queue; gets *argument*, or the key when there is none.
+            selector: chooses the queue.
+            argument: for the selector; the key when there is none.
             timeout_ms: covers all tries.
 
         Raises:
@@ -182,7 +188,7 @@ class Producer:
             self.settings.retry_times_when_send_failed,
         )
 
-    def send_nowait(
+    def send_nowait(  # noqa: PLR0913 - the same
         self,
         topic: str | Message,
         body: bytes | str = b"",
@@ -217,7 +223,7 @@ class Producer:
             return self._track(task)
         return self._track(self._enter_lane(message, queue, timeout_ms))
 
-    async def send_oneway(
+    async def send_oneway(  # noqa: PLR0913 - the same
         self,
         topic: str | Message,
         body: bytes | str = b"",

@@ -1,6 +1,4 @@
-"""
-Checks of groups and subscriptions, before any socket is opened. Pure.
-"""
+"""Checks of groups and subscriptions, before any socket is opened. Pure."""
 
 from orderlymq.brokercalls import Subscription
 from orderlymq.errors import SettingError
