@@ -39,6 +39,7 @@ class Filler:
         self.offsets = [0] * QUEUES
 
     def turn(self, count: int) -> None:
+        """Write *count* messages and what belongs to them in one synced ticket."""
         batch = Batch()
         for _ in range(count):
             queue = random.randrange(QUEUES)

@@ -8,7 +8,7 @@ belong to the state machine.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,23 +81,31 @@ def head_length(data: Buffer) -> int:
     return _split_head(data)[0]
 
 
-def messages_of(parts: EntryParts) -> Iterator[tuple[int, memoryview]]:
-    """Yield each stored message of the entry with its physical offset.
+def cut_messages(data: bytes, start: int, physical_start: int) -> list[tuple[int, bytes]]:
+    """Return the stored messages in ``data[start:]`` with their physical offsets, as copies.
+
+    The hot path of every append, on leaders and followers: it slices bytes once each instead of
+    going through views.
 
     Raises:
-        EntryCorrupt: a size field is too small or passes the end of the blob.
+        EntryCorrupt: a size field is too small or passes the end.
     """
-    blob = parts.blob
-    position = 0
-    while position < len(blob):
-        size = _SIZE.unpack_from(blob, position)[0] if position + 4 <= len(blob) else 0
-        if size < MESSAGE_SIZE_MIN or position + size > len(blob):
+    messages: list[tuple[int, bytes]] = []
+    length = len(data)
+    shift = physical_start - start
+    unpack = _SIZE.unpack_from
+    while start < length:
+        size = unpack(data, start)[0] if start + 4 <= length else 0
+        end = start + size
+        if size < MESSAGE_SIZE_MIN or end > length:
             raise EntryCorrupt(
-                f"the message at physical offset {parts.physical_start + position} announces "
-                f"{size} bytes, {len(blob) - position} are left in its entry"
+                f"the message at physical offset {start + shift} announces {size} bytes, "
+                f"{length - start} are left in its entry"
             )
-        yield parts.physical_start + position, blob[position : position + size]
-        position += size
+        messages.append((start + shift, data[start:end]))
+        start = end
+
+    return messages
 
 
 def _split_head(data: Buffer) -> tuple[int, int, int]:

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from orderlymq_broker.store import layout
-from orderlymq_broker.store.entry import EntryCorrupt, head_length, messages_of, split_entry
+from orderlymq_broker.store.entry import EntryCorrupt, cut_messages, head_length, split_entry
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import Applied, Compaction, LogValue
 from orderlymq_raft.log import Compacted, Unavailable
@@ -236,8 +236,11 @@ class RaftLogStore:
                     f"entry {entry.index} begins at physical offset {parts.physical_start}, the "
                     f"log ends at {self._physical_end}; restore this replica from its peers"
                 )
-            for physical, message in messages_of(parts):
-                batch.put(Family.MESSAGES, layout.message_key(physical), bytes(message))
+            key = layout.message_key
+            batch.puts += [
+                (Family.MESSAGES, key(physical), message)
+                for physical, message in cut_messages(data, cut, parts.physical_start)
+            ]
             self._physical_end = parts.physical_end
         batch.put(
             Family.RAFT_LOG,
