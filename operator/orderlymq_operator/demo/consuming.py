@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -25,7 +25,7 @@ class Clerk:
     """Enters every step into a ledger and into the history."""
 
     def __init__(self, options: ConsumerOptions, recorder: Recorder) -> None:
-        self.ready = False
+        self.has_queues: Callable[[], bool] = lambda: False
         self._options = options
         self._recorder = recorder
         self._ledger = Ledger()
@@ -41,7 +41,7 @@ class Clerk:
             completed=self._ledger.completed,
             out_of_turn=self._ledger.out_of_turn,
             queues=dict(self._queues),
-            ready=self.ready,
+            ready=self.has_queues(),
         )
 
     async def consume(
@@ -78,9 +78,15 @@ async def consume(options: ConsumerOptions) -> None:
         clerk = Clerk(options, recorder)
         reporting = asyncio.create_task(report_until_cancelled(clerk.report), name="report")
         try:
-            async with Consumer(options.group, options.name_servers, ordered=True) as consumer:
-                await consumer.subscribe(options.topic, clerk.consume)
-                clerk.ready = True
+            async with Consumer(
+                options.group,
+                options.name_servers,
+                topics=options.topic,
+                listener=clerk.consume,
+                ordered=True,
+                consume_from="first",
+            ) as consumer:
+                clerk.has_queues = lambda: bool(consumer.queues)
                 await stop.wait()
         finally:
             reporting.cancel()

@@ -74,7 +74,9 @@ class OrderSource:
     async def _send(self, producer: Producer, step: Step) -> bool:
         """Send one step until it is acknowledged; False when nobody takes it any more."""
         facts = {"topic": self._options.topic, "key": step.order, "message": step.message}
-        message = Message(self._options.topic, step.encode(), key=step.order, tags=step.name)
+        message = Message(
+            topic=self._options.topic, body=step.encode(), key=step.order, tags=step.name
+        )
         give_up_at = time.monotonic() + _GIVE_UP_S
         self._recorder.record(Kind.SEND, **facts)
         self._sent += 1

@@ -168,15 +168,21 @@ class LocalBackend:
         return keeper
 
     def _start_replica(self, group: str, node: int, *, join: bool) -> None:
-        nodes = self._state.replicas.setdefault(group, {})
-        if nodes.get(node) != join:
+        nodes = self._state.replicas.get(group)
+        if nodes is None:
+            # All first members are written down before the first of them starts: each begins with the
+            # same list of voters, also when a crash comes in between.
+            first = range(1, self._cluster.spec.replicas_per_group + 1)
+            nodes = self._state.replicas[group] = dict.fromkeys(first, False)
+            self._directory.save(self._state)
+        elif node not in nodes:
             nodes[node] = join
             self._directory.save(self._state)
-        # A group that begins knows all its members at once; later the address book is what exists.
-        known = range(1, self._cluster.spec.replicas_per_group + 1) if not join else nodes
+        # A first member begins with the first members as voters; who joins needs everybody's address.
+        known = nodes if join else [peer for peer, joined in nodes.items() if not joined]
         name = replica_name(group, node)
         program = replica_program(
-            self._cluster, group, node, self._directory, nodes={*known, *nodes}, join=join
+            self._cluster, group, node, self._directory, nodes=known, join=join
         )
         self._keepers[name] = self._keep(program)
         self._revisions[name] = revision(self._cluster)
