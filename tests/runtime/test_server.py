@@ -185,6 +185,22 @@ async def test_a_peer_that_does_not_hang_up_cannot_hold_a_close_up() -> None:
             await server.close()
 
 
+async def test_what_the_kernel_has_taken_is_delivered_after_the_drain_time_is_over() -> None:
+    """Law: an orderly close never ends in a reset, though linger reset was asked for."""
+    handler = Recorder(echo)
+    server = RemotingServer(handler, linger_reset=True, limits=ConnectionLimits(close_drain_s=0.05))
+    async with listening(server) as port, bare_peer(port) as peer:
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport of both directions
+        await peer.send(RemotingCommand(1, opaque=1, body=bytes(1_000_000)))
+        await handler.until(lambda: len(handler.commands) == 1)
+        await server.close()
+        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]  # the same
+        answer = await peer.receive()
+
+        assert (answer.opaque, len(answer.body)) == (1, 1_000_000)
+        assert await peer.reader.read() == b""
+
+
 async def test_closing_the_listeners_keeps_the_connections() -> None:
     """Law: a demoted leader stops listening first and answers what it has."""
     server = RemotingServer(Recorder(echo))
