@@ -1,0 +1,29 @@
+"""Settings that contradict each other are refused when the replica starts."""
+
+import pytest
+
+from orderlymq_raft import Config, NodeId
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"id": 0}, "positive"),
+        ({"heartbeat_ticks": 0}, "at least 1"),
+        ({"election_ticks": 4, "heartbeat_ticks": 2}, "more than twice"),
+        ({"lease_reads": True, "check_quorum": False}, "needs check_quorum"),
+        ({"inflight_appends_max": 0}, "at least one append"),
+    ],
+)
+def test_contradictions_are_refused(settings: dict[str, int], complaint: str) -> None:
+    """With the rule that is broken."""
+    with pytest.raises(ValueError, match=complaint):
+        Config(**{"id": NodeId(1), **settings})  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_defaults_elect_within_half_a_second() -> None:
+    """At 25 ms a tick: detection of a crash within 400 ms, heartbeats every 50 ms."""
+    config = Config(NodeId(1))
+
+    assert 25 * 2 * config.election_ticks <= 400
+    assert 25 * config.heartbeat_ticks == 50

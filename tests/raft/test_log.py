@@ -1,0 +1,148 @@
+"""The log's tail in memory, over storage that lags behind."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_raft import Compacted, Entry, Index, Membership, MemoryLogStorage, SnapshotMeta, Term
+from orderlymq_raft import Unavailable as NotThere
+from orderlymq_raft.log import RaftLog
+from tests.raft.solo import entry
+
+
+def stored(*terms: int) -> MemoryLogStorage:
+    storage = MemoryLogStorage()
+    storage.append([entry(index, term) for index, term in enumerate(terms, 1)])
+    return storage
+
+
+def opened(*terms: int, commit: int = 0, applied: int = 0) -> RaftLog:
+    return RaftLog(stored(*terms), commit=Index(commit), applied=Index(applied))
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=30).map(sorted),
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.integers(0, 7),
+)
+def test_the_search_for_a_term_finds_what_a_walk_finds(
+    terms: list[int], one: int, other: int, wanted: int
+) -> None:
+    """The highest index of the range whose term is not above the wanted one, or its start."""
+    log = opened(*terms)
+    low, high = sorted((min(one, len(terms)), min(other, len(terms))))
+    fitting = [index for index in range(low, high + 1) if log.term(Index(index)) <= wanted]
+
+    found = log.highest_with_term(Index(low), Index(high), Term(wanted))
+
+    assert found == max(fitting, default=low)
+
+
+def test_entries_are_handed_out_once_and_counted_when_they_land() -> None:
+    """Two flights, each with its own entries."""
+    log = opened(1)
+    log.append((entry(2, 1),))
+    first = log.hand_out()
+    log.take_off()
+    log.append((entry(3, 1), entry(4, 1)))
+    second = log.hand_out()
+    log.take_off()
+
+    log.land(None)
+    after_first = log.stable
+    log.land(None)
+
+    assert (first, second) == ((entry(2, 1),), (entry(3, 1), entry(4, 1)))
+    assert (after_first, log.stable) == (2, 4)
+    log.check()
+
+
+def test_a_truncation_unlands_what_it_drops() -> None:
+    """The replaced entries are handed out again, and flights that held them do not count."""
+    log = opened(1)
+    log.append((entry(2, 1), entry(3, 1)))
+    log.hand_out()
+    log.take_off()
+
+    log.truncate(Index(3))
+    log.append((entry(3, 2),))
+    again = log.hand_out()
+    log.take_off()
+    log.land(None)
+
+    assert again == (entry(3, 2),)
+    assert log.stable == 2
+    log.check()
+
+
+def test_what_is_committed_is_never_truncated() -> None:
+    """A leader that asks for it breaks the protocol."""
+    log = opened(1, 1, commit=2)
+
+    with pytest.raises(AssertionError, match="committed"):
+        log.truncate(Index(2))
+
+
+def test_committed_entries_never_come_back_from_storage_on_the_usual_path() -> None:
+    """The tail keeps them until they are handed out, the data uncopied."""
+    log = opened(1, commit=1, applied=1)
+    added = entry(2, 1, b"payload")
+    log.append((added,))
+    log.hand_out()
+    log.take_off()
+    log.land(None)
+    log.commit_to(Index(2))
+
+    (delivered,) = log.deliver(1000)
+
+    assert delivered is added
+    assert log.tail == []
+
+
+def test_after_a_restart_committed_entries_come_from_storage_in_portions() -> None:
+    """So that memory stays bounded; at least one entry each time."""
+    log = opened(1, 1, 1, commit=3, applied=1)
+
+    portions = [log.deliver(1), log.deliver(1), log.deliver(1)]
+
+    assert portions == [(entry(2, 1),), (entry(3, 1),), ()]
+
+
+def test_a_read_stops_at_its_size() -> None:
+    """In memory as in storage, but never at nothing."""
+    log = opened(1)
+    log.append((entry(2, 1, b"aa"), entry(3, 1, b"bb"), entry(4, 1, b"cc")))
+
+    def indexes(entries: tuple[Entry, ...]) -> list[int]:
+        return [one.index for one in entries]
+
+    assert indexes(log.entries(Index(2), 4)) == [2, 3]
+    assert indexes(log.entries(Index(2), 1)) == [2]
+    assert indexes(log.entries(Index(3), 99)) == [3, 4]
+    assert indexes(log.entries(Index(1), 99)) == [1]
+
+
+def test_a_snapshot_answers_for_its_own_index_before_it_is_durable() -> None:
+    """Below it everything is compacted, at once."""
+    log = opened(1, 1)
+    meta = SnapshotMeta(Index(9), Term(3), Membership())
+
+    log.restore(meta)
+
+    assert log.term(Index(9)) == 3
+    assert (log.first_index(), log.last_index, log.commit) == (10, 9, 9)
+    with pytest.raises(Compacted):
+        log.term(Index(2))
+    with pytest.raises(NotThere):
+        log.term(Index(10))
+    log.append((entry(10, 3),))
+    with pytest.raises(Compacted):
+        log.entries(Index(9), 99)
+    log.check()
+
+
+def test_a_log_with_a_hole_is_refused_at_the_start() -> None:
+    """A replica whose log ends before its commit index must be restored from its peers."""
+    with pytest.raises(AssertionError, match="restore the replica"):
+        opened(1, commit=2)

@@ -1,0 +1,236 @@
+"""What the shell may rely on: Readys, refusals, reports."""
+
+import pytest
+
+from orderlymq_raft import (
+    Append,
+    Config,
+    HardState,
+    Heartbeat,
+    Index,
+    Membership,
+    MemoryLogStorage,
+    Node,
+    NodeId,
+    NotLeader,
+    ProgressState,
+    ProposalRefused,
+    Ready,
+    Role,
+    RoleChange,
+    Term,
+)
+from tests.raft.solo import ME, OTHER, PEER, VOTERS, ack, append, entry, lead, say, solo, work
+
+
+def test_nothing_to_do_is_no_ready() -> None:
+    """ready() and has_ready() agree on it."""
+    replica = solo()
+
+    assert not replica.node.has_ready()
+    assert replica.node.ready() is None
+
+
+def test_proposals_between_two_turns_share_everything() -> None:
+    """One batch to persist, one append to each peer, the data uncopied."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    data = [b"a" * 100, b"b" * 100]
+
+    places = [replica.node.propose(one) for one in data]
+    ready = replica.begin_turn()
+
+    assert ready is not None
+    assert places == [(1, 2), (1, 3)]
+    assert [one.data for one in ready.entries] == data
+    assert all(one.data is given for one, given in zip(ready.entries, data, strict=True))
+    assert ready.messages_now == [
+        Append(ME, peer, Term(1), Index(1), Term(1), Index(1), ready.entries)
+        for peer in (PEER, OTHER)
+    ]
+
+
+def test_readys_overlap_without_repeating_anything() -> None:
+    """Two turns in flight: each entry, message and hard state is handed out once."""
+    replica = solo(1)
+    replica.step(append(1, (1, 1), [entry(2, 1)]))
+    first = replica.begin_turn()
+    replica.step(append(1, (2, 1), [entry(3, 1)]))
+    second = replica.begin_turn()
+    third = replica.begin_turn()
+
+    assert first is not None
+    assert second is not None
+    assert (first.entries, second.entries, third) == ((entry(2, 1),), (entry(3, 1),), None)
+    assert len(first.messages_after) == len(second.messages_after) == 1
+    assert second.hard_state is None
+
+
+def test_readys_are_advanced_in_order() -> None:
+    """Anything else is an error of the shell."""
+    replica = solo(1)
+    replica.step(append(1, (1, 1), [entry(2, 1)]))
+    replica.node.ready()
+    replica.step(append(1, (2, 1), [entry(3, 1)]))
+    second = replica.node.ready()
+    assert second is not None
+
+    with pytest.raises(AssertionError, match="order"):
+        replica.node.advance(second)
+
+
+def test_a_new_commit_index_alone_needs_no_sync() -> None:
+    """It can be learned again; terms, votes and entries cannot."""
+    replica = solo(1, vote=PEER)
+    say(replica, append(1, (1, 1)))
+    replica.step(Heartbeat(PEER, ME, Term(1), Index(1), 1))
+
+    ready = replica.begin_turn()
+
+    assert ready is not None
+    assert ready.hard_state == HardState(Term(1), PEER, Index(1))
+    assert not ready.must_sync
+
+
+def test_changes_of_role_are_told_once() -> None:
+    """With leader and term, also when only the leader is another."""
+    replica = solo()
+    changes = []
+
+    def note(ready: Ready | None) -> None:
+        if ready is not None:
+            replica.end_turn()
+            changes.append(ready.role_change)
+
+    replica.step(Heartbeat(PEER, ME, Term(1), Index(0), 1))
+    note(replica.begin_turn())
+    replica.step(Heartbeat(PEER, ME, Term(1), Index(0), 2))
+    note(replica.begin_turn())
+    replica.step(Heartbeat(OTHER, ME, Term(2), Index(0), 1))
+    note(replica.begin_turn())
+
+    assert changes == [
+        RoleChange(Role.FOLLOWER, PEER, Term(1)),
+        None,
+        RoleChange(Role.FOLLOWER, OTHER, Term(2)),
+    ]
+
+
+def test_a_follower_names_the_leader_instead_of_forwarding() -> None:
+    """The shell decides what to do with the request."""
+    replica = solo()
+    say(replica, Heartbeat(PEER, ME, Term(1), Index(0), 1))
+
+    with pytest.raises(NotLeader) as caught:
+        replica.node.propose(b"x")
+
+    assert caught.value.leader == PEER
+
+
+def test_uncommitted_bytes_are_bounded() -> None:
+    """A leader without followers must not fill the memory; one proposal always fits."""
+    replica = solo(uncommitted_bytes_max=10)
+    lead(replica)
+    say(replica, ack(replica, 1))
+    replica.node.propose(b"x" * 50)
+
+    with pytest.raises(ProposalRefused, match="too many bytes"):
+        replica.node.propose(b"x")
+    say(replica, ack(replica, 2))
+
+    assert replica.node.propose(b"x") == (1, 3)
+
+
+def test_a_message_to_somebody_else_is_refused() -> None:
+    """A wrong address book must not pass unnoticed."""
+    with pytest.raises(ValueError, match="node 1 was given a message to node 2"):
+        solo().node.step(Heartbeat(OTHER, PEER, Term(1), Index(0), 1))
+
+
+def test_an_unreachable_peer_is_probed_again() -> None:
+    """What was sent ahead is sent again."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1))
+    replica.node.propose(b"x")
+    work(replica)
+
+    replica.node.report_unreachable(PEER)
+    again = work(replica)
+
+    assert again == [
+        Append(ME, PEER, Term(1), Index(1), Term(1), Index(1), (entry(2, 1),)),
+    ]
+    assert replica.node.status().progress[PEER].state is ProgressState.PROBE
+
+
+def test_compaction_spares_what_live_peers_wait_for() -> None:
+    """And never passes what is applied."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    for index in range(2, 5):
+        replica.node.propose(b"x")
+        work(replica)
+        say(replica, ack(replica, index))
+
+    assert replica.node.compact(Index(9)) == 1
+    say(replica, ack(replica, 3, OTHER))
+    assert replica.node.compact(Index(2)) == 2
+    assert replica.node.compact(Index(9)) == 3
+
+
+def test_a_newcomer_without_a_membership_never_runs() -> None:
+    """It waits for a leader to find it."""
+    node = Node(Config(ME), MemoryLogStorage(), applied=Index(0), random_below=lambda _: 0)
+    for _ in range(100):
+        node.tick()
+    node.campaign()
+
+    assert node.ready() is None
+
+
+def test_a_lone_voter_commits_as_soon_as_its_disk_is_done() -> None:
+    """No message is needed."""
+    storage = MemoryLogStorage(Membership(frozenset({ME})))
+    node = Node(Config(ME), storage, applied=Index(0), random_below=lambda _: 0)
+    node.campaign()
+    for _ in range(2):
+        ready = node.ready()
+        assert ready is not None
+        storage.append(ready.entries)
+        node.advance(ready)
+
+    assert (node.role, node.commit) == (Role.LEADER, 1)
+
+
+def test_a_leader_tells_commits_at_once_when_asked_to() -> None:
+    """eager_commit trades messages for followers that apply sooner."""
+    replica = solo(eager_commit=1)
+    lead(replica)
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    replica.node.propose(b"x")
+    work(replica)
+
+    assert say(replica, ack(replica, 2)) == [
+        Append(ME, PEER, Term(1), Index(2), Term(1), Index(2)),
+        Append(ME, OTHER, Term(1), Index(2), Term(1), Index(2)),
+    ]
+
+
+def test_status_tells_how_the_group_stands() -> None:
+    """Each member's lag, the leader's own included."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1))
+
+    status = replica.node.status()
+
+    assert (status.role, status.leader, status.commit) == (Role.LEADER, ME, 1)
+    assert status.membership == Membership(VOTERS)
+    assert {peer: one.match for peer, one in status.progress.items()} == {
+        NodeId(1): 1,
+        NodeId(2): 1,
+        NodeId(3): 0,
+    }

@@ -1,0 +1,88 @@
+"""What a leader concludes about a peer from its answers."""
+
+from orderlymq_raft import Index, Membership, ProgressState, SnapshotMeta, Term
+from orderlymq_raft.progress import Progress
+
+
+def replicating(match: int, *sent: int) -> Progress:
+    progress = Progress(next=Index(match + 1), inflight_max=2, match=Index(match))
+    progress.become_replicate()
+    for index in sent:
+        progress.sent(Index(index))
+    return progress
+
+
+def test_a_probe_waits_for_its_answer() -> None:
+    """One append at a time until the logs are known to meet."""
+    progress = Progress(next=Index(5), inflight_max=2)
+    before = progress.may_send()
+
+    progress.sent(Index(7))
+
+    assert (before, progress.may_send(), progress.next) == (True, False, 5)
+
+
+def test_a_pipeline_runs_ahead_up_to_its_window() -> None:
+    """One acknowledgement covers all appends up to it."""
+    progress = replicating(4, 6, 9)
+    full = progress.may_send()
+
+    progress.acknowledge(Index(9))
+
+    assert (full, progress.may_send(), progress.match, progress.next) == (False, True, 9, 10)
+    progress.check()
+
+
+def test_acknowledgements_may_arrive_in_any_order() -> None:
+    """match never falls."""
+    progress = replicating(4, 6, 9)
+
+    news = [progress.acknowledge(Index(index)) for index in (9, 6, 9)]
+
+    assert news == [True, False, False]
+    assert progress.match == 9
+
+
+def test_a_refusal_in_the_pipeline_starts_over_behind_what_is_certain() -> None:
+    """Something that was sent ahead has been lost."""
+    progress = replicating(4, 6, 9)
+
+    assert progress.reject(Index(6), Index(4))
+
+    assert (progress.state, progress.next, list(progress.inflight)) == (ProgressState.PROBE, 5, [])
+    progress.check()
+
+
+def test_old_refusals_mean_nothing() -> None:
+    """Neither one of what was acknowledged since, nor one of an earlier probe."""
+    pipeline = replicating(4, 6)
+    probe = Progress(next=Index(9), inflight_max=2)
+
+    assert not pipeline.reject(Index(4), Index(1))
+    assert not probe.reject(Index(3), Index(1))
+
+
+def test_a_probe_goes_back_at_least_one_step_and_never_behind_match() -> None:
+    """Whatever the hint says, probing ends."""
+    far = Progress(next=Index(9), inflight_max=2, match=Index(3))
+    far.reject(Index(8), Index(8))
+    near = Progress(next=Index(9), inflight_max=2, match=Index(3))
+    near.reject(Index(8), Index(1))
+
+    assert (far.next, near.next) == (8, 4)
+
+
+def test_a_snapshot_stops_entries_until_it_arrives_or_fails() -> None:
+    """Then probing goes on behind it, or behind match."""
+    meta = SnapshotMeta(Index(20), Term(1), Membership())
+    arrived, failed = replicating(4), replicating(4)
+    for progress in (arrived, failed):
+        progress.become_snapshot(meta)
+        assert not progress.may_send()
+        assert not progress.reject(Index(20), Index(4))
+
+    arrived.become_probe()
+    failed.snapshot = None
+    failed.become_probe()
+
+    assert (arrived.next, failed.next) == (21, 5)
