@@ -13,6 +13,7 @@ from typing import Any
 
 from orderlymq_broker.processors.appending import Appender
 from orderlymq_broker.processors.committing import Committer
+from orderlymq_broker.processors.companions import Companion
 from orderlymq_broker.processors.context import (
     Context,
     CreateFirst,
@@ -32,7 +33,7 @@ from orderlymq_broker.state.machine import BrokerState
 from orderlymq_broker.state.records import Append, Outcome, TopicChanged
 from orderlymq_broker.store.kv import Reader
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.fastjson import JsonError
 from orderlymq_protocol.headerfields import HeaderError
 from orderlymq_protocol.jsonmodel import ModelError
@@ -66,6 +67,7 @@ class BrokerCore:
             RequestCode.UPDATE_CONSUMER_OFFSET: self.committer.update,
         }
         self._follower_handlers: dict[int, Handler] = followers.handlers()
+        self._companions: list[Companion] = []
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -82,8 +84,16 @@ class BrokerCore:
         for code in on_followers:
             self._follower_handlers[code] = handlers[code]
 
+    def attach(self, companion: Companion) -> None:
+        """Let *companion* see appends, time, clients' answers and endings from now on."""
+        self._companions.append(companion)
+
     def handle(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve one request."""
+        """Serve one request, or take a client's answer to a request of ours."""
+        if request.flag & FLAG_RESPONSE:
+            return [
+                effect for each in self._companions for effect in each.replied(request, peer, now)
+            ]
         handler = self._handlers.get(request.code)
         if handler is None:
             return answer(
@@ -172,7 +182,11 @@ class BrokerCore:
         self.committer.forget()
         context.view = LeaderView(0)
 
-        return self.pulls.release_all()
+        effects = self.pulls.release_all()
+        for companion in self._companions:
+            effects += companion.ended()
+
+        return effects
 
     def proposals_lost(self, reason: str) -> None:
         """Drop the view: offsets given to records that may never be applied are worth nothing."""
@@ -194,6 +208,8 @@ class BrokerCore:
                 effects += self._react(outcome, now)
         if appended:
             self.context.counters["messages_in"] += len(appended)
+            for companion in self._companions:
+                companion.appended(appended)
             effects += self.pulls.wake(appended)
 
         return effects
@@ -211,6 +227,8 @@ class BrokerCore:
             return []
         effects = self.pulls.tick(now)
         effects += self.committer.tick(now)
+        for companion in self._companions:
+            effects += companion.tick(now)
 
         return effects
 
@@ -218,8 +236,11 @@ class BrokerCore:
         """Forget a connection."""
         self.pulls.close(connection)
         self.context.sessions.close(connection)
+        effects: list[Effect] = []
+        for companion in self._companions:
+            effects += companion.closed(connection, now)
 
-        return []
+        return effects
 
     def clients_of(self, connection: int) -> list[str]:
         """Return the client ids that have identified themselves over a connection."""
