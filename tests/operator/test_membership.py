@@ -1,0 +1,194 @@
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.actions import (
+    Action,
+    AddLearner,
+    Member,
+    ObservedGroup,
+    ObservedReplica,
+    PromoteReplica,
+    RemoveReplica,
+    RestartReplica,
+    StartReplica,
+    StopReplica,
+    TransferLeadership,
+)
+from orderlymq_operator.membership import group_problem, replica_actions
+from orderlymq_operator.options import revision
+from tests.operator.examples import cluster, desired
+from tests.operator.world import World
+
+
+def _replica(member: Member = "voter", **facts: Any) -> ObservedReplica:
+    defaults = {
+        "running": True,
+        "healthy": True,
+        "caught_up": True,
+        "revision": revision(cluster()),
+    }
+    return ObservedReplica(member, **{**defaults, **facts})
+
+
+def _next(
+    replicas: Mapping[int, ObservedReplica], *, leader: int | None = 1, wanted: int = 3
+) -> list[Action]:
+    found = {"demo-0": ObservedGroup(leader, replicas, {}, {})}
+    return replica_actions(cluster(replicasPerGroup=wanted), found)
+
+
+_THREE = {1: _replica(), 2: _replica(), 3: _replica()}
+_FIVE = {**_THREE, 4: _replica(), 5: _replica()}
+
+
+def test_three_replicas_become_five_one_after_the_other() -> None:
+    """Start, let it learn, give it its vote; only then the next one."""
+    world = World()
+    world.settle(desired())
+
+    done = world.settle(desired(replicasPerGroup=5))
+
+    steps = [action for action in done if not type(action).__name__.startswith("Report")]
+    assert steps == [
+        StartReplica("demo-0", 4, join=True),
+        AddLearner("demo-0", 4),
+        PromoteReplica("demo-0", 4),
+        StartReplica("demo-0", 5, join=True),
+        AddLearner("demo-0", 5),
+        PromoteReplica("demo-0", 5),
+    ]
+
+
+def test_five_replicas_become_three_and_a_leader_goes_last() -> None:
+    """The leader is one of those that are too many: it hands over first."""
+    world = World()
+    world.settle(desired(replicasPerGroup=5))
+    world.groups["demo-0"].leader = 5
+
+    done = world.settle(desired(replicasPerGroup=3))
+
+    steps = [action for action in done if not type(action).__name__.startswith("Report")]
+    assert steps == [
+        RemoveReplica("demo-0", 4),
+        StopReplica("demo-0", 4),
+        TransferLeadership("demo-0", 1),
+        RemoveReplica("demo-0", 5),
+        StopReplica("demo-0", 5),
+    ]
+
+
+def test_new_settings_restart_followers_first_and_the_leader_after_a_handover() -> None:
+    """One at a time, and never a replica that leads."""
+    world = World()
+    world.settle(desired())
+    world.groups["demo-0"].leader = 2
+
+    done = world.settle(desired(config={"logLevel": "DEBUG"}))
+
+    steps = [action for action in done if not type(action).__name__.startswith("Report")]
+    assert steps == [
+        RestartReplica("demo-0", 1),
+        RestartReplica("demo-0", 3),
+        TransferLeadership("demo-0", 1),
+        RestartReplica("demo-0", 2),
+    ]
+
+
+def test_a_single_replica_is_restarted_where_it_stands() -> None:
+    """There is nobody to hand over to."""
+    stale = {1: _replica(revision="old")}
+
+    assert _next(stale, wanted=1) == [RestartReplica("demo-0", 1)]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "wanted"),
+    [
+        ({**_THREE, 2: _replica(healthy=False)}, 5),
+        ({**_FIVE, 2: _replica(healthy=False)}, 3),
+        ({**_THREE, 2: _replica(healthy=False), 3: _replica(revision="old")}, 3),
+        ({**_THREE, 4: _replica("outside", healthy=False)}, 5),
+        ({**_THREE, 4: _replica("learner", caught_up=False)}, 5),
+    ],
+)
+def test_nothing_is_touched_while_another_replica_is_not_well(
+    replicas: Mapping[int, ObservedReplica], wanted: int
+) -> None:
+    """A voter that is down, a newcomer that does not answer, a learner that lags: wait."""
+    assert _next(replicas, wanted=wanted) == []
+
+
+def test_a_dead_replica_that_is_too_many_may_go() -> None:
+    """Taking it out brings the group nearer to its majority, not farther."""
+    assert _next({**_FIVE, 5: _replica(healthy=False)}) == [RemoveReplica("demo-0", 5)]
+
+
+def test_a_replica_that_is_down_anyway_is_restarted_with_new_settings_first() -> None:
+    """The wrong settings may be the reason that it is down."""
+    replicas = {
+        1: _replica(revision="old"),
+        2: _replica(revision="old"),
+        3: _replica(healthy=False, revision="old"),
+    }
+
+    assert _next(replicas) == [RestartReplica("demo-0", 3)]
+
+
+def test_missing_processes_are_started_all_at_once_as_what_they_were() -> None:
+    """After a restart of the machine nobody leads, and a majority is needed for one who does."""
+    replicas = {
+        1: ObservedReplica(running=False),
+        2: _replica(),
+        3: ObservedReplica(running=False, join=True),
+    }
+
+    assert _next(replicas, leader=None) == [
+        StartReplica("demo-0", 1, join=False),
+        StartReplica("demo-0", 3, join=True),
+    ]
+
+
+def test_without_a_leader_the_membership_is_left_alone() -> None:
+    """Who is a member is known to the leader only."""
+    assert _next(_FIVE, leader=None) == []
+
+
+def test_leadership_goes_only_to_a_voter_that_could_lead_at_once() -> None:
+    """A lagging or silent heir would leave the group without a leader."""
+    replicas = {
+        1: _replica(caught_up=False),
+        2: _replica("learner"),
+        3: _replica(revision="old"),
+    }
+
+    assert _next({**replicas, 2: _replica(caught_up=False)}, leader=3) == []
+    assert _next({**replicas, 2: _replica()}, leader=3) == [TransferLeadership("demo-0", 2)]
+
+
+def test_what_is_wrong_with_a_group_is_said_in_words() -> None:
+    """The first thing that is missing; nothing when all is well."""
+    wanted = cluster()
+
+    problems = [
+        group_problem(wanted, None),
+        group_problem(wanted, ObservedGroup()),
+        group_problem(wanted, ObservedGroup(1, {1: _replica()}, {}, {})),
+        group_problem(wanted, ObservedGroup(1, {**_THREE, 4: _replica("outside")}, {}, {})),
+        group_problem(wanted, ObservedGroup(1, {**_THREE, 3: _replica(healthy=False)}, {}, {})),
+        group_problem(wanted, ObservedGroup(1, _THREE)),
+        group_problem(wanted, ObservedGroup(1, {**_THREE, 3: _replica(revision="old")}, {}, {})),
+        group_problem(wanted, ObservedGroup(1, _THREE, {}, {})),
+    ]
+
+    assert problems == [
+        "not started",
+        "no leader",
+        "its voters are [1]",
+        "a former replica still runs",
+        "replica 3 does not answer",
+        "its address does not answer",
+        "a replica runs with former settings",
+        None,
+    ]
