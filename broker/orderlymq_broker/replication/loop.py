@@ -104,6 +104,7 @@ class ReplicationLoop:
         self._doubt: int | None = None
         self._reads = 0
         self._had_authority = False
+        self._role = RoleChange(Role.FOLLOWER, None, parts.node.term)
         self._topics_version = parts.machine.state.topics_version
 
     # -- what drives it --------------------------------------------------------------------------
@@ -236,7 +237,12 @@ class ReplicationLoop:
         self._doubt = self._reads
         self._node.read_index(self._doubt)
 
-    def _role_changed(self, change: RoleChange) -> None:
+    def _watch_role(self) -> None:
+        node = self._node
+        change = RoleChange(node.role, node.leader, node.term)
+        if change == self._role:
+            return
+        self._role = change
         _log.info(
             "%s of term %d, leader %s",
             change.role.value,
@@ -300,6 +306,9 @@ class ReplicationLoop:
 
     def _take_turn(self) -> None:
         self._land()
+        # The role first, and not from a Ready: a disk that hangs must not keep a deposed leader at
+        # its address. What is applied below is answered by whoever this replica is now.
+        self._watch_role()
         # Applying may lead to new proposals, which belong to the next turn, so this ends.
         self._propose()
         while not self._stopped and self._may_take_ready():
@@ -315,6 +324,7 @@ class ReplicationLoop:
         if topics_version != self._topics_version:
             self._topics_version = topics_version
             self._ports.host.topics_changed()
+        self._watch_role()
         self._watch_authority()
 
     def _may_take_ready(self) -> bool:
@@ -331,9 +341,6 @@ class ReplicationLoop:
         flight = _Flight(ready, durable=not ready.must_sync)
         self._flights.append(flight)
         self._persist(flight)
-        # The role first: what is applied below is answered by whoever this replica is now.
-        if ready.role_change is not None:
-            self._role_changed(ready.role_change)
         for entry in ready.committed:
             self._apply(entry)
         for read in ready.read_states:

@@ -1,0 +1,266 @@
+"""A group of replication loops without sockets, threads or clocks.
+
+The loops, raft, state machines and stores are the real ones; time moves, disks finish and messages
+arrive only when a test says so.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.processors.effects import Effect, Now, Propose
+from orderlymq_broker.replication.amnesia import Amnesia
+from orderlymq_broker.replication.loop import ReplicationLoop
+from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
+from orderlymq_broker.replication.writer import Done
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.records import Outcome, TopicSet
+from orderlymq_broker.store.kv import Batch, WriteTicket
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_raft import (
+    Config,
+    InstallSnapshot,
+    Membership,
+    Message,
+    Node,
+    RoleChange,
+    SnapshotMeta,
+)
+from orderlymq_raft.types import HardState, Index, NodeId
+
+TICK_S = 0.025
+START_WALL_MS = 1_700_000_000_000
+
+
+@dataclass(slots=True)
+class Clock:
+    """Virtual time of one replica."""
+
+    at_s: float = 1.0
+
+    def now(self) -> Now:
+        return Now(START_WALL_MS + int(self.at_s * 1000), int(self.at_s * 1000))
+
+    def seconds(self) -> float:
+        return self.at_s
+
+
+@dataclass(slots=True)
+class Disk:
+    """A writer that finishes when told to, or at once when *is_fast*."""
+
+    store: MemoryStore
+    call_soon: Callable[[Callable[[], None]], object]
+    is_fast: bool = True
+    waiting: deque[tuple[WriteTicket, bool, Done]] = field(default_factory=deque)
+    synced: list[bool] = field(default_factory=list)
+
+    def submit(self, ticket: WriteTicket, *, sync: bool, done: Done) -> None:
+        self.waiting.append((ticket, sync, done))
+        if self.is_fast:
+            self.call_soon(self.finish)
+
+    def finish(self) -> None:
+        """Finish the oldest write, if there is one."""
+        if self.waiting:
+            ticket, sync, done = self.waiting.popleft()
+            self.store.commit(ticket, sync=sync)
+            self.synced.append(sync)
+            done(0.001)
+
+
+class Replica:
+    """One loop with everything it acts upon; `restart` after a crash."""
+
+    def __init__(self, group: "SimulatedGroup", node: int, store: MemoryStore) -> None:
+        self.group = group
+        self.id = NodeId(node)
+        self.clock = Clock(group.at_s)
+        self.store = store
+        self.events: list[str] = []
+        self.answers: list[tuple[int, RemotingCommand]] = []
+        self.log = RaftLogStore(store, 1 << 20)
+        if not self.log.initial_state()[1].members:
+            batch = Batch()
+            self.log.set_membership(batch, Membership(frozenset(map(NodeId, group.nodes))))
+            if len(group.nodes) > 1:
+                Amnesia.begin(batch)
+            store.write(batch, sync=True)
+        self.state = BrokerState.load(store)
+        self.core = BrokerCore(group.settings(node), self.state, store)
+        self.node = Node(
+            Config(id=self.id, lease_reads=True),
+            self.log,
+            applied=Index(self.state.applied_index),
+            # The lowest id stirs first, so that tests know who leads.
+            random_below=lambda bound: min(2 * (node - 1), bound - 1),
+        )
+        self.disk = Disk(store, group.call_soon)
+        parts = ReplicaParts(self.node, self.log, store, Machine(self.state), self.core)
+        ports = LoopPorts(self.disk, self, self, self, self.clock, group.call_soon)
+        self.loop = ReplicationLoop(parts, ports, LoopLimits(tick_s=TICK_S, sync_writes=True))
+        self.loop.start()
+
+    # What the loop acts upon.
+
+    def send(self, first: Any, command: RemotingCommand | None = None) -> None:
+        """Take messages for peers (one argument) or an answer for a client (two)."""
+        if command is not None:
+            self.answers.append((first, command))
+            return
+        messages: Sequence[Message] = first
+        self.group.sent.extend(messages)
+
+    def send_snapshot(self, message: InstallSnapshot) -> None:
+        self.events.append(f"snapshot for {message.target}")
+
+    def close(self, connection: int, reason: str) -> None:
+        self.events.append(f"close {connection}: {reason}")
+
+    def role_changed(self, change: RoleChange) -> None:
+        self.events.append(f"{change.role.value} {change.term}")
+
+    def serving_began(self) -> None:
+        self.events.append("serving")
+
+    def serving_ended(self) -> None:
+        self.events.append("not serving")
+
+    def authority_changed(self) -> None:
+        pass
+
+    def membership_changed(self, index: int, membership: Membership) -> None:
+        self.events.append(f"voters {sorted(membership.voters)}")
+
+    def topics_changed(self) -> None:
+        self.events.append("topics")
+
+    def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
+        self.events.append(f"snapshot {meta.index}")
+
+    def failed(self, error: Exception) -> None:
+        raise error
+
+
+class SimulatedGroup:
+    """Replicas, the messages between them, and one queue of callbacks."""
+
+    def __init__(self, replicas: int = 3) -> None:
+        self.at_s = 1.0
+        self.nodes = list(range(1, replicas + 1))
+        self.sent: list[Message] = []
+        self.delivered: list[Message] = []
+        self.cut: set[int] = set()
+        self._callbacks: deque[Callable[[], None]] = deque()
+        self.replicas: dict[int, Replica] = {}
+        for node in self.nodes:
+            self.replicas[node] = Replica(self, node, MemoryStore())
+
+    def __getitem__(self, node: int) -> Replica:
+        return self.replicas[node]
+
+    def settings(self, node: int) -> BrokerSettings:
+        return BrokerSettings(
+            cluster="C",
+            group="g",
+            node_id=node,
+            peers={each: Address("127.0.0.1", 7000 + each) for each in self.nodes},
+            address=Address("127.0.0.1", 10911),
+            http=Address("127.0.0.1", 8000),
+            data_dir=Path("unused"),
+        )
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self._callbacks.append(call)
+
+    def step(self) -> None:
+        """Run the callbacks that are due now, not those that they add: one iteration."""
+        for _ in range(len(self._callbacks)):
+            self._callbacks.popleft()()
+
+    def run(self) -> None:
+        """Run callbacks and deliver messages until nothing happens any more."""
+        while self._callbacks or self.sent:
+            while self._callbacks:
+                self._callbacks.popleft()()
+            sent, self.sent = self.sent, []
+            for message in sent:
+                if message.sender in self.cut or message.target in self.cut:
+                    continue
+                self.delivered.append(message)
+                self.replicas[message.target].loop.receive([message])
+
+    def pass_time(self, seconds: float, *, paused: Sequence[int] = ()) -> None:
+        """Let time pass in ticks for all replicas but the *paused*, whose clocks go on."""
+        for _ in range(round(seconds / TICK_S)):
+            self.at_s += TICK_S
+            for node, replica in self.replicas.items():
+                replica.clock.at_s = self.at_s
+                if node not in paused:
+                    # A hair more than a tick, as real timers are.
+                    replica.clock.at_s += 0.0001
+                    replica.loop.tick()
+            self.run()
+
+    def elect(self) -> Replica:
+        """Let time pass until somebody serves, and return who."""
+        for _ in range(80):
+            self.pass_time(TICK_S)
+            serving = [replica for replica in self.replicas.values() if replica.loop.serving]
+            if serving:
+                leader = max(serving, key=lambda replica: replica.node.term)
+                self.pass_time(4 * TICK_S)
+                return leader
+        raise AssertionError("nobody was elected")
+
+    def restart(self, node: int, *, kept: int = 0) -> Replica:
+        """Crash a replica and start it again with what its disk kept."""
+        former = self.replicas[node]
+        former.loop.stop()
+        self.replicas[node] = Replica(self, node, former.store.crash(kept))
+        return self.replicas[node]
+
+    def wipe(self, node: int) -> Replica:
+        """Start a replica again with an empty disk."""
+        self.replicas[node].loop.stop()
+        self.replicas[node] = Replica(self, node, MemoryStore())
+        return self.replicas[node]
+
+    def check(self) -> None:
+        """Check invariants, and that equal indexes mean equal states."""
+        digests: dict[int, str] = {}
+        for replica in self.replicas.values():
+            replica.node.check()
+            replica.state.check_invariants()
+            digest = replica.state.digest()
+            assert digests.setdefault(replica.state.applied_index, digest) == digest
+
+
+class Proposal:
+    """A topic to create, and what became of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.fate = "unknown"
+
+    @property
+    def effect(self) -> Propose:
+        def applied(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
+            assert self.fate == "unknown"
+            assert [getattr(outcome, "name", None) for outcome in outcomes] == [self.name]
+            self.fate = "applied"
+            return []
+
+        def lost() -> list[Effect]:
+            assert self.fate == "unknown"
+            self.fate = "lost"
+            return []
+
+        record = TopicSet(self.name, read_queues=1, write_queues=1)
+        return Propose([record], applied=applied, lost=lost)
