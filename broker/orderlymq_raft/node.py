@@ -5,30 +5,16 @@ One replica's consensus core: messages, ticks and proposals in, Readys out.
 Raft (Ongaro and Ousterhout; section numbers are the paper's, "thesis" is Ongaro's) without
 any input or output of its own: the shell persists, sends and applies what ready() hands out
 and says so with advance(). The rules stand in election.py, replication.py, following.py,
-membership.py and reads.py; this module routes to them and builds the Readys.
+membership.py and reads.py, routing.py leads messages to them; this module builds the Readys.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import assert_never
 
-from orderlymq_raft import election, following, membership, reads, replication
+from orderlymq_raft import election, membership, reads, replication, routing
 from orderlymq_raft.config import Config
 from orderlymq_raft.log import LogStorage, RaftLog
-from orderlymq_raft.messages import (
-    Append,
-    AppendResponse,
-    Heartbeat,
-    HeartbeatResponse,
-    InstallSnapshot,
-    InstallSnapshotResponse,
-    Message,
-    PreVote,
-    PreVoteResponse,
-    TimeoutNow,
-    Vote,
-    VoteResponse,
-)
+from orderlymq_raft.messages import Message
 from orderlymq_raft.progress import ProgressState
 from orderlymq_raft.ready import PeerStatus, Ready, Status
 from orderlymq_raft.state import RaftState
@@ -135,13 +121,7 @@ class Node:
                 f"node {state.id} was given a message to node {message.target}; "
                 "check the addresses of the group"
             )
-        if message.term != state.term:
-            if message.term < state.term:
-                self._answer_older(message)
-                return
-            if not self._meet_newer(message):
-                return
-        self._dispatch(message)
+        routing.route(state, message)
 
     def propose(self, data: bytes) -> tuple[Term, Index]:
         """
@@ -338,73 +318,6 @@ class Node:
             assert progress.match <= state.log.last_index, "nobody has more than the leader"
             if peer == state.id:
                 assert progress.match == state.log.stable, "a leader counts what is durable"
-
-    def _dispatch(self, message: Message) -> None:  # noqa: C901, PLR0912 - one branch per message
-        state = self._state
-        leads = state.role is Role.LEADER
-        match message:
-            case Append():
-                following.handle_append(state, message)
-            case AppendResponse():
-                if leads:
-                    replication.handle_append_response(state, message)
-            case Heartbeat():
-                following.handle_heartbeat(state, message)
-            case HeartbeatResponse():
-                if leads:
-                    replication.handle_heartbeat_response(state, message)
-            case PreVote():
-                election.handle_pre_vote(state, message)
-            case PreVoteResponse():
-                election.handle_pre_vote_response(state, message)
-            case Vote():
-                election.handle_vote(state, message)
-            case VoteResponse():
-                election.handle_vote_response(state, message)
-            case InstallSnapshot():
-                following.handle_install_snapshot(state, message)
-            case InstallSnapshotResponse():
-                if leads:
-                    replication.handle_install_snapshot_response(state, message)
-            case TimeoutNow():
-                election.handle_timeout_now(state, message)
-            case _:
-                assert_never(message)
-
-    def _meet_newer(self, message: Message) -> bool:
-        """Enter the newer term of *message*, unless it has no right to demand it."""
-        state = self._state
-        match message:
-            case PreVote():
-                return True
-            case PreVoteResponse() if message.granted:
-                return True
-            case Vote() if not message.transfer:
-                # Whoever hears a leader does not help to replace it, and keeps its term: a
-                # server that was cut off or removed must not disturb the group (thesis 4.2.3).
-                if state.config.check_quorum and election.in_lease(state):
-                    return False
-                state.become_follower(message.term, None)
-            case Append() | Heartbeat() | InstallSnapshot():
-                state.become_follower(message.term, message.sender)
-            case _:
-                state.become_follower(message.term, None)
-        return True
-
-    def _answer_older(self, message: Message) -> None:
-        """Tell the sender of a message from an older term that its time is over (5.1)."""
-        state = self._state
-        me, sender, term = state.id, message.sender, state.term
-        match message:
-            case Append() | Heartbeat() | InstallSnapshot():
-                state.after.append(AppendResponse(me, sender, term, Index(0), reject=True))
-            case PreVote():
-                state.after.append(PreVoteResponse(me, sender, term, granted=False))
-            case Vote():
-                state.after.append(VoteResponse(me, sender, term, granted=False))
-            case _:
-                # Answers to questions of an older term mean nothing any more.
-                pass
 
     def _has_news(self) -> bool:
         """Return whether there is work, apart from appends that are not built yet."""

@@ -9,6 +9,7 @@ from orderlymq_raft import (
     Entry,
     EntryKind,
     HardState,
+    Heartbeat,
     Index,
     Membership,
     Message,
@@ -16,6 +17,7 @@ from orderlymq_raft import (
     PreVoteResponse,
     Role,
     Term,
+    Vote,
     VoteResponse,
 )
 from tests.raft.replica import Replica
@@ -96,3 +98,13 @@ def lead(replica: Replica) -> list[Message]:
 
 def noop(index: int, term: int) -> Entry:
     return Entry(Term(term), Index(index), b"", EntryKind.NOOP)
+
+
+def heartbeat(term: int, commit: int = 0, round_: int = 1) -> Heartbeat:
+    return Heartbeat(PEER, ME, Term(term), Index(commit), round_)
+
+
+def vote(
+    term: int, last: tuple[int, int], sender: NodeId = PEER, *, transfer: bool = False
+) -> Vote:
+    return Vote(sender, ME, Term(term), Index(last[0]), Term(last[1]), transfer)

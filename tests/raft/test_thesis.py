@@ -1,0 +1,385 @@
+"""
+The rules that raft's author added in his thesis, one test each, by the section that states them.
+
+"Consensus: Bridging Theory and Practice"; what stands in the paper already: test_paper.py.
+"""
+
+import pytest
+
+from orderlymq_raft import (
+    AddLearner,
+    AddVoter,
+    Entry,
+    EntryKind,
+    Heartbeat,
+    HeartbeatResponse,
+    Index,
+    Membership,
+    NodeId,
+    NotLeader,
+    PreVote,
+    PreVoteResponse,
+    PromoteLearner,
+    ProposalRefused,
+    ReadState,
+    RemoveNode,
+    Role,
+    Term,
+    TimeoutNow,
+    Vote,
+    VoteResponse,
+)
+from tests.raft.solo import (
+    ME,
+    OTHER,
+    PEER,
+    VOTERS,
+    ack,
+    append,
+    entry,
+    heartbeat,
+    lead,
+    say,
+    solo,
+    vote,
+    work,
+)
+
+ELECTION_TICKS = 8
+
+
+class TestMembership:
+    """Section 6 and thesis chapter 4."""
+
+    def test_a_change_is_in_force_when_it_is_appended(self) -> None:
+        """Not when it is committed: two leaders must not count by disjoint majorities (4.1)."""
+        replica = solo(voters=frozenset({ME}))
+        replica.node.campaign()
+        work(replica)
+
+        replica.node.propose_membership(AddVoter(PEER))
+        work(replica)
+
+        assert replica.node.status().membership == Membership(frozenset({ME, PEER}))
+        assert (replica.node.last_index, replica.node.commit) == (2, 1)
+
+    def test_a_truncated_change_is_out_of_force(self) -> None:
+        """A follower goes back to the membership before (4.1)."""
+        replica = solo(1)
+        grown = Membership(VOTERS | {NodeId(4)})
+        config = Entry(Term(1), Index(2), grown.encode(), EntryKind.CONFIG)
+        say(replica, append(1, (1, 1), [config]))
+        during = replica.node.status().membership
+
+        say(replica, append(2, (1, 1), [entry(2, 2)], sender=OTHER))
+
+        assert during == grown
+        assert replica.node.status().membership == Membership(VOTERS)
+
+    def test_a_change_that_was_appended_is_in_force_after_a_restart(self) -> None:
+        """It stands in the log behind what is applied."""
+        replica = solo(1)
+        grown = Membership(VOTERS | {NodeId(4)})
+        say(
+            replica,
+            append(1, (1, 1), [Entry(Term(1), Index(2), grown.encode(), EntryKind.CONFIG)]),
+        )
+
+        replica.crash()
+        replica.start()
+
+        assert replica.node.status().membership == grown
+
+    def test_a_new_leader_commits_before_it_changes_the_membership(self) -> None:
+        """The correction to 4.1: an older change might come back and meet this one."""
+        replica = solo()
+        lead(replica)
+
+        with pytest.raises(ProposalRefused, match="committed nothing yet"):
+            replica.node.propose_membership(AddLearner(NodeId(4)))
+        say(replica, ack(replica, 1))
+
+        assert replica.node.propose_membership(AddLearner(NodeId(4))) == (1, 2)
+
+    def test_one_change_at_a_time(self) -> None:
+        """Else two majorities need not share a voter (4.1)."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.node.propose_membership(AddLearner(NodeId(4)))
+
+        with pytest.raises(ProposalRefused, match="not committed yet"):
+            replica.node.propose_membership(RemoveNode(OTHER))
+
+    def test_a_learner_that_lags_is_not_promoted(self) -> None:
+        """Commits would have to wait for it (4.2.1)."""
+        replica = solo(promotion_lag_entries_max=2)
+        learner = NodeId(4)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.node.propose_membership(AddLearner(learner))
+        say(replica, ack(replica, 2), ack(replica, 1, learner))
+        for _ in range(3):
+            replica.node.propose(b"x")
+
+        with pytest.raises(ProposalRefused, match="lacks 4 entries"):
+            replica.node.propose_membership(PromoteLearner(learner))
+        say(replica, ack(replica, 3, learner))
+
+        assert replica.node.propose_membership(PromoteLearner(learner)) == (1, 6)
+
+    def test_a_removed_leader_does_not_count_itself_and_leaves(self) -> None:
+        """It manages a group it is not part of until that is committed (4.2.2)."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+        replica.node.propose_membership(RemoveNode(ME))
+
+        say(replica, ack(replica, 2))
+        with_one = (replica.node.role, replica.node.commit)
+        farewell = say(replica, ack(replica, 2, OTHER))
+
+        assert with_one == (Role.LEADER, 1)
+        assert (replica.node.role, replica.node.commit) == (Role.FOLLOWER, 2)
+        assert farewell[-1] == TimeoutNow(ME, PEER, Term(1))
+
+    def test_who_hears_a_leader_ignores_candidates(self) -> None:
+        """A removed or cut off server must not disturb (4.2.3); its term is not even noted."""
+        replica = solo(term=1)
+        say(replica, heartbeat(1))
+        for _ in range(ELECTION_TICKS - 1):
+            replica.tick()
+
+        ignored = say(replica, vote(9, (9, 9), OTHER))
+        term = replica.node.term
+        replica.tick()
+        heard = say(replica, vote(9, (9, 9), OTHER))
+
+        assert (ignored, term) == ([], 1)
+        assert VoteResponse(ME, OTHER, Term(9), granted=True) in heard
+
+    def test_a_candidate_sent_by_the_leader_is_heard_at_once(self) -> None:
+        """Leadership transfer may override loyalty (4.2.3)."""
+        replica = solo(term=1)
+        say(replica, heartbeat(1))
+
+        assert say(replica, vote(2, (0, 0), OTHER, transfer=True)) == [
+            VoteResponse(ME, OTHER, Term(2), granted=True)
+        ]
+
+
+class TestReads:
+    """Thesis 6.4."""
+
+    def test_a_read_waits_until_the_leader_knows_what_is_committed(self) -> None:
+        """A new leader may lack the news of commits of its predecessor."""
+        replica = solo(1)
+        lead(replica)
+        replica.node.read_index(7)
+        silent = work(replica)
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(2), 1))
+        early = list(replica.read_states)
+
+        asked = say(replica, ack(replica, 2))
+        say(replica, HeartbeatResponse(PEER, ME, Term(2), 2))
+
+        assert (silent, early) == ([], [])
+        assert asked == [
+            Heartbeat(ME, PEER, Term(2), Index(2), 2),
+            Heartbeat(ME, OTHER, Term(2), Index(0), 2),
+        ]
+        assert replica.read_states == [ReadState(7, Index(2))]
+
+    def test_an_answer_to_an_earlier_heartbeat_confirms_no_read(self) -> None:
+        """It may have been given before another leader took over."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        replica.node.read_index(7)
+        work(replica)
+
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+        early = list(replica.read_states)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 2))
+
+        assert early == []
+        assert replica.read_states == [ReadState(7, Index(1))]
+
+    def test_only_a_leader_answers_reads(self) -> None:
+        """Others name the leader they know."""
+        replica = solo(term=1)
+        say(replica, heartbeat(1))
+
+        with pytest.raises(NotLeader) as caught:
+            replica.node.read_index(7)
+
+        assert caught.value.leader == PEER
+
+    def test_a_lease_lasts_less_than_the_loyalty_it_rests_on(self) -> None:
+        """It counts from when the heartbeat left, not from when it was answered (6.4.1)."""
+        replica = solo(lease_reads=1)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        replica.tick()
+        before = replica.node.lease_valid
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+
+        ticks = 1
+        while replica.node.lease_valid:
+            replica.tick()
+            ticks += 1
+
+        assert not before
+        assert ticks == ELECTION_TICKS - 2
+
+    def test_a_lease_ends_for_good_when_a_transfer_is_under_way(self) -> None:
+        """The target may run at any time from then on, and voters will listen (6.4.1)."""
+        replica = solo(lease_reads=1)
+        lead(replica)
+        say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+        replica.tick()
+        replica.tick()
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), 1))
+        before = replica.node.lease_valid
+
+        replica.node.transfer_leadership(PEER)
+        during = replica.node.lease_valid
+        for round_ in range(2, 20):
+            replica.tick()
+            work(replica)
+            say(replica, HeartbeatResponse(PEER, ME, Term(1), round_))
+
+        assert (before, during, replica.node.lease_valid) == (True, False, False)
+
+    def test_a_voter_that_restarts_still_owes_its_loyalty(self) -> None:
+        """It may have extended a lease right before it went down."""
+        replica = solo(term=1, lease_reads=1)
+
+        first = say(replica, vote(2, (9, 9)))
+        for _ in range(ELECTION_TICKS):
+            replica.tick()
+        later = say(replica, vote(2, (9, 9)))
+
+        assert first == []
+        assert VoteResponse(ME, PEER, Term(2), granted=True) in later
+
+    def test_a_voter_does_not_run_against_the_leader_it_hears(self) -> None:
+        """Its own vote would break the promise as well as another's."""
+        replica = solo(term=1, lease_reads=1)
+        for _ in range(ELECTION_TICKS - 1):
+            replica.tick()
+        say(replica, heartbeat(1))
+
+        replica.node.campaign()
+
+        assert replica.node.role is Role.FOLLOWER
+
+
+class TestTransfer:
+    """Thesis 3.10."""
+
+    def test_the_target_runs_when_its_log_is_complete(self) -> None:
+        """Not before: it could not win."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.node.propose(b"x")
+        work(replica)
+
+        replica.node.transfer_leadership(PEER)
+        early = work(replica)
+        late = say(replica, ack(replica, 2))
+
+        assert TimeoutNow(ME, PEER, Term(1)) not in early
+        assert late == [TimeoutNow(ME, PEER, Term(1))]
+
+    def test_the_target_skips_the_pre_vote(self) -> None:
+        """Voters would refuse it out of loyalty."""
+        replica = solo(term=1)
+        say(replica, heartbeat(1))
+
+        sent = say(replica, TimeoutNow(PEER, ME, Term(1)))
+
+        assert sent == [
+            Vote(ME, peer, Term(2), Index(0), Term(0), transfer=True) for peer in (PEER, OTHER)
+        ]
+
+    def test_a_transfer_is_given_up_after_an_election_time_out(self) -> None:
+        """The group must not stand still for a target that is gone."""
+        replica = solo(check_quorum=0)
+        lead(replica)
+        say(replica, ack(replica, 1))
+        replica.node.transfer_leadership(OTHER)
+
+        with pytest.raises(ProposalRefused, match="transferred"):
+            replica.node.propose(b"x")
+        for _ in range(ELECTION_TICKS):
+            replica.tick()
+
+        assert replica.node.propose(b"x") == (1, 2)
+
+
+class TestPreVote:
+    """Thesis 9.6."""
+
+    def test_a_pre_vote_changes_nothing(self) -> None:
+        """Neither the term, nor the vote, nor the role of the one who is asked."""
+        replica = solo(term=1)
+        for _ in range(ELECTION_TICKS - 1):
+            replica.tick()
+
+        answers = say(replica, PreVote(PEER, ME, Term(7), Index(0), Term(0)))
+
+        assert answers == [PreVoteResponse(ME, PEER, Term(7), granted=True)]
+        assert replica.storage.initial_state()[0].term == 1
+        assert replica.storage.initial_state()[0].vote is None
+
+    def test_who_hears_a_leader_grants_no_pre_vote(self) -> None:
+        """The leader itself does not either."""
+        follower = solo(term=1)
+        say(follower, heartbeat(1))
+        leader = solo()
+        lead(leader)
+        question = PreVote(OTHER, ME, Term(9), Index(9), Term(9))
+
+        assert say(follower, question) == say(leader, question)
+        assert follower.node.leader == PEER
+        assert leader.node.is_leader
+
+    def test_the_term_rises_only_after_a_majority_would_elect(self) -> None:
+        """Then the real election starts."""
+        replica = solo(3, term=3)
+        replica.node.campaign()
+        asked = work(replica)
+        term_while_asking = replica.node.term
+
+        sent = say(replica, PreVoteResponse(PEER, ME, Term(4), granted=True))
+
+        assert asked == [PreVote(ME, peer, Term(4), Index(1), Term(3)) for peer in (PEER, OTHER)]
+        assert term_while_asking == 3
+        assert sent == [Vote(ME, peer, Term(4), Index(1), Term(3)) for peer in (PEER, OTHER)]
+
+
+class TestCheckQuorum:
+    """Thesis 6.2."""
+
+    def test_a_leader_without_a_majority_steps_down(self) -> None:
+        """Its clients must not wait for commits that cannot come."""
+        replica = solo()
+        lead(replica)
+        say(replica, ack(replica, 1))
+
+        for _ in range(2 * ELECTION_TICKS):
+            replica.tick()
+
+        assert (replica.node.role, replica.node.leader) == (Role.FOLLOWER, None)
