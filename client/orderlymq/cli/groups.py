@@ -1,0 +1,192 @@
+"""`orderlymq group`: list, show, reset."""
+
+from typing import Any
+
+import click
+
+from orderlymq.admin import AdminClient
+from orderlymq.cli.session import (
+    CommandFailed,
+    ExitCode,
+    connected,
+    iso,
+    parse_moment,
+    print_json,
+    print_table,
+)
+from orderlymq.errors import BrokerError, TopicNotFound
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.names import is_retry_topic
+
+
+@click.group()
+def group() -> None:
+    """Look at consumer groups: members, queues, locks, lag; move their offsets."""
+
+
+@group.command("list")
+@connected
+async def list_groups(name_server: str, output: str) -> None:
+    """List the consumer groups."""
+    async with AdminClient(name_server) as admin:
+        found: list[dict[str, Any]] = []
+        for name, config in (await admin.groups()).items():
+            members = await admin.members(name)
+            found.append(
+                {
+                    "group": name,
+                    "ordered": config.consume_message_orderly,
+                    "members": len(members),
+                    "lag": await _lag(admin, name),
+                }
+            )
+    if output == "json":
+        print_json(found)
+        return
+    rows: list[list[object]] = [
+        [each["group"], "ordered" if each["ordered"] else "any", each["members"], each["lag"]]
+        for each in found
+    ]
+    print_table("", ["GROUP", "ORDERING", "MEMBERS", "LAG"], rows)
+
+
+async def _lag(admin: AdminClient, name: str) -> int | None:
+    try:
+        progress = await admin.progress(name)
+    except BrokerError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return None
+        raise
+    return sum(each.broker_offset - each.consumer_offset for each in progress.values())
+
+
+@group.command()
+@click.argument("name")
+@connected
+async def show(name: str, name_server: str, output: str) -> None:
+    """Show a group: members, who holds which queue under which epoch, and the lag."""
+    async with AdminClient(name_server) as admin:
+        data = await _describe(admin, name)
+    if output == "json":
+        print_json(data)
+    else:
+        _print(data)
+
+
+async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
+    configs = await admin.groups()
+    connections = await admin.connections(name)
+    if name not in configs and not connections:
+        raise CommandFailed(
+            ExitCode.NOT_FOUND,
+            f"there is no consumer group {name}; `orderlymq group list` shows those that exist",
+        )
+    subscriptions = {
+        topic: data.sub_string
+        for connection in connections
+        for topic, data in connection.subscription_table.items()
+    }
+    locks = await admin.locks(name)
+    progress = await admin.progress(name)
+    queues = {*locks, *progress}
+    for topic in subscriptions:
+        if not is_retry_topic(topic):
+            queues |= await _queues_of(admin, topic)
+    members = {
+        each.client_id: each for connection in connections for each in connection.connection_set
+    }
+    rows: list[dict[str, Any]] = []
+    for queue in sorted(queues):
+        lock, offsets = locks.get(queue), progress.get(queue)
+        rows.append(
+            {
+                "topic": queue.topic,
+                "brokerGroup": queue.broker_name,
+                "queue": queue.queue_id,
+                "holder": None if lock is None else lock.client_id,
+                "epoch": None if lock is None else lock.epoch,
+                "heldSince": None if lock is None else iso(lock.held_since_ms),
+                "committed": None if offsets is None else offsets.consumer_offset,
+                "maxOffset": None if offsets is None else offsets.broker_offset,
+                "lag": None if offsets is None else offsets.broker_offset - offsets.consumer_offset,
+            }
+        )
+    config = configs.get(name)
+    return {
+        "group": name,
+        "ordered": bool(config and config.consume_message_orderly) or bool(locks),
+        "retryMaxTimes": None if config is None else config.retry_max_times,
+        "members": [
+            {"clientId": each.client_id, "address": each.client_addr, "language": each.language}
+            for _, each in sorted(members.items())
+        ],
+        "subscriptions": subscriptions,
+        "queues": rows,
+        "lag": sum(row["lag"] or 0 for row in rows),
+        "advice": _advice(len(members), rows),
+    }
+
+
+async def _queues_of(admin: AdminClient, topic: str) -> set[Any]:
+    try:
+        return set((await admin.route(topic)).subscribe)
+    except TopicNotFound:
+        return set()
+
+
+def _advice(members: int, rows: list[dict[str, Any]]) -> str | None:
+    queues = sum(not is_retry_topic(row["topic"]) for row in rows)
+    if members and queues and members > queues:
+        return f"{members - queues} of {members} members are idle: there are only {queues} queues"
+    if members and queues and queues % members:
+        return f"{queues} queues do not divide evenly among {members} members"
+    return None
+
+
+def _print(data: dict[str, Any]) -> None:
+    kind = "ordered" if data["ordered"] else "not ordered"
+    click.echo(f"{data['group']}: {kind}, {len(data['members'])} members, lag {data['lag']}")
+    if data["members"]:
+        click.echo()
+        rows: list[list[object]] = [list(each.values()) for each in data["members"]]
+        print_table("", ["MEMBER", "ADDRESS", "LANGUAGE"], rows)
+    if data["queues"]:
+        click.echo()
+        columns = [
+            "TOPIC",
+            "GROUP",
+            "QUEUE",
+            "HOLDER",
+            "EPOCH",
+            "HELD SINCE",
+            "COMMITTED",
+            "MAX",
+            "LAG",
+        ]
+        print_table("", columns, [list(row.values()) for row in data["queues"]])
+    if data["advice"]:
+        click.echo(f"\nNote: {data['advice']}.")
+
+
+@group.command()
+@click.argument("name")
+@click.option("--topic", required=True, help="The topic whose queues are moved.")
+@click.option("--to", "moment", required=True, metavar="MOMENT", help="earliest, latest or a time.")
+@connected
+async def reset(name: str, topic: str, moment: str, name_server: str, output: str) -> None:
+    """Move the offsets of a group; members that are online go on there at once."""
+    async with AdminClient(name_server) as admin:
+        found = await admin.reset_offsets(name, topic, parse_moment(moment))
+    rows = [
+        {
+            "topic": queue.topic,
+            "group": queue.broker_name,
+            "queue": queue.queue_id,
+            "offset": offset,
+        }
+        for queue, offset in found.items()
+    ]
+    if output == "json":
+        print_json(rows)
+    else:
+        print_table("", ["TOPIC", "GROUP", "QUEUE", "OFFSET"], [list(row.values()) for row in rows])

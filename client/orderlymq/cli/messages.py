@@ -1,0 +1,119 @@
+"""`orderlymq message`: show one, find by key, send a dead letter again."""
+
+import click
+
+from orderlymq.admin import AdminClient
+from orderlymq.cli.session import CommandFailed, ExitCode, connected, iso, print_json, print_table
+from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
+from orderlymq.message import ReceivedMessage
+
+
+@click.group()
+def message() -> None:
+    """Find single messages."""
+
+
+_topic = click.option("--topic", help="Needed when the id is the one the client made.")
+
+
+@message.command()
+@click.argument("message_id")
+@_topic
+@connected
+async def show(message_id: str, topic: str | None, name_server: str, output: str) -> None:
+    """Show the message with this id: the offset message id, or with --topic the client's."""
+    async with AdminClient(name_server) as admin:
+        found = await _find(admin, message_id, topic)
+    if output == "json":
+        print_json(_shown(found))
+    else:
+        _print(found)
+
+
+async def _find(admin: AdminClient, message_id: str, topic: str | None) -> ReceivedMessage:
+    if topic is not None:
+        messages = await admin.find_messages(topic, message_id, unique=True)
+        if messages:
+            return messages[0]
+    try:
+        return await admin.view_message(message_id)
+    except (BrokerError, BrokerUnreachable, SettingError) as error:
+        raise CommandFailed(
+            ExitCode.NOT_FOUND,
+            f"there is no message {message_id}; if a client made this id, add --topic TOPIC",
+        ) from error
+
+
+@message.command()
+@click.option("--topic", required=True)
+@click.option("--key", required=True, help="An index key (see `send --keys`).")
+@click.option("--max", "limit", type=click.IntRange(1, 64), default=64, show_default=True)
+@connected
+async def find(topic: str, key: str, limit: int, name_server: str, output: str) -> None:
+    """Find the messages of a topic that carry an index key."""
+    async with AdminClient(name_server) as admin:
+        messages = await admin.find_messages(topic, key, count=limit)
+    if output == "json":
+        print_json([_shown(each) for each in messages])
+        return
+    rows: list[list[object]] = [
+        [
+            f"{each.queue.broker_name}:{each.queue.queue_id}",
+            each.queue_offset,
+            iso(each.store_timestamp),
+            each.key,
+            each.tags,
+            each.offset_message_id,
+        ]
+        for each in messages
+    ]
+    print_table("", ["QUEUE", "OFFSET", "STORED AT", "KEY", "TAG", "ID"], rows)
+    if not messages:
+        raise CommandFailed(ExitCode.NOT_FOUND, f"no message of {topic} carries the key {key}")
+
+
+@message.command()
+@click.argument("message_id")
+@click.option("--topic", help="Where to, when the message does not tell its original topic.")
+@connected
+async def resend(message_id: str, topic: str | None, name_server: str, output: str) -> None:
+    """Send a dead letter to its original topic again, as a new message."""
+    async with AdminClient(name_server) as admin:
+        found = await _find(admin, message_id, None)
+        result = await admin.resend(found, topic)
+    place = f"{result.queue.broker_name}:{result.queue.queue_id}"
+    if output == "json":
+        shown = {"topic": result.queue.topic, "queue": place, "offset": result.queue_offset}
+        print_json({**shown, "messageId": result.message_id})
+    else:
+        click.echo(f"Sent to {result.queue.topic} {place} at offset {result.queue_offset}.")
+
+
+def _shown(found: ReceivedMessage) -> dict[str, object]:
+    return {
+        "topic": found.topic,
+        "group": found.queue.broker_name or None,
+        "queue": found.queue.queue_id,
+        "offset": found.queue_offset,
+        "messageId": found.message_id,
+        "offsetMessageId": found.offset_message_id,
+        "key": found.key,
+        "tag": found.tags,
+        "keys": found.keys,
+        "bornAt": iso(found.born_timestamp),
+        "storedAt": iso(found.store_timestamp),
+        "reconsumeTimes": found.reconsume_times,
+        "properties": found.properties,
+        "body": found.body.decode(errors="replace"),
+    }
+
+
+def _print(found: ReceivedMessage) -> None:
+    shown = _shown(found)
+    for name in ("properties", "body"):
+        shown.pop(name)
+    rows: list[list[object]] = [[name, value] for name, value in shown.items()]
+    rows += [[f"property {name}", value] for name, value in sorted(found.properties.items())]
+    print_table("", ["FIELD", "VALUE"], rows)
+    click.echo()
+    click.echo(found.body.decode(errors="replace"))

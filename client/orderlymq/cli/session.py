@@ -1,0 +1,193 @@
+"""
+What all commands share: the options, the connection, the exit codes, the two ways of showing a result.
+
+Rule: a command computes plain data first; text and JSON are two views of the same data.
+"""
+
+import asyncio
+import functools
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from datetime import datetime
+from enum import IntEnum
+from typing import Any, Final, ParamSpec
+
+import click
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from orderlymq.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    NameServersUnreachable,
+    OrderlyMQError,
+    SendUnknown,
+    SettingError,
+    TopicNotFound,
+)
+from orderlymq.settings import DEFAULT_NAME_SERVER
+from orderlymq_protocol.codes import ResponseCode
+
+P = ParamSpec("P")
+
+
+class ExitCode(IntEnum):
+    """What the exit code of a command means."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNREACHABLE = 4
+    UNKNOWN = 5
+    INTERRUPTED = 130
+
+
+class CommandFailed(Exception):  # noqa: N818 - says what happened
+    """A command ends with this code and this sentence."""
+
+    def __init__(self, code: ExitCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_NOT_FOUND: Final = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.QUERY_NOT_FOUND,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+    }
+)
+# Wide enough for every table when the output is a file or a pipe.
+_PIPE_WIDTH: Final = 160
+
+
+def exit_code(error: Exception) -> ExitCode:
+    """Return the code that belongs to an error of the SDK."""
+    match error:
+        case CommandFailed():
+            return error.code
+        case TopicNotFound():
+            return ExitCode.NOT_FOUND
+        case NameServersUnreachable() | BrokerUnreachable():
+            return ExitCode.UNREACHABLE
+        case SettingError():
+            return ExitCode.USAGE
+        case SendUnknown():
+            return ExitCode.UNKNOWN
+        case BrokerError() if error.code in _NOT_FOUND:
+            return ExitCode.NOT_FOUND
+        case _:
+            return ExitCode.FAILED
+
+
+def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Give a command its options and run it; what it raises becomes a sentence and an exit code."""
+
+    @click.option(
+        "--name-server",
+        "name_server",
+        envvar="ORDERLYMQ_NAME_SERVER",
+        default=DEFAULT_NAME_SERVER,
+        show_default=True,
+        help="Addresses of the name servers, host:port;host:port.",
+    )
+    @reporting
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        # Warnings of the SDK are for programs; a person gets the error itself.
+        logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
+        logging.getLogger("orderlymq").setLevel(logging.CRITICAL)
+        asyncio.run(command(*args, **kwargs))
+
+    return run
+
+
+def reporting(command: Callable[P, None]) -> Callable[P, None]:
+    """Give a command `--output` and turn what it raises into a sentence and an exit code."""
+
+    @click.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="How the result is shown.",
+    )
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(ExitCode.INTERRUPTED) from None
+        except (OrderlyMQError, CommandFailed) as error:
+            code = exit_code(error)
+            if kwargs.get("output") == "json":
+                print_json({"error": str(error), "exitCode": int(code)})
+            else:
+                click.echo(f"Error: {error}", err=True)
+            raise click.exceptions.Exit(code) from error
+
+    return run
+
+
+def print_json(data: object) -> None:
+    """Print one JSON value."""
+    click.echo(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode())
+
+
+def print_json_line(data: object) -> None:
+    """Print one JSON value on one line, for output that goes on."""
+    click.echo(orjson.dumps(data).decode())
+
+
+def print_table(title: str, columns: list[str], rows: list[list[object]]) -> None:
+    """Print a table; None becomes a dash and numbers stand right."""
+    table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
+    for index, name in enumerate(columns):
+        numeric = bool(rows) and all(isinstance(row[index], int | float | None) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(_cell(value) for value in row))
+    console().print(table)
+
+
+def console() -> Console:
+    """Return where results are printed."""
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(width=width, highlight=False, markup=False)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.1f}" if isinstance(value, float) else str(value)
+
+
+def parse_moment(text: str) -> int | str:
+    """Read `earliest`, `latest`, an ISO time, or milliseconds since the epoch.
+
+    Raises:
+        CommandFailed: It is none of them.
+    """
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal() and len(text) >= 12:
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except ValueError:
+        raise CommandFailed(
+            ExitCode.USAGE,
+            f"{text!r} is no moment; write earliest, latest, 2026-01-31T12:00:00 or milliseconds",
+        ) from None
+
+
+def iso(timestamp_ms: int) -> str | None:
+    """Return a time for people and programs, None for none."""
+    if timestamp_ms <= 0:
+        return None
+    return (
+        datetime.fromtimestamp(timestamp_ms / 1000).astimezone().isoformat(timespec="milliseconds")
+    )

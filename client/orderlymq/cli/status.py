@@ -1,0 +1,87 @@
+"""`orderlymq status`: broker groups, leaders, terms, lag of the replicas, disk, rates."""
+
+from typing import Any
+
+import click
+
+from orderlymq.admin import AdminClient
+from orderlymq.cli.session import ExitCode, connected, print_json, print_table
+from orderlymq.errors import BrokerError, BrokerUnreachable
+
+
+@click.command()
+@connected
+async def status(name_server: str, output: str) -> None:
+    """Show the broker groups: leader, term, replicas and their lag, disk, rates.
+
+    Exit code 1 when a group has no leader, 4 when no name server answers.
+    """
+    async with AdminClient(name_server) as admin:
+        groups = [
+            await _look(admin, name, address) for name, address in (await admin.brokers()).items()
+        ]
+    healthy = bool(groups) and all(group["leader"] is not None for group in groups)
+    if output == "json":
+        print_json({"nameServers": name_server.split(";"), "groups": groups, "healthy": healthy})
+    else:
+        _print(groups)
+    if not healthy:
+        if output != "json":
+            click.echo("Error: not every group has a leader; look at the brokers' logs", err=True)
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+async def _look(admin: AdminClient, name: str, address: str) -> dict[str, Any]:
+    try:
+        found = await admin.group_status(address)
+    except (BrokerError, BrokerUnreachable) as error:
+        return {"group": name, "address": address, "leader": None, "error": str(error)}
+    return {"group": name, "address": address, "leader": None, **found}
+
+
+def _print(groups: list[dict[str, Any]]) -> None:
+    if not groups:
+        click.echo("No broker group is registered; start one with `orderlymq up -f FILE`.")
+        return
+    rows: list[list[object]] = []
+    replicas: list[list[object]] = []
+    for group in groups:
+        disk = group.get("disk") or {}
+        rates = group.get("rates") or {}
+        rows.append(
+            [
+                group["group"],
+                group["address"],
+                group["leader"],
+                group.get("term"),
+                group.get("commit"),
+                group.get("applied"),
+                _percent(disk.get("ratio")),
+                _size(disk.get("bytes")),
+                ", ".join(f"{name} {value:,.1f}" for name, value in rates.items() if value) or None,
+            ]
+        )
+        for node, replica in sorted((group.get("replicas") or {}).items()):
+            replicas.append(
+                [
+                    group["group"],
+                    node,
+                    "leader" if str(node) == str(group["leader"]) else "follower",
+                    replica.get("match"),
+                    replica.get("lag"),
+                    "yes" if replica.get("active") else "no",
+                ]
+            )
+    columns = ["GROUP", "ADDRESS", "LEADER", "TERM", "COMMIT", "APPLIED", "DISK", "SIZE", "RATES"]
+    print_table("", columns, rows)
+    if replicas:
+        click.echo()
+        print_table("", ["GROUP", "NODE", "ROLE", "MATCH", "LAG", "ACTIVE"], replicas)
+
+
+def _percent(ratio: float | None) -> str | None:
+    return None if ratio is None else f"{ratio:.0%}"
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else f"{size_bytes / 2**20:,.1f} MiB"

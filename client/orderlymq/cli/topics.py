@@ -1,0 +1,139 @@
+"""`orderlymq topic`: list, show, create, delete."""
+
+import click
+
+from orderlymq.admin import AdminClient
+from orderlymq.cli.session import connected, iso, print_json, print_table
+from orderlymq.errors import BrokerError
+from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic
+
+
+@click.group()
+def topic() -> None:
+    """Look at topics, create and delete them."""
+
+
+@topic.command("list")
+@click.option("--all", "with_system", is_flag=True, help="Also those of the system and of retries.")
+@connected
+async def list_topics(with_system: bool, name_server: str, output: str) -> None:
+    """List the topics."""
+    async with AdminClient(name_server) as admin:
+        configs = await admin.topic_configs()
+        info = await admin.cluster_info()
+    own = {*info.broker_addr_table, *info.cluster_addr_table}
+    found = []
+    for name, parts in sorted(configs.items()):
+        hidden = (
+            is_system_topic(name)
+            or is_retry_topic(name)
+            or is_dlq_topic(name)
+            or name.endswith("_REPLY_TOPIC")
+            or name in own
+        )
+        if hidden and not with_system:
+            continue
+        found.append(
+            {
+                "topic": name,
+                "queues": sum(config.write_queue_nums for config in parts.values()),
+                "ordered": any(config.order for config in parts.values()),
+                "groups": sorted(parts),
+            }
+        )
+    if output == "json":
+        print_json(found)
+        return
+    rows: list[list[object]] = [
+        [
+            each["topic"],
+            each["queues"],
+            "ordered" if each["ordered"] else "normal",
+            ", ".join(str(name) for name in sorted(configs[str(each["topic"])])),
+        ]
+        for each in found
+    ]
+    print_table("", ["TOPIC", "QUEUES", "TYPE", "GROUPS"], rows)
+
+
+@topic.command()
+@click.argument("name")
+@connected
+async def show(name: str, name_server: str, output: str) -> None:
+    """Show the queues of a topic, where they are, and their offsets."""
+    async with AdminClient(name_server) as admin:
+        route = await admin.route(name)
+        stats = await admin.topic_stats(name)
+        try:
+            groups: list[str] | None = await admin.topic_groups(name)
+        except BrokerError:
+            groups = None  # the broker cannot say; the rest is worth showing
+    queues = [
+        {
+            "group": queue.broker_name,
+            "queue": queue.queue_id,
+            "minOffset": offsets.min_offset,
+            "maxOffset": offsets.max_offset,
+            "messages": offsets.max_offset - offsets.min_offset,
+            "lastMessage": iso(offsets.last_update_timestamp),
+        }
+        for queue, offsets in stats.items()
+    ]
+    if output == "json":
+        print_json(
+            {"topic": name, "ordered": route.is_ordered, "queues": queues, "consumers": groups}
+        )
+        return
+    kind = "ordered" if route.is_ordered else "normal"
+    consumers = "not known" if groups is None else ", ".join(groups) or "none"
+    click.echo(f"{name}: {kind}, {len(queues)} queues; consumer groups: {consumers}\n")
+    columns = ["GROUP", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST MESSAGE"]
+    print_table("", columns, [list(each.values()) for each in queues])
+
+
+@topic.command()
+@click.argument("name")
+@click.option(
+    "--queues",
+    type=click.IntRange(1, 65_535),
+    default=8,
+    show_default=True,
+    help="Queues in all, spread over the groups.",
+)
+@click.option(
+    "--ordered", is_flag=True, help="Declare the queue list: it never shrinks on failure."
+)
+@click.option("--group", "brokers", multiple=True, help="Only on this broker group; repeatable.")
+@connected
+async def create(
+    name: str, queues: int, ordered: bool, brokers: tuple[str, ...], name_server: str, output: str
+) -> None:
+    """Create a topic, or change its number of queues.
+
+    The number of queues is part of an ordered topic's order: choose enough from the start.
+    """
+    async with AdminClient(name_server) as admin:
+        counts = await admin.create_topic(
+            name, queues=queues, ordered=ordered, brokers=brokers or None
+        )
+    if output == "json":
+        print_json({"topic": name, "ordered": ordered, "queues": counts})
+        return
+    where = ", ".join(f"{count} on {group}" for group, count in counts.items())
+    click.echo(f"Created {name}: {where}.")
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+async def delete(name: str, yes: bool, name_server: str, output: str) -> None:
+    """Delete a topic with all its messages."""
+    if not yes:
+        click.confirm(f"Delete {name} and every message in it?", abort=True, err=True)
+    async with AdminClient(name_server) as admin:
+        await admin.delete_topic(name)
+    if output == "json":
+        print_json({"topic": name, "deleted": True})
+    else:
+        click.echo(f"Deleted {name}.")
