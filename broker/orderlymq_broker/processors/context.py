@@ -59,6 +59,7 @@ class Context:
         leader_known: as a follower, somebody else is known to lead.
         view: what the leader has promised beyond the applied state.
         counters: how often things happened, by name; shown in the status and as metrics.
+        duplicate_clients: client ids seen on two live connections, with the older and the newer.
         disk_full: sends are refused until the disk has room again.
         replication: what the shell last told about the replicas, for the status only.
     """
@@ -73,6 +74,7 @@ class Context:
         self.view = LeaderView(0)
         self.sessions = Sessions()
         self.counters: Counter[str] = Counter()
+        self.duplicate_clients: dict[str, tuple[int, int]] = {}
         self.disk_ratio = 0.0
         self.disk_full = False
         self.replication: dict[str, Any] = {}

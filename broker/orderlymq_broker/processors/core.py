@@ -21,17 +21,33 @@ from orderlymq_broker.processors.context import (
     RequestRefused,
     answer,
 )
+from orderlymq_broker.processors.delaying import DelayService
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.fencing import Fence
 from orderlymq_broker.processors.following import Followers
 from orderlymq_broker.processors.founding import founding_records
+from orderlymq_broker.processors.locking import LockProcessor
+from orderlymq_broker.processors.membership import MembershipProcessor
 from orderlymq_broker.processors.pulling import PullProcessor
+from orderlymq_broker.processors.querying import QueryProcessor
+from orderlymq_broker.processors.retention import RetentionService
+from orderlymq_broker.processors.retrying import RetryProcessor
 from orderlymq_broker.processors.sending import SendProcessor
+from orderlymq_broker.processors.status import Rates, status
 from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.machine import BrokerState
-from orderlymq_broker.state.records import Append, Outcome, TopicChanged
+from orderlymq_broker.state.records import (
+    Append,
+    GroupChanged,
+    LocksFreed,
+    LocksGranted,
+    MembersChanged,
+    Outcome,
+    TopicChanged,
+)
 from orderlymq_broker.store.kv import Reader
+from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.fastjson import JsonError
@@ -55,6 +71,13 @@ class BrokerCore:
         self.committer = Committer(self.context, self.fence)
         self.sends = SendProcessor(self.context, self.appender)
         self.pulls = PullProcessor(self.context, self.fence, self.committer)
+        self.locks = LockProcessor(self.context, self.committer)
+        self.members = MembershipProcessor(self.context, self.committer)
+        self.retries = RetryProcessor(self.context, self.appender)
+        self.delays = DelayService(self.context, self.appender)
+        self.queries = QueryProcessor(self.context)
+        self.retention = RetentionService(self.context, self.delays)
+        self.rates = Rates(self.context)
         followers = Followers(self.context)
         self._other_when_following = followers.refuse
         self._handlers: dict[int, Handler] = {
@@ -65,8 +88,35 @@ class BrokerCore:
             RequestCode.LITE_PULL_MESSAGE: self.pulls.pull,
             RequestCode.QUERY_CONSUMER_OFFSET: self.committer.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.committer.update,
+            RequestCode.QUERY_MESSAGE: self.queries.by_key,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.queries.by_time,
+            RequestCode.GET_MAX_OFFSET: self.queries.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.queries.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.queries.earliest_time,
+            RequestCode.HEART_BEAT: self.members.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.members.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members.list_members,
+            RequestCode.CHECK_CLIENT_CONFIG: self.members.check_config,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.send_back,
+            RequestCode.LOCK_BATCH_MQ: self.locks.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
+            RequestCode.ORDERLYMQ_GROUP_STATUS: self._answer_status,
+            RequestCode.ORDERLYMQ_LOCK_TABLE: self.locks.table,
+            RequestCode.ORDERLYMQ_CLIENT_DEAD: self.members.report_death,
         }
         self._follower_handlers: dict[int, Handler] = followers.handlers()
+        # Those that only read what is committed, or only this replica's own connections.
+        for code in (
+            RequestCode.QUERY_MESSAGE,
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            RequestCode.HEART_BEAT,
+            RequestCode.UNREGISTER_CLIENT,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            RequestCode.CHECK_CLIENT_CONFIG,
+            RequestCode.ORDERLYMQ_GROUP_STATUS,
+        ):
+            self._follower_handlers[code] = self._handlers[code]
         self._companions: list[Companion] = []
 
     # -- requests ----------------------------------------------------------------------------------
@@ -168,8 +218,11 @@ class BrokerCore:
 
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
+        self.locks.start(now)
+        self.delays.start()
+        self.retention.start(now)
 
-        return []
+        return self.members.start(now)
 
     def become_follower(self, leader_known: bool) -> list[Effect]:
         """Stop leading: answer what waits, forget what only a leader knows."""
@@ -180,6 +233,7 @@ class BrokerCore:
         if not was_leading:
             return []
         self.committer.forget()
+        self.locks.stop()
         context.view = LeaderView(0)
 
         effects = self.pulls.release_all()
@@ -215,9 +269,19 @@ class BrokerCore:
         return effects
 
     def _react(self, outcome: Outcome, now: Now) -> list[Effect]:
+        """Keep the leader's clocks in step with the tables and tell the members of groups."""
         match outcome:
-            case TopicChanged(deleted=True):
+            case LocksGranted():
+                self.locks.granted(outcome, now)
                 return []
+            case LocksFreed():
+                return self.members.notify(self.locks.freed(outcome.queues))
+            case MembersChanged():
+                freed = self.locks.freed(outcome.freed)
+                return self.members.notify([*outcome.groups, *freed])
+            case TopicChanged(deleted=True) | GroupChanged(deleted=True):
+                # What waits for a topic or group that is gone would wait for nothing.
+                return self.pulls.wake_gone()
             case _:
                 return []
 
@@ -225,22 +289,41 @@ class BrokerCore:
         """Do what is due; called about every 100 ms."""
         if not self.context.leading:
             return []
-        effects = self.pulls.tick(now)
-        effects += self.committer.tick(now)
-        for companion in self._companions:
-            effects += companion.tick(now)
+        self.rates.tick(now)
 
-        return effects
+        return [
+            *self.pulls.tick(now),
+            *self.committer.tick(now),
+            *self.locks.tick(now),
+            *self.members.tick(now),
+            *self.delays.tick(now),
+            *self.retention.tick(now),
+            *(effect for each in self._companions for effect in each.tick(now)),
+        ]
 
     def connection_closed(self, connection: int, now: Now) -> list[Effect]:
-        """Forget a connection."""
+        """Forget a connection; its clients leave their groups but keep their locks."""
         self.pulls.close(connection)
-        self.context.sessions.close(connection)
-        effects: list[Effect] = []
+        session = self.context.sessions.close(connection)
+
+        effects = self.members.closed(session) if session is not None else []
         for companion in self._companions:
             effects += companion.closed(connection, now)
 
         return effects
+
+    def client_dead(self, client_id: str, proof: str, now: Now) -> list[Effect]:
+        """Take locks and memberships of a client that is proven dead."""
+        return self.members.client_dead(client_id, proof) if self.context.leading else []
+
+    def group_status(self) -> dict[str, Any]:
+        """Return what operators want to see, ready for JSON."""
+        return status(self.context, self.rates, held_pulls=self.pulls.held_count)
+
+    def _answer_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        body = {**self.context.replication, **self.group_status()}
+
+        return answer(request, peer, body=fastjson.dumps(body))
 
     def clients_of(self, connection: int) -> list[str]:
         """Return the client ids that have identified themselves over a connection."""

@@ -113,13 +113,19 @@ class PullProcessor:
 
         return effects
 
-    def wake_topic(self, topic_id: int) -> list[Effect]:
-        """Answer the held pulls of a topic that has changed or is gone."""
-        keys = [key for key in self._held if key[0] == topic_id]
+    def wake_gone(self) -> list[Effect]:
+        """Answer the held pulls whose topic or group is gone."""
+        state = self._context.state
+        gone = [
+            held
+            for key, pulls in self._held.items()
+            for held in pulls.values()
+            if key[0] not in state.topics.by_id
+            or held.header.consumer_group not in state.groups.by_name
+        ]
         effects: list[Effect] = []
-        for key in keys:
-            for held in list(self._held[key].values()):
-                effects += self._release(held)
+        for held in gone:
+            effects += self._release(held)
 
         return effects
 

@@ -10,7 +10,8 @@ process; members that survive are in ``state/members.py``.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.processors.effects import Now, Peer
+from orderlymq_protocol.clientbodies import ConsumerData
 
 
 @dataclass(slots=True)
@@ -19,9 +20,10 @@ class Session:
 
     Attributes:
         client_ids: who has identified itself here; one, unless a program shares its connection.
-        heartbeat: the last heartbeat's bytes: a repeat of them changes nothing.
+        heartbeat: the last heartbeat's bytes, which are not read again when they are repeated.
+        heartbeat_client: whose heartbeat that was.
         producer_groups: groups that produce over this connection.
-        consumer_groups: groups that this connection's heartbeats named, by client id.
+        consumers: what the last heartbeat said of the client's consumer groups, by client id.
         pulled: pulls come over this connection (its client's others are then no puller).
         committed: offset commits come over this connection.
         seen_ms: monotonic time of the last heartbeat.
@@ -30,10 +32,11 @@ class Session:
     peer: Peer
     client_ids: set[str] = field(default_factory=set)
     heartbeat: bytes = b""
+    heartbeat_client: str = ""
     language: int = 0
     version: int = 0
     producer_groups: set[str] = field(default_factory=set)
-    consumer_groups: dict[str, set[str]] = field(default_factory=dict)
+    consumers: dict[str, tuple[ConsumerData, ...]] = field(default_factory=dict)
     pulled: bool = False
     committed: bool = False
     seen_ms: int = 0
@@ -41,10 +44,14 @@ class Session:
 
 @dataclass(slots=True)
 class Presence:
-    """A member of a group that this leader has heard of: where, and when last (monotonic ms)."""
+    """A member of a group that this leader has heard of: where, and when last (monotonic ms).
+
+    *by_heartbeat* is false for one that only asked for locks: old clients do so over a second port.
+    """
 
     connection: int
     seen_ms: int
+    by_heartbeat: bool
 
 
 class Sessions:
@@ -54,6 +61,8 @@ class Sessions:
         self._connections: dict[int, Session] = {}
         self._clients: dict[str, set[int]] = {}
         self.presence: dict[tuple[str, str], Presence] = {}
+        self._by_group: dict[str, set[str]] = {}
+        self._groups: dict[str, set[str]] = {}
 
     def get(self, connection: int) -> Session | None:
         """Return the session of a connection, None while it has not said who it is."""
@@ -98,13 +107,45 @@ class Sessions:
                 if group is None or name == group:
                     yield from ((name, client, session) for client in sorted(session.client_ids))
 
+    def meet(self, group: str, client_id: str, connection: int, now: Now) -> Presence | None:
+        """Note a heartbeat of a member; return where it was before, if that was elsewhere."""
+        before = self.presence.get((group, client_id))
+        self.presence[group, client_id] = Presence(connection, now.monotonic_ms, by_heartbeat=True)
+        self._by_group.setdefault(group, set()).add(client_id)
+        self._groups.setdefault(client_id, set()).add(group)
+
+        return before if before is not None and before.connection != connection else None
+
+    def glimpse(self, group: str, client_id: str, connection: int, now: Now) -> None:
+        """Note that a client asked for locks: good enough to reach it, until it sends heartbeats."""
+        present = self.presence.get((group, client_id))
+        if present is None or present.connection not in self._connections:
+            self.meet(group, client_id, connection, now)
+            self.presence[group, client_id].by_heartbeat = False
+
+    def groups_of(self, client_id: str) -> list[str]:
+        """Return the groups in which a client was heard of."""
+        return sorted(self._groups.get(client_id, ()))
+
+    def leave(self, group: str, client_id: str) -> None:
+        """Forget where a member was."""
+        if self.presence.pop((group, client_id), None) is None:
+            return
+        for table, key, item in (
+            (self._by_group, group, client_id),
+            (self._groups, client_id, group),
+        ):
+            table[key].discard(item)
+            if not table[key]:
+                del table[key]
+
     def members_at(self, group: str) -> list[int]:
         """Return the connections over which members of a group can be told something."""
         return sorted(
             {
-                presence.connection
-                for (name, _), presence in self.presence.items()
-                if name == group and presence.connection in self._connections
+                connection
+                for client_id in self._by_group.get(group, ())
+                if (connection := self.presence[group, client_id].connection) in self._connections
             }
         )
 

@@ -94,6 +94,7 @@ class BrokerState:
         self.dedup = DedupWindow()
         self.delay: dict[int, int] = {}
         self.tail = TailCache()
+        self.last_timestamp = 0
         self.applied_index = 0
         self.applied_term = 0
         self.physical_end = 0
@@ -116,6 +117,7 @@ class BrokerState:
             topic = state.topics.by_id.get(topic_id)
             if topic is not None:
                 topic.queues[queue_id] = queue
+                state.last_timestamp = max(state.last_timestamp, queue.last_timestamp)
         applied = reader.get(Family.META, META_APPLIED)
         if applied is not None:
             (
@@ -243,7 +245,7 @@ class Machine:
             f"the stored message does not stand where {record} says"
         )
         queue.next_offset = queue_offset + 1
-        queue.last_timestamp = store_timestamp
+        queue.last_timestamp = state.last_timestamp = store_timestamp
         puts = batch.puts
         puts.append(
             (

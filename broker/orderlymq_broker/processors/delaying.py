@@ -1,0 +1,174 @@
+"""
+The delay levels: messages wait in queues of the schedule topic and are appended where they belong when due.
+
+The rules: never early by the leader's clock; the copies and the progress of their level are records of
+one proposal, so a change of leader neither loses nor repeats one; within a level due times do not
+fall, so only the first waiting message of each is looked at; a tick hands on many, up to a limit
+that keeps the loop responsive. Which message waits how long: ``appending.py``.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.processors.appending import Appender, Draft
+from orderlymq_broker.processors.context import Context
+from orderlymq_broker.processors.effects import Effect, Now, Propose
+from orderlymq_broker.processors.scanning import REAL_QID, REAL_TOPIC, UNIQ_KEY, find_text
+from orderlymq_broker.state.queues import Queue
+from orderlymq_broker.state.records import DelayProgress, Outcome, Record
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import (
+    QueueEntry,
+    decode_queue_entry,
+    message_key,
+    queue_bounds,
+    queue_key,
+)
+from orderlymq_protocol.names import SCHEDULE_TOPIC
+from orderlymq_protocol.record import StoredMessage, decode_record, pack_host
+
+# Messages and bytes that one level hands on in one tick: about 5 ms of work.
+COUNT_MAX: Final = 256
+SIZE_MAX: Final = 1 << 20
+
+
+class DelayService:
+    """Hands on delayed messages that are due."""
+
+    def __init__(self, context: Context, appender: Appender) -> None:
+        self._context = context
+        self._appender = appender
+        # Due time of the first waiting message of a level; a guess of 0 is put right when looked at.
+        self._next_due: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Begin to lead: nothing is known of the levels yet."""
+        self._next_due.clear()
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose the copies of what is due."""
+        schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
+        if schedule is None or self._context.disk_full:
+            return []
+        effects: list[Effect] = []
+        for queue_id, queue in schedule.queues.items():
+            start = self._position(queue_id)
+            if start < queue.next_offset and self._next_due.get(queue_id, 0) <= now.wall_ms:
+                effects += self._hand_on(queue, start, now)
+
+        return effects
+
+    def first_waiting(self) -> int | None:
+        """Return the physical offset of the oldest message that still waits, None without any."""
+        schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
+        if schedule is None:
+            return None
+        waiting = []
+        for queue_id, queue in schedule.queues.items():
+            progress = self._context.state.delay.get(queue_id, 0)
+            waiting += [entry.physical for entry in self._entries(queue, progress, 1)]
+
+        return min(waiting, default=None)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _position(self, queue_id: int) -> int:
+        """Return up to where a level has been handed on, proposals under way counted."""
+        progress = self._context.state.delay.get(queue_id, 0)
+
+        return max(progress, self._context.view.delay_end.get(queue_id, 0))
+
+    def _hand_on(self, queue: Queue, start: int, now: Now) -> list[Effect]:
+        due: list[QueueEntry] = []
+        size = 0
+        self._next_due.pop(queue.queue_id, None)
+        for entry in self._entries(queue, start, COUNT_MAX):
+            # In the schedule topic the tags code is the due time.
+            if entry.tags_code > now.wall_ms:
+                self._next_due[queue.queue_id] = entry.tags_code
+                break
+            size += entry.size
+            if due and size > SIZE_MAX:
+                break
+            due.append(entry)
+        if not due:
+            return []
+        view = self._context.view
+        records: list[Record] = []
+        messages: list[bytes] = []
+        keys = [message_key(entry.physical) for entry in due]
+        for stored in self._context.reader.multi_get(Family.MESSAGES, keys):
+            draft = self._draft(stored)
+            if draft is None:
+                self._context.counters["delayed_dropped"] += 1
+                continue
+            record, message = self._appender.append(draft, now.wall_ms)
+            records.append(record)
+            messages.append(message)
+        end = start + len(due)
+        records.append(DelayProgress(queue.queue_id, start, end))
+        view.delay_end[queue.queue_id] = end
+        self._context.counters["delayed_delivered"] += len(messages)
+        added = sum(map(len, messages))
+
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            view.uncommitted -= added
+            return []
+
+        def lost() -> list[Effect]:
+            view.uncommitted -= added
+            return []
+
+        return [Propose(records, messages, applied, lost)]
+
+    def _draft(self, stored: bytes | None) -> Draft | None:
+        """Return the message as it goes to where it belongs; None when that is gone."""
+        if stored is None:
+            return None
+        message = decode_record(stored)
+        text = message.properties.decode(errors="replace")
+        name = find_text(text, REAL_TOPIC)
+        topic = self._context.state.topics.get(name) if name is not None else None
+        if topic is None:
+            return None
+        queue_id = int(find_text(text, REAL_QID) or "0")
+
+        return Draft(
+            topic,
+            # The topic may have shrunk meanwhile; a message nobody reads would be lost.
+            queue_id if queue_id < max(1, topic.config.read_queues) else 0,
+            message.body,
+            text,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            pack_host(*message.born_host),
+            message.reconsume_times,
+            find_text(text, UNIQ_KEY) or "",
+            store_host=_store_host(message),
+            body_crc=message.body_crc,
+        )
+
+    def _entries(self, queue: Queue, start: int, count: int) -> list[QueueEntry]:
+        """Return what waits from *start* on; from memory when it is young enough."""
+        start = max(start, queue.min_offset)
+        if start >= queue.next_offset:
+            return []
+        if count == 1 and start >= queue.tail_start:
+            tail = queue.tail[start - queue.tail_start]
+            return [
+                QueueEntry(tail.physical, len(tail.message), tail.tags_code, tail.store_timestamp)
+            ]
+        _, end = queue_bounds(queue.topic_id, queue.queue_id)
+        pairs = self._context.reader.scan(
+            Family.CONSUME_QUEUE,
+            queue_key(queue.topic_id, queue.queue_id, start),
+            end,
+            limit=count,
+        )
+
+        return [decode_queue_entry(value) for _, value in pairs]
+
+
+def _store_host(message: StoredMessage) -> bytes:
+    return pack_host(*message.store_host)

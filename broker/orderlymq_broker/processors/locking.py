@@ -1,0 +1,262 @@
+"""
+Queue locks as clients ask for them: 41, 42, the lock table (20501), and the leader's clock of leases.
+
+The rules: a reply leaves when its record is committed, one record per request; a lease runs on this
+leader's monotonic clock from the moment its grant was applied, and starts again in full with a new
+leader: longer than needed, never shorter; expired means strictly later than the lease; what is
+gathered of offset commits goes into the log before any change of a lock. The table itself, and why
+an expiry cannot free a renewed lock: ``state/locks.py``.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from orderlymq_broker.processors.committing import Committer
+from orderlymq_broker.processors.context import Context, RequestRefused, answer
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.state.records import (
+    LockRef,
+    LocksExpired,
+    LocksGranted,
+    LocksReleased,
+    LocksRequested,
+    Outcome,
+    Record,
+)
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.clientbodies import BROADCASTING, LockBatchRequest
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.names import InvalidName, check_group_name
+
+# Shorter leases would end between two renewals of a busy client, longer ones outlive any patience.
+LEASE_MS_MIN: Final = 1_000
+LEASE_MS_MAX: Final = 10 * 60 * 1_000
+CLIENT_ID_LENGTH_MAX: Final = 512
+
+_LOST: Final = "the leader changed before the locks were decided; ask again"
+
+_Key = tuple[str, str, int]
+
+
+class LockProcessor:
+    """Serves lock requests and ends leases."""
+
+    def __init__(self, context: Context, committer: Committer) -> None:
+        self._context = context
+        self._committer = committer
+        # When each lease ends; an entry of the heap counts only while it agrees with this.
+        self._ends: dict[_Key, int] = {}
+        self._due: list[tuple[int, _Key]] = []
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def lock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 41: grant what is free or already the client's."""
+        body = LockBatchRequest.from_json(request.body)
+        check_client(body.client_id, body.consumer_group)
+        context = self._context
+        session = context.sessions.identify(peer, body.client_id)
+        session.language, session.version = request.language, request.version
+        context.sessions.glimpse(body.consumer_group, body.client_id, peer.connection, now)
+        wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
+        if not wanted:
+            return answer(request, peer, body=_granted_body(()))
+        member = context.state.members.get(body.consumer_group, body.client_id)
+        records: list[Record] = self._committer.take()
+        over = self._over(body, wanted, now)
+        if over:
+            records.append(LocksExpired(body.consumer_group, over))
+        records.append(
+            LocksRequested(
+                body.consumer_group,
+                body.client_id,
+                f"{peer.host}:{peer.port}",
+                self._lease(body.lease_ms),
+                tuple((queue.topic, queue.queue_id) for queue in wanted),
+                orderly=member is None or member.message_model != BROADCASTING,
+            )
+        )
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            outcome = outcomes[-1]
+            granted = outcome.granted if isinstance(outcome, LocksGranted) else ()
+            epochs = {(topic, queue_id): epoch for topic, queue_id, epoch in granted}
+            pairs = [
+                (queue, epochs[queue.topic, queue.queue_id])
+                for queue in wanted
+                if (queue.topic, queue.queue_id) in epochs
+            ]
+            return answer(request, peer, body=_granted_body(pairs))
+
+        def lost() -> list[Effect]:
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST)
+
+        return [Propose(records, applied=applied, lost=lost)]
+
+    def unlock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 42: give back what is the client's and ignore the rest."""
+        body = LockBatchRequest.from_json(request.body)
+        check_client(body.client_id, body.consumer_group)
+        locks = self._context.state.locks
+        queues = tuple((queue.topic, queue.queue_id) for queue in body.queues)
+        mine = [
+            lock
+            for topic, queue_id in queues
+            if (lock := locks.get(body.consumer_group, topic, queue_id)) is not None
+            and lock.client_id == body.client_id
+        ]
+        if not mine:
+            return answer(request, peer)
+
+        return [
+            Propose(
+                [
+                    *self._committer.take(),
+                    LocksReleased(body.consumer_group, body.client_id, queues),
+                ],
+                applied=lambda _, __: answer(request, peer),
+                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+            )
+        ]
+
+    def table(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20501: the held locks of a group, or of all."""
+        group = request.ext.get("consumerGroup") or None
+        broker = self._context.settings.group
+        locks = [
+            {
+                "topic": lock.topic,
+                "brokerName": broker,
+                "queueId": lock.queue_id,
+                "consumerGroup": lock.group,
+                "clientId": lock.client_id,
+                "address": lock.address,
+                "epoch": lock.epoch,
+                "leaseMillis": lock.lease_ms,
+                "heldSinceMillis": lock.held_since_ms,
+            }
+            for lock in self._context.state.locks.held(group)
+        ]
+        locks.sort(key=lambda lock: (lock["consumerGroup"], lock["topic"], lock["queueId"]))
+
+        return answer(request, peer, body=fastjson.dumps({"locks": locks}))
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    def start(self, now: Now) -> None:
+        """Begin every lease anew: how much of it is left, only the former leader knew."""
+        self._ends.clear()
+        self._due.clear()
+        for lock in self._context.state.locks.held():
+            self._run((lock.group, lock.topic, lock.queue_id), now.monotonic_ms + lock.lease_ms)
+
+    def stop(self) -> None:
+        """Forget all leases."""
+        self._ends.clear()
+        self._due.clear()
+
+    def granted(self, outcome: LocksGranted, now: Now) -> None:
+        """Start or renew the leases of what was granted."""
+        end = now.monotonic_ms + outcome.lease_ms
+        for topic, queue_id, _ in outcome.granted:
+            self._run((outcome.group, topic, queue_id), end)
+
+    def freed(self, queues: Sequence[_Key]) -> list[str]:
+        """Stop the leases of freed queues; return the groups in which a queue is free now."""
+        groups: dict[str, None] = {}
+        for key in queues:
+            if self._context.state.locks.get(*key) is None:
+                self._ends.pop(key, None)
+                groups[key[0]] = None
+
+        return list(groups)
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose the end of the leases that are over."""
+        over: dict[str, list[LockRef]] = {}
+        while self._due and self._due[0][0] < now.monotonic_ms:
+            end, key = heappop(self._due)
+            if self._ends.get(key) != end:
+                continue
+            del self._ends[key]
+            lock = self._context.state.locks.get(*key)
+            if lock is not None:
+                over.setdefault(key[0], []).append(LockRef(lock.topic, lock.queue_id, lock.stamp))
+        if not over:
+            return []
+        self._context.counters["leases_expired"] += sum(map(len, over.values()))
+        records: list[Record] = [
+            *self._committer.take(),
+            *(LocksExpired(group, tuple(refs)) for group, refs in over.items()),
+        ]
+
+        return [Propose(records)]
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _run(self, key: _Key, end_ms: int) -> None:
+        self._ends[key] = end_ms
+        heappush(self._due, (end_ms, key))
+
+    def _over(
+        self, body: LockBatchRequest, wanted: list[MessageQueue], now: Now
+    ) -> tuple[LockRef, ...]:
+        """Return the wanted locks of others whose lease is over although no tick has seen it yet."""
+        refs = []
+        for queue in wanted:
+            key = (body.consumer_group, queue.topic, queue.queue_id)
+            lock = self._context.state.locks.get(*key)
+            end = self._ends.get(key)
+            if (
+                lock is not None
+                and lock.client_id != body.client_id
+                and end is not None
+                and end < now.monotonic_ms
+            ):
+                refs.append(LockRef(lock.topic, lock.queue_id, lock.stamp))
+
+        return tuple(refs)
+
+    def _is_ours(self, queue: MessageQueue) -> bool:
+        if queue.broker_name != self._context.settings.group:
+            return False
+        topic = self._context.state.topics.get(queue.topic)
+
+        return topic is not None and 0 <= queue.queue_id < topic.queue_count
+
+    def _lease(self, asked_ms: int | None) -> int:
+        if asked_ms is None:
+            return self._context.settings.timers.lock_lease_ms
+
+        return max(LEASE_MS_MIN, min(asked_ms, LEASE_MS_MAX))
+
+
+def check_client(client_id: str, group: str | None = None) -> None:
+    """Refuse a client id or group name that could not be a key.
+
+    Raises:
+        RequestRefused: it is empty, too long, or has characters that are not allowed.
+    """
+    if not client_id or len(client_id) > CLIENT_ID_LENGTH_MAX or "\x00" in client_id:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the client id must have 1 to {CLIENT_ID_LENGTH_MAX} characters and no zero byte",
+        )
+    if group is not None:
+        try:
+            check_group_name(group)
+        except InvalidName as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def _granted_body(granted: Sequence[tuple[MessageQueue, int]]) -> bytes:
+    """Return the reply to 41; ``epochs`` is ours, other clients ignore it."""
+    return fastjson.dumps(
+        {
+            "epochs": [epoch for _, epoch in granted],
+            "lockOKMQSet": [queue.to_json_value() for queue, _ in granted],
+        }
+    )

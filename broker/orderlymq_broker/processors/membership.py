@@ -1,0 +1,334 @@
+"""
+Membership of groups: heartbeats (34), good-byes (35), the list (38), deaths (20502), notices (40).
+
+The rules: what others must know of a member is a record, written when it joins or changes, never per
+heartbeat; the reply to a heartbeat that says something new leaves when that is applied; members of
+an earlier leader are answered until they fail to come back within the grace, or are proven dead; a
+closed connection takes its client out of the list but leaves its locks, for it proves nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.processors.committing import Committer
+from orderlymq_broker.processors.context import Context, RequestRefused, answer
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Send
+from orderlymq_broker.processors.filtering import SQL_REFUSED
+from orderlymq_broker.processors.locking import check_client
+from orderlymq_broker.processors.sessions import Session
+from orderlymq_broker.state.records import (
+    ClientDead,
+    GroupSet,
+    LocksReleased,
+    MemberLeft,
+    MemberSeen,
+    Record,
+    Subscription,
+    TopicSet,
+)
+from orderlymq_protocol.clientbodies import (
+    EXPRESSION_TAG,
+    CheckClientRequest,
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    SubscriptionData,
+)
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_protocol.headers import GetConsumerListByGroupHeader, UnregisterClientHeader
+from orderlymq_protocol.names import TOPIC_LENGTH_MAX, retry_topic
+from orderlymq_protocol.tags import TagExpressionError, TagFilter
+
+_LOST: Final = "the leader changed before the membership was stored; send it again"
+
+
+class MembershipProcessor:
+    """Keeps the members of the groups."""
+
+    def __init__(self, context: Context, committer: Committer) -> None:
+        self._context = context
+        self._committer = committer
+        self._led_since_ms = 0
+        self._next_scan_ms = 0
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def heartbeat(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 34."""
+        context = self._context
+        session = context.sessions.get(peer.connection)
+        if session is None or session.heartbeat != request.body or not request.body:
+            session = self._read_heartbeat(request, peer)
+        session.seen_ms = now.monotonic_ms
+        client_id = session.heartbeat_client
+        records: list[Record] = []
+        for consumer in session.consumers[client_id]:
+            self._meet(consumer, client_id, session, now)
+            if context.leading:
+                records += self._missing(consumer, client_id, session)
+        if not records:
+            return answer(request, peer)
+
+        return [
+            Propose(
+                records,
+                applied=lambda _, __: answer(request, peer),
+                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+            )
+        ]
+
+    def unregister(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 35: the client leaves a group and gives its locks back."""
+        context = self._context
+        header = UnregisterClientHeader.from_ext(request.ext)
+        check_client(header.client_id)
+        session = context.sessions.get(peer.connection)
+        if session is not None:
+            session.heartbeat = b""
+            if header.producer_group:
+                session.producer_groups.discard(header.producer_group)
+        group = header.consumer_group
+        if not group:
+            return answer(request, peer)
+        context.sessions.leave(group, header.client_id)
+        if not context.leading:
+            return answer(request, peer)
+        records: list[Record] = self._committer.take()
+        if any(lock.client_id == header.client_id for lock in context.state.locks.held(group)):
+            records.append(LocksReleased(group, header.client_id, None))
+        if context.state.members.get(group, header.client_id) is not None:
+            records.append(MemberLeft(group, header.client_id))
+        if not records:
+            return answer(request, peer)
+
+        return [
+            Propose(
+                records,
+                applied=lambda _, __: answer(request, peer),
+                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+            )
+        ]
+
+    def list_members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 38."""
+        group = GetConsumerListByGroupHeader.from_ext(request.ext).consumer_group
+        members = self._context.state.members.of_group(group)
+        if not members:
+            return answer(
+                request,
+                peer,
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"no consumer for this group, {group}",
+            )
+
+        return answer(request, peer, body=ConsumerIdList(tuple(sorted(members))).to_json())
+
+    def check_config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 46: whether the client's subscription can be served."""
+        wish = CheckClientRequest.from_json(request.body).subscription_data
+        if wish.expression_type != EXPRESSION_TAG:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
+
+        return answer(request, peer)
+
+    def report_death(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20502: a client is proven dead."""
+        client_id = request.ext.get("clientId", "")
+        check_client(client_id)
+        proof = request.ext.get("proof") or "reported without saying why"
+        records = self._bury(client_id, proof)
+        if not records:
+            return answer(request, peer)
+
+        return [
+            Propose(
+                records,
+                applied=lambda _, __: answer(request, peer),
+                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+            )
+        ]
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def start(self, now: Now) -> list[Effect]:
+        """Begin to lead: give known members time to come back, take in those already here."""
+        self._led_since_ms = now.monotonic_ms
+        self._next_scan_ms = now.monotonic_ms
+        records: list[Record] = []
+        for session in self._context.sessions.all():
+            for client_id, consumers in session.consumers.items():
+                for consumer in consumers:
+                    records += self._missing(consumer, client_id, session)
+
+        return [Propose(records)] if records else []
+
+    def client_dead(self, client_id: str, proof: str) -> list[Effect]:
+        """Take a dead client's locks and memberships."""
+        records = self._bury(client_id, proof)
+
+        return [Propose(records)] if records else []
+
+    def closed(self, session: Session) -> list[Effect]:
+        """Take the clients of a closed connection out of their groups, unless they are elsewhere."""
+        context = self._context
+        connection = session.peer.connection
+        gone: list[Record] = []
+        for client_id in sorted(session.client_ids):
+            for group in context.sessions.groups_of(client_id):
+                if context.sessions.presence[group, client_id].connection != connection:
+                    continue
+                context.sessions.leave(group, client_id)
+                if context.state.members.get(group, client_id) is not None:
+                    gone.append(MemberLeft(group, client_id))
+        if not gone or not context.leading:
+            return []
+
+        return [Propose([*self._committer.take(), *gone])]
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Take out the members that have been silent too long."""
+        timers = self._context.settings.timers
+        if now.monotonic_ms < self._next_scan_ms:
+            return []
+        self._next_scan_ms = now.monotonic_ms + timers.scan_ms
+        sessions, members = self._context.sessions, self._context.state.members
+        gone: list[Record] = []
+        for group in members.groups():
+            for client_id in members.of_group(group):
+                presence = sessions.presence.get((group, client_id))
+                if presence is None:
+                    silent = now.monotonic_ms - self._led_since_ms > timers.member_return_grace_ms
+                else:
+                    silent = now.monotonic_ms - presence.seen_ms > timers.client_expiry_ms
+                if silent:
+                    gone.append(MemberLeft(group, client_id))
+        for record in gone:
+            if isinstance(record, MemberLeft):
+                sessions.leave(record.group, record.client_id)
+                self._forget_heartbeat(record.client_id)
+        self._context.counters["members_expired"] += len(gone)
+
+        return [Propose(gone)] if gone else []
+
+    def notify(self, groups: Sequence[str]) -> list[Effect]:
+        """Tell the members of these groups (40) that they should look again."""
+        context = self._context
+        effects: list[Effect] = []
+        for group in dict.fromkeys(groups):
+            config = context.state.groups.get(group)
+            if config is not None and not config.notify_changes:
+                continue
+            for connection in context.sessions.members_at(group):
+                notice = RemotingCommand(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                    context.next_opaque(),
+                    FLAG_ONEWAY,
+                    {"consumerGroup": group},
+                )
+                effects.append(Send(connection, notice))
+
+        return effects
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _read_heartbeat(self, request: RemotingCommand, peer: Peer) -> Session:
+        body = HeartbeatData.from_json(request.body)
+        check_client(body.client_id)
+        for consumer in body.consumer_data_set:
+            check_client(body.client_id, consumer.group_name)
+        session = self._context.sessions.identify(peer, body.client_id)
+        session.heartbeat, session.heartbeat_client = request.body, body.client_id
+        session.language, session.version = request.language, request.version
+        session.producer_groups = {producer.group_name for producer in body.producer_data_set}
+        session.consumers[body.client_id] = body.consumer_data_set
+
+        return session
+
+    def _meet(self, consumer: ConsumerData, client_id: str, session: Session, now: Now) -> None:
+        """Note where a member is; of two connections of one client id the last one counts."""
+        context = self._context
+        connection = session.peer.connection
+        before = context.sessions.meet(consumer.group_name, client_id, connection, now)
+        if (
+            before is not None
+            and before.by_heartbeat
+            and context.sessions.get(before.connection) is not None
+        ):
+            # Perhaps the old connection of one process, perhaps a second process with the same
+            # id, which would consume everything twice; only the operator can tell.
+            context.counters["duplicate_clients"] += 1
+            context.duplicate_clients[client_id] = (before.connection, connection)
+
+    def _missing(self, consumer: ConsumerData, client_id: str, session: Session) -> list[Record]:
+        """Return the records that make the state agree with a heartbeat."""
+        state, settings = self._context.state, self._context.settings
+        group = consumer.group_name
+        records: list[Record] = []
+        config = state.groups.get(group)
+        if config is None:
+            if not settings.auto_create_group:
+                return []
+            config = GroupSet(group, only_if_absent=True)
+            records.append(config)
+        topic = retry_topic(group)
+        if (
+            config.retry_queues > 0
+            and state.topics.get(topic) is None
+            and len(topic) <= TOPIC_LENGTH_MAX
+        ):
+            queues = config.retry_queues
+            records.append(TopicSet(topic, queues, queues, only_if_absent=True))
+        member = MemberSeen(
+            group,
+            client_id,
+            f"{session.peer.host}:{session.peer.port}",
+            session.language,
+            session.version,
+            consumer.consume_type,
+            consumer.message_model,
+            consumer.consume_from_where,
+            tuple(
+                sorted(map(_subscription, consumer.subscription_data_set), key=lambda s: s.topic)
+            ),
+        )
+        if state.members.get(group, client_id) != member:
+            records.append(member)
+
+        return records
+
+    def _bury(self, client_id: str, proof: str) -> list[Record]:
+        state = self._context.state
+        for group in state.members.groups_of(client_id):
+            self._context.sessions.leave(group, client_id)
+        known = state.members.groups_of(client_id) or any(
+            lock.client_id == client_id for lock in state.locks.held()
+        )
+        if not known:
+            return []
+        self._context.counters["clients_buried"] += 1
+
+        return [*self._committer.take(), ClientDead(client_id, proof)]
+
+    def _forget_heartbeat(self, client_id: str) -> None:
+        # The next heartbeat must be read again, although it says the same as before.
+        for session in self._context.sessions.of_client(client_id):
+            session.heartbeat = b""
+
+
+def _subscription(wish: SubscriptionData) -> Subscription:
+    codes = wish.code_set
+    if not codes and wish.expression_type == EXPRESSION_TAG:
+        try:
+            codes = tuple(sorted(TagFilter.parse(wish.sub_string).codes))
+        except TagExpressionError:
+            codes = ()
+
+    return Subscription(
+        wish.topic,
+        wish.sub_string,
+        wish.expression_type,
+        wish.sub_version,
+        tuple(sorted(codes)),
+        tuple(sorted(wish.tags_set)),
+    )
