@@ -46,8 +46,21 @@ def handle_append(state: RaftState, message: Append) -> None:
 def handle_heartbeat(state: RaftState, message: Heartbeat) -> None:
     """Stay loyal, and learn how far the group has committed."""
     _follow(state, message.sender)
-    # The leader never names more than it knows this log to hold.
-    if state.log.commit_to(message.commit):
+    log = state.log
+    if message.commit > log.last_index:
+        # The leader names only what this replica has acknowledged: our disk was replaced.
+        state.after.append(
+            AppendResponse(
+                state.id,
+                message.sender,
+                state.term,
+                message.commit,
+                reject=True,
+                hint_index=log.last_index,
+                hint_term=log.last_term,
+            )
+        )
+    elif log.commit_to(message.commit):
         membership.settle(state)
     state.after.append(HeartbeatResponse(state.id, message.sender, state.term, message.context))
 

@@ -196,6 +196,18 @@ class Node:
             progress.become_probe()
             self._state.append_wanted = True
 
+    def forget(self, node: NodeId) -> None:
+        """
+        Note that *node* has lost its log: nothing that it acknowledged counts from now on.
+
+        What is committed stays committed. The shell of *node* must keep it from voting until
+        it has everything again that was committed when this was called.
+        """
+        state = self._state
+        if node != state.id and node in state.progress:
+            state.track(node)
+            state.append_wanted = True
+
     def report_snapshot(self, node: NodeId, ok: bool) -> None:
         """Note that *node* has taken in the snapshot, or that its transfer failed."""
         progress = self._state.progress.get(node)

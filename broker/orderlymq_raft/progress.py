@@ -81,6 +81,15 @@ class Progress:
 
         Returns False for an answer that is too old to mean anything.
         """
+        if 0 < rejected == self.match and hint < rejected:
+            # It denies what it acknowledged: its disk was replaced. Counting less than there is
+            # cannot harm, so a late answer that is mistaken for this costs only repetition.
+            if self.state is ProgressState.SNAPSHOT:
+                return False
+            self.match = NO_INDEX
+            self._reset(ProgressState.PROBE)
+            self.next = Index(hint + 1)
+            return True
         if self.state is ProgressState.REPLICATE:
             if rejected <= self.match:
                 return False

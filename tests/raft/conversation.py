@@ -13,7 +13,8 @@ election_ticks + N - 1 ticks.
     deliver [N]          deliver what waits (for N), without working it off
     lose [N]             lose what waits (for N)
     cut N [N ...]        lose everything from and to these from now on;  heal
-    crash N   restart N  compact N index   status N   log N   snapshot-failed N M
+    crash N   wipe N (its disk is replaced)   restart N
+    compact N index   status N   log N   snapshot-failed N M
 """
 
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ from orderlymq_raft import (
     InstallSnapshotResponse,
     Membership,
     MembershipChange,
+    MemoryLogStorage,
     Message,
     NodeId,
     NotLeader,
@@ -163,6 +165,11 @@ class Conversation:
 
     def do_crash(self, node: str) -> None:
         self.replica(node).crash()
+
+    def do_wipe(self, node: str) -> None:
+        replica = self.replica(node)
+        replica.crash()
+        replica.storage = MemoryLogStorage(replica.founding)
 
     def do_restart(self, node: str) -> None:
         self.replica(node).start()

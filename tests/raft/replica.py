@@ -34,6 +34,7 @@ class Replica:
     ) -> None:
         self.config = config
         self.id = config.id
+        self.founding = membership
         self.storage = MemoryLogStorage(membership)
         self.turns: deque[Ready] = deque()
         self.delivered: list[Entry] = []

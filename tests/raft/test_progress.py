@@ -58,8 +58,18 @@ def test_old_refusals_mean_nothing() -> None:
     pipeline = replicating(4, 6)
     probe = Progress(next=Index(9), inflight_max=2)
 
-    assert not pipeline.reject(Index(4), Index(1))
+    assert not pipeline.reject(Index(3), Index(1))
     assert not probe.reject(Index(3), Index(1))
+
+
+def test_a_peer_that_denies_what_it_acknowledged_counts_for_nothing() -> None:
+    """Its disk was replaced; what it acknowledged must not count for a majority again."""
+    progress = replicating(4, 6)
+
+    assert progress.reject(Index(4), Index(1))
+
+    assert (progress.state, progress.match, progress.next) == (ProgressState.PROBE, 0, 2)
+    progress.check()
 
 
 def test_a_probe_goes_back_at_least_one_step_and_never_behind_match() -> None:
