@@ -114,7 +114,9 @@ class BrokerProcess:
         self._replica = self._open_replica()
         stack.callback(self._close_replica)
         self._make_network()
-        self._transport = Transport(self._peer_identity, self)
+        self._transport = Transport(
+            self._peer_identity, self, lambda: self.instance.loop.has_forgotten
+        )
         stack.push_async_callback(self._transport.close)
         self._receiver = SnapshotReceiver(self._node_id, settings.data_dir, self._snapshot_received)
         stack.push_async_callback(self._receiver.close)
@@ -395,8 +397,10 @@ class BrokerProcess:
             self.instance.loop.unreachable(node)
         self._outbox.leader_lost(node)
 
-    def peer_greeted(self, node: NodeId, address: Address) -> None:
-        """Learn where a peer is called."""
+    def peer_greeted(self, node: NodeId, address: Address, *, has_forgotten: bool) -> None:
+        """Learn where a peer is called, and whether it begins anew."""
+        if has_forgotten and not self._swapping:
+            self.instance.loop.forget(node)
         if self._book.learn(node, address):
             self._save_book()
             self._call_peers()

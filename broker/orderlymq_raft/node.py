@@ -205,7 +205,7 @@ class Node:
         """
         state = self._state
         if node != state.id and node in state.progress:
-            state.track(node)
+            state.track(node, Index(state.log.last_index + 1))
             state.append_wanted = True
 
     def report_snapshot(self, node: NodeId, ok: bool) -> None:

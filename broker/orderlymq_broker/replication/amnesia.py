@@ -4,15 +4,17 @@ A replica that has lost its disk must not vote as if it remembered.
 A voter that comes back with an empty directory may have acknowledged entries that it no longer
 has; its vote could then elect a leader without them. The rule: until it has everything that its
 leader had committed when they met, it answers no candidate that has a log. In a group that begins
-nobody has one, so the first election goes on as usual. The mark is kept in the store, because a
-restart in the middle of catching up must not end it.
+nobody has one, so the first election goes on as usual. It says so in its greeting, for the leader
+still counts what it had acknowledged. The mark is kept in the store, because a restart in the
+middle of catching up must not end it.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from orderlymq_broker.store.kv import Batch, Family, Reader
-from orderlymq_raft import Append, Message, PreVote, Vote
+from orderlymq_raft import Append, Heartbeat, Message, PreVote, Vote
 from orderlymq_raft.types import Index
 
 META_AMNESIA: Final = b"amnesia"
@@ -38,7 +40,7 @@ class Amnesia:
         """Return the messages that the core may see."""
         if not self.active:
             return messages
-        return [message for message in messages if not _asks_for_memory(message)]
+        return [_without_memory(each) for each in messages if not _asks_for_memory(each)]
 
     def maybe_end(self, messages: Sequence[Message], commit: Index, batch: Batch) -> bool:
         """Note what a leader has said and that the own log is committed up to *commit*.
@@ -58,6 +60,11 @@ class Amnesia:
         if self.active:
             self.active = False
             batch.delete(Family.META, META_AMNESIA)
+
+
+def _without_memory(message: Message) -> Message:
+    # A leader that has not heard of the loss yet names a commit index that we had reached once.
+    return replace(message, commit=Index(0)) if isinstance(message, Heartbeat) else message
 
 
 def _asks_for_memory(message: Message) -> bool:

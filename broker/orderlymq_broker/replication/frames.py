@@ -77,6 +77,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     purpose: str  # "raft" or "snapshot"
     host: str  # where the caller itself is reached by its peers
     port: int
+    has_forgotten: bool = False  # the caller has lost its log and begins anew
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True):

@@ -155,6 +155,16 @@ class ReplicationLoop:
         """Note that messages to *node* were dropped."""
         self._node.report_unreachable(node)
 
+    def forget(self, node: NodeId) -> None:
+        """Note that *node* begins anew without its log."""
+        self._node.forget(node)
+        self._wake()
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Tell whether this replica itself begins anew and has not caught up yet."""
+        return self._amnesia.active
+
     def snapshot_sent(self, node: NodeId, *, ok: bool) -> None:
         """Note how the transfer of a snapshot to *node* ended."""
         self._node.report_snapshot(node, ok)

@@ -73,8 +73,8 @@ class Receiver(Protocol):
     def peer_unreachable(self, node: NodeId) -> None:
         """Note that messages to *node* were dropped."""
 
-    def peer_greeted(self, node: NodeId, address: Address) -> None:
-        """Note that *node* called from *address*; it may be unknown so far."""
+    def peer_greeted(self, node: NodeId, address: Address, *, has_forgotten: bool) -> None:
+        """Note that *node*, maybe unknown so far, is called at *address*, maybe without its log."""
 
     def peer_lost(self, node: NodeId) -> None:
         """Note that the connection on which *node* spoke to us is gone."""
@@ -190,7 +190,12 @@ class Refused(Exception):  # noqa: N818 - named for what the caller must know
 
 
 async def dial(
-    identity: Identity, target: NodeId, address: Address, purpose: str
+    identity: Identity,
+    target: NodeId,
+    address: Address,
+    purpose: str,
+    *,
+    has_forgotten: bool = False,
 ) -> FrameConnection:
     """Connect to a peer and greet it.
 
@@ -218,6 +223,7 @@ async def dial(
         purpose,
         identity.address.host,
         identity.address.port,
+        has_forgotten,
     )
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         _, connection = await loop.create_connection(
@@ -243,8 +249,14 @@ class Transport:
     called at any time; links to those who left are closed.
     """
 
-    def __init__(self, identity: Identity, receiver: Receiver) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        receiver: Receiver,
+        has_forgotten: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._identity = identity
+        self._has_forgotten = has_forgotten
         self._receiver = receiver
         self._links: dict[NodeId, PeerLink] = {}
         self._incoming: dict[NodeId, FrameConnection] = {}
@@ -270,7 +282,9 @@ class Transport:
                 continue
             if link is not None:
                 link.cancel()
-            self._links[node] = PeerLink(self._identity, node, address, self._receiver)
+            self._links[node] = PeerLink(
+                self._identity, node, address, self._receiver, self._has_forgotten
+            )
 
     def address_of(self, node: NodeId) -> Address | None:
         """Return where *node* is called."""
@@ -341,9 +355,9 @@ class Transport:
         if hello.purpose == "snapshot":
             self._receiver.snapshot_caller(node, connection)
             return
-        self._welcome(node, Address(hello.host, hello.port), connection)
+        self._welcome(node, hello, connection)
 
-    def _welcome(self, node: NodeId, address: Address, connection: FrameConnection) -> None:
+    def _welcome(self, node: NodeId, hello: Hello, connection: FrameConnection) -> None:
         former = self._incoming.get(node)
         self._incoming[node] = connection
 
@@ -365,7 +379,8 @@ class Transport:
             # The peer restarted or redialled faster than the kernel noticed the loss.
             former.abort()
             self._receiver.peer_lost(node)
-        self._receiver.peer_greeted(node, address)
+        address = Address(hello.host, hello.port)
+        self._receiver.peer_greeted(node, address, has_forgotten=hello.has_forgotten)
         link = self._links.get(node)
         if link is not None:
             link.retry_now()
@@ -396,12 +411,18 @@ class PeerLink:
     """The outgoing connection to one peer, made again whenever it is lost."""
 
     def __init__(
-        self, identity: Identity, node: NodeId, address: Address, receiver: Receiver
+        self,
+        identity: Identity,
+        node: NodeId,
+        address: Address,
+        receiver: Receiver,
+        has_forgotten: Callable[[], bool],
     ) -> None:
         self.address = address
         self._identity = identity
         self._node = node
         self._receiver = receiver
+        self._has_forgotten = has_forgotten
         self._connection: FrameConnection | None = None
         self._wake = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(
@@ -456,7 +477,13 @@ class PeerLink:
         complaint = ""
         while True:
             try:
-                connection = await dial(self._identity, self._node, self.address, "raft")
+                connection = await dial(
+                    self._identity,
+                    self._node,
+                    self.address,
+                    "raft",
+                    has_forgotten=self._has_forgotten(),
+                )
             except Refused as error:
                 delay_s = RECONNECT_MAX_S
                 if str(error) != complaint:

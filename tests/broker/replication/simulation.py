@@ -232,6 +232,12 @@ class SimulatedGroup:
         self.replicas[node] = Replica(self, node, MemoryStore())
         return self.replicas[node]
 
+    def greet(self, node: int) -> None:
+        """Let a replica tell the others that it has forgotten, as its greeting does."""
+        for other in self.replicas.values():
+            if other.id != node and self.replicas[node].loop.has_forgotten:
+                other.loop.forget(NodeId(node))
+
     def check(self) -> None:
         """Check invariants, and that equal indexes mean equal states."""
         digests: dict[int, str] = {}

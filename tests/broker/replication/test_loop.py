@@ -288,19 +288,35 @@ def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGro
     group.cut = {leader.id}
     wiped = group.wipe(witness.id)
     group.pass_time(4 * ELECTION_S)
-    granted = [
-        m for m in group.delivered if isinstance(m, VoteResponse) and m.sender == wiped.id
-    ]
+    granted = [m for m in group.delivered if isinstance(m, VoteResponse) and m.sender == wiped.id]
     assert not any(m.granted and m.term > leader.node.term for m in granted)
     assert not lagging.loop.serving
 
     group.cut = set()
+    group.greet(wiped.id)
     group.pass_time(4 * ELECTION_S)
     assert "precious" in wiped.state.topics.by_name
     # With its memory back it votes again.
     group.cut = {leader.id}
     group.pass_time(4 * ELECTION_S)
     assert any(each.loop.serving for each in (lagging, wiped))
+
+
+def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
+    """A leader that still counts what a wiped follower had acknowledged begins anew with it."""
+    leader = group.elect()
+    propose(leader, "a")
+    group.run()
+    wiped = group.wipe(others(group, leader)[0].id)
+    # The leader's heartbeats come first: they name a commit index that the follower had once.
+    group.pass_time(ELECTION_S)
+    assert wiped.node.commit == 0
+
+    group.greet(wiped.id)
+    group.pass_time(ELECTION_S)
+
+    assert "a" in wiped.state.topics.by_name
+    assert not wiped.loop.has_forgotten
 
 
 def test_a_single_replica_is_a_group_of_its_own() -> None:
