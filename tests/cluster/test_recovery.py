@@ -1,0 +1,182 @@
+"""Replicas that lose their disk, their life or their breath come back, and the group stays right."""
+
+import asyncio
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from orderlymq_runtime.client import RemotingClient
+from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report
+from tests.cluster.processes import Group
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+MakeGroup = Callable[..., Group]
+
+# So few entries are kept that a replica that was away needs a snapshot.
+SMALL_LOG = {"tick_ms": 25, "entries_kept": 50, "snapshot_chunk_size": 65_536}
+
+
+async def stored(client: RemotingClient, group: Group) -> dict[int, list[tuple[int, bytes]]]:
+    return {
+        queue_id: await pull_all(client, group.address, "orders", queue_id) for queue_id in range(8)
+    }
+
+
+def doctor(group: Group, node: int) -> None:
+    """Run the checker over a stopped replica; it must find nothing."""
+    done = subprocess.run(
+        [sys.executable, "-m", "orderlymq.cli", "doctor", str(group.data_dir(node))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+async def test_a_wiped_follower_comes_back_by_snapshot(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """A follower whose directory was deleted takes the whole state over and follows again."""
+    group = make_group(raft=SMALL_LOG)
+    senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
+    await asyncio.gather(*(sender.send(50) for sender in senders))
+    leader = group.leader()
+    follower = next(node for node in group.brokers if node != leader)
+    group.brokers[follower].kill()
+    shutil.rmtree(group.data_dir(follower))
+    await asyncio.sleep(1.5)
+
+    began = time.monotonic()
+    group.brokers[follower].start()
+    await asyncio.gather(*(sender.send(50) for sender in senders))
+    statuses = await asyncio.to_thread(group.wait_until_equal)
+    report(f"snapshot: equal after {time.monotonic() - began:.2f} s")
+
+    first_indexes = {status["node"]: status["first_index"] for status in statuses}
+    assert first_indexes[follower] > 1, "it came by the log, not by a snapshot"
+    # It now counts: with the leader gone it must know everything.
+    assert leader is not None
+    group.brokers[leader].kill()
+    assert_kept_in_order(senders, await stored(client, group))
+    group.stop()
+    for node in group.brokers:
+        doctor(group, node)
+
+
+async def test_twenty_kills_under_load_lose_nothing(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """20 SIGKILLs of anybody, leader or follower, while 8 senders send; the stores are clean."""
+    group = make_group(raft=SMALL_LOG)
+    senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
+    choose = random.Random(4711)
+    done = False
+
+    async def keep_sending(sender: Sender) -> None:
+        number = 0
+        while not done:
+            await sender.send_one(f"{sender.name}:{number}".encode())
+            number += 1
+
+    async with asyncio.TaskGroup() as tasks:
+        for sender in senders:
+            tasks.create_task(keep_sending(sender))
+        for _ in range(20):
+            await asyncio.sleep(choose.uniform(0.1, 0.5))
+            leader = await asyncio.to_thread(group.leader)
+            victim = leader if leader and choose.random() < 0.6 else choose.choice([1, 2, 3])
+            group.brokers[victim].kill()
+            await asyncio.sleep(choose.uniform(0.0, 0.3))
+            group.brokers[victim].start()
+            await asyncio.to_thread(group.wait_for_leader)
+        done = True
+
+    total = sum(len(sender.acknowledged) for sender in senders)
+    gap = max(sender.longest_gap_s() for sender in senders)
+    report(f"20 kills: {total} acknowledged, longest gap {gap:.2f} s")
+    await asyncio.to_thread(group.wait_until_equal)
+    assert_kept_in_order(senders, await stored(client, group))
+    group.stop()
+    for node in group.brokers:
+        doctor(group, node)
+
+
+async def test_a_paused_leader_does_not_answer_for_the_group_when_it_wakes(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """SIGSTOP of the leader, another takes over, SIGCONT: no acknowledged send is lost or doubled."""
+    group = make_group()
+    senders = [Sender(client, group.address, f"s{number}", number) for number in range(8)]
+    leader = group.leader()
+    assert leader is not None
+
+    async with asyncio.TaskGroup() as tasks:
+        for sender in senders:
+            tasks.create_task(sender.send(200, pause_s=0.002))
+        await asyncio.sleep(0.3)
+        group.brokers[leader].signal(signal.SIGSTOP)
+        await asyncio.sleep(1.5)
+        group.brokers[leader].signal(signal.SIGCONT)
+
+    gap = max(sender.longest_gap_s() for sender in senders)
+    report(f"paused 1.5 s: longest gap {gap:.2f} s")
+    successor = await asyncio.to_thread(group.wait_for_leader)
+    assert successor != leader
+    assert_kept_in_order(senders, await stored(client, group))
+
+
+async def test_a_group_of_one_survives_its_restart(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """A single replica keeps what it acknowledged, after SIGKILL and after SIGTERM."""
+    group = make_group(1)
+    sender = Sender(client, group.address, "s0", 0)
+    await sender.send(50)
+    group.brokers[1].kill()
+    group.brokers[1].start()
+    await sender.send(50)
+    group.brokers[1].signal(signal.SIGTERM)
+    assert await asyncio.to_thread(group.brokers[1].wait) == 0
+    group.brokers[1].start()
+    await sender.send(1)
+
+    assert_kept_in_order([sender], await stored(client, group))
+
+
+def test_what_cannot_start_says_what_to_do(make_group: MakeGroup) -> None:
+    """A directory in use, a foreign directory, a port in use, bad settings: exit 2, one sentence."""
+    group = make_group(1)
+    path = group.directory / "broker-1.json"
+
+    def start(**changes: object) -> tuple[int, str]:
+        path.write_text(json.dumps(group.settings(1) | changes))
+        done = subprocess.run(
+            [sys.executable, "-m", "orderlymq_broker", "--settings", str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=20,
+        )
+        return done.returncode, done.stderr.strip().splitlines()[-1]
+
+    code, text = start()
+    assert (code, "stop that process first" in text) == (2, True), text
+    other = str(group.directory / "other")
+    code, text = start(data_dir=other)
+    assert (code, "is in use: stop the process" in text) == (2, True), text
+    code, text = start(node_id=7)
+    assert (code, "add this replica's own raft address" in text) == (2, True), text
+    code, text = start(grup="g")
+    assert code == 2
+    group.brokers[1].signal(signal.SIGTERM)
+    group.brokers[1].wait()
+    code, text = start(group="another")
+    assert (code, "belongs to node 1 of group 'g'" in text) == (2, True), text
