@@ -18,8 +18,9 @@ from typing import Final, Self, assert_never
 from orderlymq.answering import Answering
 from orderlymq.assignment import assign
 from orderlymq.brokercalls import BrokerCalls, Subscription
-from orderlymq.concurrency import ConcurrentConsumer, ConcurrentRules
+from orderlymq.concurrency import ConcurrentConsumer
 from orderlymq.contexts import ConsumeHook, Listener
+from orderlymq.cores import make_core
 from orderlymq.errors import (
     BrokerError,
     NameServersUnreachable,
@@ -50,13 +51,11 @@ from orderlymq.events import (
     StopPull,
     Tick,
 )
-from orderlymq.flow import FlowLimits
 from orderlymq.identity import BROADCAST_INSTANCE
 from orderlymq.instance import ClientInstance
 from orderlymq.listening import Listening
 from orderlymq.message import ReceivedMessage
 from orderlymq.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
-from orderlymq.orderedqueue import OrderedRules
 from orderlymq.ordering import OrderedConsumer
 from orderlymq.settings import (
     DEFAULT_NAME_SERVER,
@@ -146,7 +145,7 @@ class Consumer:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
         self._state = "CREATE_JUST"
-        self._core = self._make_core()
+        self._core = make_core(group, self.settings, ordered=ordered)
         self._calls = BrokerCalls(
             self._instance,
             group,
@@ -499,42 +498,6 @@ class Consumer:
             raise SettingError(f"the consumer {self.group} subscribes to no topic; pass topics=")
         if not callable(self.listener):
             raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
-
-    def _make_core(self) -> OrderedConsumer | ConcurrentConsumer:
-        settings = self.settings
-        limits = FlowLimits(
-            settings.pull_threshold_for_queue,
-            settings.pull_threshold_size_for_queue_mib,
-            settings.consume_concurrently_max_span,
-            settings.pull_threshold_for_topic,
-            settings.pull_threshold_size_for_topic_mib,
-        )
-        if self.ordered:
-            return OrderedConsumer(
-                self.group,
-                OrderedRules(
-                    lease_ms=settings.lock_lease_ms,
-                    renew_ms=settings.lock_renew_ms,
-                    suspend_ms=settings.suspend_current_queue_time_ms,
-                    batch_max=settings.consume_message_batch_max_size,
-                    reconsume_max=settings.reconsume_max(ordered=True),
-                    pull_interval_ms=settings.pull_interval_ms,
-                    continuous_max_ms=settings.max_time_consume_continuously_ms,
-                    uncommitted_warning=settings.uncommitted_warning_count,
-                    needs_lock=self._clustering,
-                    limits=limits,
-                ),
-            )
-        return ConcurrentConsumer(
-            self.group,
-            ConcurrentRules(
-                batch_max=settings.consume_message_batch_max_size,
-                pull_interval_ms=settings.pull_interval_ms,
-                timeout_ms=settings.consume_timeout_minutes * 60_000,
-                broadcasting=not self._clustering,
-                limits=limits,
-            ),
-        )
 
     def _make_listening(self) -> Listening:
         if self.listener is None:

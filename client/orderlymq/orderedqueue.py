@@ -4,11 +4,12 @@ One queue of an ordered consumer: its phase, its lock, what of it is outside the
 Rule: data and questions only; every change is made by `ordering`, so that its rules stand in one place.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from orderlymq.events import ListenerDone
+from orderlymq.events import ListenerDone, OrderedResult, Report
 from orderlymq.flow import FlowLimits
 from orderlymq.intake import Intake
 from orderlymq.message import ReceivedMessage
@@ -104,3 +105,42 @@ class QueueState:
     def _may_ask(self, now_ms: int) -> bool:
         # A queue that is being given up is renewed only while its listener still runs.
         return self.phase is not Phase.LEAVING or (self.is_busy and self.holds(now_ms))
+
+
+# -- what the log says; the words are RocketMQ's, so that they can be searched for
+
+
+def message_ids(messages: Sequence[ReceivedMessage]) -> list[str]:
+    """Return what may be logged of messages."""
+    return [message.message_id for message in messages]
+
+
+def result_reports(
+    group: str, event: ListenerDone, messages: Sequence[ReceivedMessage]
+) -> list[Report]:
+    """Return the warning about a listener call that did not end well."""
+    facts = f"Group: {group} Msgs: {message_ids(messages)} MQ: {event.queue}"
+    if event.raised is not None:
+        return [Report("warning", f"consumeMessage exception: {event.raised} {facts}")]
+    if event.result in (OrderedResult.SUCCESS, OrderedResult.COMMIT):
+        return []
+    name = "None" if event.result is None else event.result.name
+    return [Report("warning", f"consumeMessage Orderly return not OK ({name}), {facts}")]
+
+
+def dropped_report(queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Report:
+    """Return the warning about a result that came too late to count."""
+    return Report(
+        "warning",
+        f"processQueue is dropped without process consume result. messageQueue={queue}, "
+        f"msgs={message_ids(messages)}",
+    )
+
+
+def uncommitted_report(state: QueueState) -> Report:
+    """Return the warning about a listener that never commits."""
+    return Report(
+        "warning",
+        f"{state.uncommitted} messages of {state.queue} are consumed but not committed: the listener "
+        "switched auto_commit off and has not returned COMMIT; pulling stops when the cache is full",
+    )

@@ -16,7 +16,7 @@ send the next `Tick`. The broker's half of these rules is its lock table and its
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 from orderlymq.events import (
     AskLocks,
@@ -51,7 +51,16 @@ from orderlymq.events import (
 )
 from orderlymq.intake import Intake
 from orderlymq.message import ReceivedMessage
-from orderlymq.orderedqueue import FOREVER, OrderedRules, Phase, QueueState
+from orderlymq.orderedqueue import (
+    FOREVER,
+    OrderedRules,
+    Phase,
+    QueueState,
+    dropped_report,
+    message_ids,
+    result_reports,
+    uncommitted_report,
+)
 from orderlymq.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
 from orderlymq_protocol.messagequeue import MessageQueue
 
@@ -194,7 +203,7 @@ class OrderedConsumer:
         if state.intake.in_flight:
             self._out.append(StopPull(state.queue))
         if state.stalled is not None:
-            self._drop_result(state, state.delivered)
+            self._out.append(dropped_report(state.queue, state.delivered))
             state.delivered = ()
         state.intake = self._new_intake(state.queue, next_offset)
         state.stalled = None
@@ -370,12 +379,12 @@ class OrderedConsumer:
         messages = state.delivered
         state.delivery = None
         if state.intake.generation != event.generation:
-            self._drop_result(state, messages)
+            self._out.append(dropped_report(state.queue, messages))
             state.delivered = ()
             return
         if not state.holds(now_ms):
             if state.phase is Phase.LEAVING:
-                self._drop_result(state, messages)
+                self._out.append(dropped_report(state.queue, messages))
             else:
                 # If the lock comes back under the same epoch nobody else was here, and it counts.
                 state.stalled = event
@@ -402,7 +411,7 @@ class OrderedConsumer:
         result = event.result
         if not isinstance(result, OrderedResult):
             result = OrderedResult.SUSPEND
-        self._report_result(state, event, messages)
+        self._out += result_reports(self._group, event, messages)
         if event.auto_commit and result in (OrderedResult.COMMIT, OrderedResult.ROLLBACK):
             self._report(
                 "warning",
@@ -473,7 +482,7 @@ class OrderedConsumer:
         if not event.ok:
             self._report(
                 "error",
-                f"sendMessageBack exception, group: {self._group} msg: {_ids(messages)} "
+                f"sendMessageBack exception, group: {self._group} msg: {message_ids(messages)} "
                 f"{event.reason}",
             )
             messages[0].reconsume_times += 1
@@ -609,33 +618,7 @@ class OrderedConsumer:
         before, state.uncommitted = state.uncommitted, state.uncommitted + count
         limit = self._rules.uncommitted_warning
         if before // limit != state.uncommitted // limit:
-            self._report(
-                "warning",
-                f"{state.uncommitted} messages of {state.queue} are consumed but not committed: the "
-                "listener switched auto_commit off and has not returned COMMIT; "
-                "pulling stops when the cache is full",
-            )
+            self._out.append(uncommitted_report(state))
 
-    def _report_result(
-        self, state: QueueState, event: ListenerDone, messages: tuple[ReceivedMessage, ...]
-    ) -> None:
-        facts = f"Group: {self._group} Msgs: {_ids(messages)} MQ: {state.queue}"
-        if event.raised is not None:
-            self._report("warning", f"consumeMessage exception: {event.raised} {facts}")
-        elif event.result not in (OrderedResult.SUCCESS, OrderedResult.COMMIT):
-            name = event.result.name if event.result is not None else "None"
-            self._report("warning", f"consumeMessage Orderly return not OK ({name}), {facts}")
-
-    def _drop_result(self, state: QueueState, messages: tuple[ReceivedMessage, ...]) -> None:
-        self._report(
-            "warning",
-            f"processQueue is dropped without process consume result. messageQueue={state.queue}, "
-            f"msgs={_ids(messages)}",
-        )
-
-    def _report(self, level: str, text: str) -> None:
-        self._out.append(Report(level, text))  # type: ignore[arg-type]  # callers pass the four names
-
-
-def _ids(messages: tuple[ReceivedMessage, ...]) -> list[str]:
-    return [message.message_id for message in messages]
+    def _report(self, level: Literal["info", "warning", "error"], text: str) -> None:
+        self._out.append(Report(level, text))

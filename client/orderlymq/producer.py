@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 # RocketMQ's client allows as many unanswered asynchronous requests.
 PENDING_MAX: Final = 65_535
 _RETRY_FIRST_S: Final = 0.01
-_RETRY_MAX_S: Final = 0.2
+_RETRY_MAX_S: Final = 0.05  # a new leader is found this late at most
 
 Build: TypeAlias = Callable[[MessageQueue], RemotingCommand]
 

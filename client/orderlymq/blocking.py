@@ -1,0 +1,345 @@
+"""
+The SDK for programs without asyncio: the same classes, methods and errors, each call waiting for its result.
+
+Every object runs an event loop in a thread of its own, or several share a `LoopThread`. Rules: a call from
+any thread is safe; Ctrl-C interrupts the waiting call and cancels what it waited for; a listener that is a
+plain function runs in a worker thread and may block.
+"""
+
+import asyncio
+import functools
+import signal
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+
+from orderlymq import admin, consumer, litepull, producer, pullconsumer
+from orderlymq.errors import StateError
+from orderlymq.message import ReceivedMessage, SendResult
+from orderlymq_protocol.messagequeue import MessageQueue
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_JOIN_TIMEOUT_S: Final = 10.0
+
+
+class LoopThread:
+    """An event loop in a thread, which ends with the program or by `close`."""
+
+    def __init__(self, name: str = "orderlymq") -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        """Run *work* on the loop and return its result.
+
+        Raises:
+            StateError: It is called on the loop's own thread, where it would wait for itself.
+        """
+        return self.submit(work).result_or_cancel()
+
+    def submit(self, work: Coroutine[Any, Any, R]) -> "Waiting[R]":
+        """Start *work* on the loop."""
+        if threading.current_thread() is self._thread or self._loop.is_closed():
+            work.close()
+            raise StateError(
+                "the blocking client is closed, or called from an async listener; use the async "
+                "classes there"
+            )
+        return Waiting(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    def close(self) -> None:
+        """End the loop and its thread; what still runs there is cancelled."""
+        if self._loop.is_closed():
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_JOIN_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+class Waiting(Generic[R]):
+    """A result that is on its way."""
+
+    def __init__(self, future: "Future[R]") -> None:
+        self.future = future
+
+    def result_or_cancel(self) -> R:
+        """Wait; when the wait is interrupted, cancel the work too."""
+        try:
+            return self.future.result()
+        except BaseException:
+            self.future.cancel()
+            raise
+
+
+class Facade(Generic[T]):
+    """An async object with the thread that its calls run on."""
+
+    def __init__(self, inner: T, thread: LoopThread | None) -> None:
+        self.inner = inner
+        self.thread = thread or LoopThread()
+        self._owns_thread = thread is None
+
+    def _end(self) -> None:
+        if self._owns_thread:
+            self.thread.close()
+
+
+def _blocking(
+    method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Facade[T], P], R]:
+    """Return the blocking twin of an async method, with the same arguments."""
+
+    @functools.wraps(method)
+    def call(self: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.thread.run(method(self.inner, *args, **kwargs))
+
+    return call
+
+
+def _on_loop(
+    method: Callable[Concatenate[T, P], R],
+) -> Callable[Concatenate[Facade[T], P], R]:
+    """Return the twin of a plain method that must run on the loop's thread."""
+
+    @functools.wraps(method)
+    def call(self: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        async def work() -> R:
+            return method(self.inner, *args, **kwargs)
+
+        return self.thread.run(work())
+
+    return call
+
+
+class Producer(Facade[producer.Producer]):
+    """As `orderlymq.Producer`; also takes *thread*, to share one."""
+
+    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
+        super().__init__(producer.Producer(*args, **kwargs), thread)
+
+    start = _blocking(producer.Producer.start)
+    send = _blocking(producer.Producer.send)
+    send_oneway = _blocking(producer.Producer.send_oneway)
+    send_batch = _blocking(producer.Producer.send_batch)
+    queues = _blocking(producer.Producer.queues)
+
+    def send_nowait(self, *args: Any, **kwargs: Any) -> "Future[SendResult]":
+        """Send without waiting, as `orderlymq.Producer.send_nowait`; order of calls is kept per key."""
+
+        async def work() -> SendResult:
+            return await entered
+
+        async def enter() -> "asyncio.Future[SendResult]":
+            return self.inner.send_nowait(*args, **kwargs)
+
+        # Entered before this call returns: the next call of this thread then stands behind it.
+        entered = self.thread.run(enter())
+        return self.thread.submit(work()).future
+
+    def close(self) -> None:
+        """Wait for every pending send, then end."""
+        try:
+            self.thread.run(self.inner.close())
+        finally:
+            self._end()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Consumer(Facade[consumer.Consumer]):
+    """As `orderlymq.Consumer`."""
+
+    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
+        super().__init__(consumer.Consumer(*args, **kwargs), thread)
+
+    start = _blocking(consumer.Consumer.start)
+    subscribe = _on_loop(consumer.Consumer.subscribe)
+    unsubscribe = _on_loop(consumer.Consumer.unsubscribe)
+    suspend = _on_loop(consumer.Consumer.suspend)
+    resume = _on_loop(consumer.Consumer.resume)
+
+    @property
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """Return the queues this member has or is trying to get."""
+        return self.inner.queues
+
+    @property
+    def state(self) -> str:
+        """Return CREATE_JUST, START_FAILED, RUNNING or SHUTDOWN_ALREADY."""
+        return self.inner.state
+
+    @property
+    def client_id(self) -> str:
+        """Return the id brokers know this client by."""
+        return self.inner.client_id
+
+    def run(self) -> None:
+        """Start, consume until SIGINT or SIGTERM, close; only on the main thread."""
+        enough = threading.Event()
+        before = {
+            number: signal.signal(number, lambda *_: enough.set())
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            with self:
+                enough.wait()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def close(self) -> None:
+        """Finish the running listeners, commit, give the locks back, leave the group."""
+        try:
+            self.thread.run(self.inner.close())
+        finally:
+            self._end()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class PullConsumer(Facade[pullconsumer.PullConsumer]):
+    """As `orderlymq.PullConsumer`."""
+
+    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
+        super().__init__(pullconsumer.PullConsumer(*args, **kwargs), thread)
+
+    start = _blocking(pullconsumer.PullConsumer.start)
+    fetch_queues = _blocking(pullconsumer.PullConsumer.fetch_queues)
+    pull = _blocking(pullconsumer.PullConsumer.pull)
+    pull_block_if_not_found = _blocking(pullconsumer.PullConsumer.pull_block_if_not_found)
+    max_offset = _blocking(pullconsumer.PullConsumer.max_offset)
+    min_offset = _blocking(pullconsumer.PullConsumer.min_offset)
+    offset_for_timestamp = _blocking(pullconsumer.PullConsumer.offset_for_timestamp)
+    committed = _blocking(pullconsumer.PullConsumer.committed)
+    commit = _blocking(pullconsumer.PullConsumer.commit)
+    send_back = _blocking(pullconsumer.PullConsumer.send_back)
+    update_offset = _on_loop(pullconsumer.PullConsumer.update_offset)
+
+    def messages(
+        self, queue: MessageQueue, offset: int, expression: str | None = None
+    ) -> Iterator[ReceivedMessage]:
+        """Yield the messages of a queue for ever, waiting for new ones."""
+        found = self.inner.messages(queue, offset, expression)
+
+        async def following() -> ReceivedMessage:
+            return await anext(found)
+
+        while True:
+            yield self.thread.run(following())
+
+    def close(self) -> None:
+        """End; offsets that were set by `update_offset` are committed."""
+        try:
+            self.thread.run(self.inner.close())
+        finally:
+            self._end()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class LitePullConsumer(Facade[litepull.LitePullConsumer]):
+    """As `orderlymq.LitePullConsumer`."""
+
+    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
+        super().__init__(litepull.LitePullConsumer(*args, **kwargs), thread)
+
+    start = _blocking(litepull.LitePullConsumer.start)
+    fetch_queues = _blocking(litepull.LitePullConsumer.fetch_queues)
+    poll = _blocking(litepull.LitePullConsumer.poll)
+    commit = _blocking(litepull.LitePullConsumer.commit)
+    committed = _blocking(litepull.LitePullConsumer.committed)
+    seek_to_begin = _blocking(litepull.LitePullConsumer.seek_to_begin)
+    seek_to_end = _blocking(litepull.LitePullConsumer.seek_to_end)
+    offset_for_timestamp = _blocking(litepull.LitePullConsumer.offset_for_timestamp)
+    subscribe = _on_loop(litepull.LitePullConsumer.subscribe)
+    assign = _on_loop(litepull.LitePullConsumer.assign)
+    seek = _on_loop(litepull.LitePullConsumer.seek)
+    pause = _on_loop(litepull.LitePullConsumer.pause)
+    resume = _on_loop(litepull.LitePullConsumer.resume)
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """Return the queues that are read now."""
+        return self.inner.assignment
+
+    def close(self) -> None:
+        """Commit (with auto-commit) and end."""
+        try:
+            self.thread.run(self.inner.close())
+        finally:
+            self._end()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class AdminClient(Facade[admin.AdminClient]):
+    """As `orderlymq.AdminClient`."""
+
+    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
+        super().__init__(admin.AdminClient(*args, **kwargs), thread)
+
+    start = _blocking(admin.AdminClient.start)
+    cluster_info = _blocking(admin.AdminClient.cluster_info)
+    brokers = _blocking(admin.AdminClient.brokers)
+    group_status = _blocking(admin.AdminClient.group_status)
+    transfer_leadership = _blocking(admin.AdminClient.transfer_leadership)
+    change_membership = _blocking(admin.AdminClient.change_membership)
+    client_dead = _blocking(admin.AdminClient.client_dead)
+    topics = _blocking(admin.AdminClient.topics)
+    route = _blocking(admin.AdminClient.route)
+    topic_configs = _blocking(admin.AdminClient.topic_configs)
+    create_topic = _blocking(admin.AdminClient.create_topic)
+    delete_topic = _blocking(admin.AdminClient.delete_topic)
+    topic_stats = _blocking(admin.AdminClient.topic_stats)
+    topic_groups = _blocking(admin.AdminClient.topic_groups)
+    groups = _blocking(admin.AdminClient.groups)
+    set_group = _blocking(admin.AdminClient.set_group)
+    delete_group = _blocking(admin.AdminClient.delete_group)
+    members = _blocking(admin.AdminClient.members)
+    connections = _blocking(admin.AdminClient.connections)
+    progress = _blocking(admin.AdminClient.progress)
+    locks = _blocking(admin.AdminClient.locks)
+    reset_offsets = _blocking(admin.AdminClient.reset_offsets)
+    view_message = _blocking(admin.AdminClient.view_message)
+    find_messages = _blocking(admin.AdminClient.find_messages)
+    resend = _blocking(admin.AdminClient.resend)
+
+    def close(self) -> None:
+        """End."""
+        try:
+            self.thread.run(self.inner.close())
+        finally:
+            self._end()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
