@@ -28,6 +28,9 @@ MEMTABLE_SIZE: Final = 8 << 20
 # The log that must be replayed after a crash: about one second of reading.
 WAL_SIZE_MAX: Final = 128 << 20
 
+LEVEL_ZERO_FILES_SLOW: Final = 100
+LEVEL_ZERO_FILES_STOP: Final = 200
+
 BLOB_FILE_SIZE: Final = 64 << 20
 
 # A smaller value costs less inside its table, next to its neighbours, than as a read of its own.
@@ -92,12 +95,19 @@ def _options(family: Family, cache: Cache, *, create: bool) -> Options:
     table.set_format_version(5)
     options.set_level_compaction_dynamic_level_bytes(True)
     options.set_write_buffer_size(MEMTABLE_SIZE)
+    # A writer is refused, not slowed down, when compaction lags (see `RocksStore.commit`), so it
+    # must lag far: reads of the oldest entries get slower long before anything stops.
+    options.set_level_zero_slowdown_writes_trigger(LEVEL_ZERO_FILES_SLOW)
+    options.set_level_zero_stop_writes_trigger(LEVEL_ZERO_FILES_STOP)
+    options.set_soft_pending_compaction_bytes_limit(0)
     options.set_arena_block_size(256 << 10)
     options.set_compression_type(DBCompressionType.lz4())
     # No bloom filters: keys that are asked for exist, apart from lookups by message key, which
     # are range scans.
     if family is Family.MESSAGES:
         options.set_write_buffer_size(BODY_MEMTABLE_SIZE)
+        # Bodies go on arriving while full memtables are written.
+        options.set_max_write_buffer_number(4)
         options.set_compression_type(DBCompressionType.none())
         options.set_enable_blob_files(True)
         options.set_min_blob_size(BLOB_SIZE_MIN)

@@ -9,6 +9,7 @@ to the writer thread. Which options were measured, and why these: ``options.py``
 
 import errno
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -80,9 +81,9 @@ class RocksStore:
             [] if read_only else [self._database.get_column_family_handle(name) for name in names]
         )
         self._overlay = Overlay(self)
-        self._synced_options = WriteOptions()
-        self._synced_options.sync = True
-        self._unsynced_options = WriteOptions()
+        self._write_options = WriteOptions()
+        self._write_options.no_slowdown = True
+        self._stalls = 0
         self._has_unsynced = False
         self._commits = 0
 
@@ -115,16 +116,18 @@ class RocksStore:
     def commit(self, ticket: WriteTicket, *, sync: bool) -> None:
         """Write the ticket atomically (writer thread); see `KeyValueStore.commit`."""
         assert isinstance(ticket, Layer)
-        write = self._encode(ticket)
-        options = self._synced_options if sync else self._unsynced_options
-        try:
-            if not write.is_empty():
-                self._database.write(write, options)
-            elif sync and self._has_unsynced:
+        if ticket:
+            self._write(ticket)
+            self._has_unsynced = True
+        if sync and self._has_unsynced:
+            # Two steps instead of a synced write: the binding lets no other thread run during a
+            # write, though during the sync of the log, and the event loop must not wait for a
+            # disk. After a failed sync nobody knows what the disk holds, so it is never retried.
+            try:
                 self._database.flush_wal(sync=True)
-        except Exception as error:  # RocksDB's binding raises nothing narrower
-            raise translate(error, self.path) from error
-        self._has_unsynced = not sync
+            except Exception as error:  # RocksDB's binding raises nothing narrower
+                raise StoreFailed(f"{self.path}: the log could not be synced: {error}") from error
+            self._has_unsynced = False
         self._commits += 1
 
     def settle(self, ticket: WriteTicket) -> None:
@@ -172,6 +175,9 @@ class RocksStore:
 
         *path* must not exist; it should lie on the same file system. May run beside commits.
         """
+        # The binding keeps all other threads waiting during a checkpoint, though not during a
+        # flush: with the memtables flushed before, there is little left to wait for.
+        self.flush()
         try:
             Checkpoint(self._database).create_checkpoint(str(path))
         except Exception as error:  # RocksDB's binding raises nothing narrower
@@ -211,7 +217,11 @@ class RocksStore:
 
     def statistics(self) -> dict[str, float]:
         """Return figures for metrics: bytes, unless the name says otherwise."""
-        figures = {"commits": float(self._commits), "size_bytes": float(self.size_bytes())}
+        figures = {
+            "commits": float(self._commits),
+            "write_stalls": float(self._stalls),
+            "size_bytes": float(self.size_bytes()),
+        }
         for name, key in _PROPERTIES.items():
             figures[name] = float(
                 sum(column.property_int_value(key) or 0 for column in self._columns)
@@ -273,6 +283,21 @@ class RocksStore:
 
         return pairs
 
+    def _write(self, ticket: Layer) -> None:
+        while True:
+            try:
+                # Encoded anew for each try: the binding takes a batch apart, accepted or not.
+                self._database.write(self._encode(ticket), self._write_options)
+            except Exception as error:  # RocksDB's binding raises nothing narrower
+                if _WRITE_STALL not in str(error):
+                    raise translate(error, self.path) from error
+                # RocksDB wants to finish a flush first. Waiting inside of it would stop the
+                # event loop too, see `commit`.
+                self._stalls += 1
+                time.sleep(_STALL_SLEEP_S)
+            else:
+                return
+
     def _encode(self, layer: Layer) -> WriteBatch:
         write = WriteBatch(raw_mode=True)
         for family in Family:
@@ -288,6 +313,12 @@ class RocksStore:
 
         return write
 
+
+# How RocksDB refuses a write that it would have to delay (WriteOptions.no_slowdown).
+_WRITE_STALL = "Write stall"
+
+# Short against the flush that is waited for, long against the cost of asking again.
+_STALL_SLEEP_S = 0.005
 
 _PROPERTIES = {
     "memtable_bytes": "rocksdb.cur-size-all-mem-tables",

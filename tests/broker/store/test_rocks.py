@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orderlymq_broker.store import layout
+from orderlymq_broker.store import layout, options
 from orderlymq_broker.store.kv import Batch, Family, StoreFailed, StoreFull
 from orderlymq_broker.store.retention import sweep_index
 from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica, RocksStore
@@ -340,6 +340,49 @@ def test_an_idle_replica_is_small(tmp_path: Path) -> None:
     assert os.WEXITSTATUS(child.returncode) == 0
 
 
+def test_a_writer_faster_than_the_flushes_waits_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: when RocksDB refuses a write until it has flushed, the commit waits and succeeds."""
+    monkeypatch.setattr(options, "BODY_MEMTABLE_SIZE", 1 << 20)
+    store = RocksStore(tmp_path, create=True)
+    body = random.Random(5).randbytes(1 << 20)
+    for number in range(60):
+        store.write(put(Family.MESSAGES, layout.message_key(number), body), sync=False)
+
+    stalls = store.statistics()["write_stalls"]
+
+    assert stalls > 0, "the test is about stalls: make it write faster"
+    assert store.multi_get(Family.MESSAGES, [layout.message_key(n) for n in range(60)]) == (
+        [body] * 60
+    )
+    store.close()
+
+
+@pytest.mark.timeout(20)
+def test_a_sync_does_not_stop_other_threads(store: RocksStore) -> None:
+    """Law: the event loop runs while the writer thread waits for the disk."""
+    batch = Batch()
+    for number in range(64):
+        batch.put(Family.MESSAGES, layout.message_key(number), BODY * 1024)
+    ticket = store.prepare(batch)
+    store.commit(ticket, sync=False)  # the copying, which does stop others
+    store.settle(ticket)
+    ticket = store.prepare(put(Family.META, b"k", b"v"))
+    writer = threading.Thread(target=store.commit, args=(ticket,), kwargs={"sync": True})
+    turns = 0
+    began = time.perf_counter()
+    writer.start()
+    while writer.is_alive():
+        turns += 1
+    took_s = time.perf_counter() - began
+    writer.join()
+    store.settle(ticket)
+
+    # A disk that is too fast to be noticed has nothing to show.
+    assert took_s < 0.02 or turns > 1000
+
+
 def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
     """Law: figures are bytes or counts, of everything in the store."""
     store.write(put(Family.MESSAGES, b"k", BODY), sync=True)
@@ -351,6 +394,7 @@ def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
     assert figures["blob_bytes"] > len(BODY)
     assert set(figures) == {
         "commits",
+        "write_stalls",
         "size_bytes",
         "memtable_bytes",
         "table_bytes",
