@@ -9,7 +9,7 @@ modules register theirs with ``register``. The shell that drives this is ``repli
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from orderlymq_broker.processors.appending import Appender
 from orderlymq_broker.processors.committing import Committer
@@ -54,6 +54,9 @@ from orderlymq_protocol.fastjson import JsonError
 from orderlymq_protocol.headerfields import HeaderError
 from orderlymq_protocol.jsonmodel import ModelError
 from orderlymq_protocol.record import RecordError
+
+# A dead letter may need its retry topic and its dead-letter topic; nothing needs more than that.
+CREATIONS_MAX: Final = 3
 
 
 class BrokerCore:
@@ -164,29 +167,31 @@ class BrokerCore:
         peer: Peer,
         now: Now,
         *,
-        created: bool = False,
+        creations: int = 0,
     ) -> list[Effect]:
         try:
             return handler(request, peer, now)
         except RequestRefused as refused:
             return answer(request, peer, refused.code, remark=refused.remark)
         except CreateFirst as first:
-            if created:
+            if creations == CREATIONS_MAX:
                 remark = "what the request needs was deleted while it was being created; try again"
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
-            return [self._create(first, request, peer)]
+            return [self._create(first, request, peer, creations + 1)]
         except RecordError as error:
             return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
         except (HeaderError, ModelError, JsonError) as error:
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(error))
 
-    def _create(self, first: CreateFirst, request: RemotingCommand, peer: Peer) -> Propose:
+    def _create(
+        self, first: CreateFirst, request: RemotingCommand, peer: Peer, creations: int
+    ) -> Propose:
         """Return the proposal of what a request needs, after which the request is served."""
 
         def applied(_: Sequence[Outcome], now: Now) -> list[Effect]:
             if not self.context.leading:
                 return self.handle(request, peer, now)
-            return self._run(self._handlers[request.code], request, peer, now, created=True)
+            return self._run(self._handlers[request.code], request, peer, now, creations=creations)
 
         def lost() -> list[Effect]:
             return self._refuse_as_follower(request, peer)
@@ -196,7 +201,7 @@ class BrokerCore:
     def _refuse_as_follower(self, request: RemotingCommand, peer: Peer) -> list[Effect]:
         handler = self._follower_handlers.get(request.code, self._other_when_following)
 
-        return self._run(handler, request, peer, Now(0, 0), created=True)
+        return self._run(handler, request, peer, Now(0, 0), creations=CREATIONS_MAX)
 
     # -- leadership --------------------------------------------------------------------------------
 
@@ -261,7 +266,9 @@ class BrokerCore:
             else:
                 effects += self._react(outcome, now)
         if appended:
-            self.context.counters["messages_in"] += len(appended)
+            counters = self.context.counters
+            counters["messages_in"] += len(appended)
+            counters["bytes_in"] += sum([record.size for record in appended])
             for companion in self._companions:
                 companion.appended(appended)
             effects += self.pulls.wake(appended)

@@ -100,17 +100,11 @@ class LockProcessor:
         """Serve 42: give back what is the client's and ignore the rest."""
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
-        locks = self._context.state.locks
         queues = tuple((queue.topic, queue.queue_id) for queue in body.queues)
-        mine = [
-            lock
-            for topic, queue_id in queues
-            if (lock := locks.get(body.consumer_group, topic, queue_id)) is not None
-            and lock.client_id == body.client_id
-        ]
-        if not mine:
+        if not queues:
             return answer(request, peer)
 
+        # Proposed even when nothing is held: the lock request may be on its way through the log.
         return [
             Propose(
                 [

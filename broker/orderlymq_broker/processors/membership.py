@@ -94,13 +94,13 @@ class MembershipProcessor:
         context.sessions.leave(group, header.client_id)
         if not context.leading:
             return answer(request, peer)
-        records: list[Record] = self._committer.take()
-        if any(lock.client_id == header.client_id for lock in context.state.locks.held(group)):
-            records.append(LocksReleased(group, header.client_id, None))
-        if context.state.members.get(group, header.client_id) is not None:
-            records.append(MemberLeft(group, header.client_id))
-        if not records:
-            return answer(request, peer)
+        check_client(header.client_id, group)
+        # Proposed even when the client is unknown: its heartbeat or lock request may be on its way.
+        records: list[Record] = [
+            *self._committer.take(),
+            LocksReleased(group, header.client_id, None),
+            MemberLeft(group, header.client_id),
+        ]
 
         return [
             Propose(
@@ -176,10 +176,12 @@ class MembershipProcessor:
         gone: list[Record] = []
         for client_id in sorted(session.client_ids):
             for group in context.sessions.groups_of(client_id):
-                if context.sessions.presence[group, client_id].connection != connection:
+                presence = context.sessions.presence[group, client_id]
+                if presence.connection != connection:
                     continue
                 context.sessions.leave(group, client_id)
-                if context.state.members.get(group, client_id) is not None:
+                # Not only when the state knows it: its first heartbeat may be on its way.
+                if presence.by_heartbeat or context.state.members.get(group, client_id):
                     gone.append(MemberLeft(group, client_id))
         if not gone or not context.leading:
             return []

@@ -146,9 +146,7 @@ class RetryProcessor:
         text = extended(text, "WAIT", "false")
         unique_key = find_text(text, UNIQ_KEY) or ""
         times = message.reconsume_times + 1
-        identity = b""
-        if unique_key:
-            identity = send_identity(target.id, unique_key, times, message.body_crc)
+        identity = send_identity(target.id, unique_key, times, message.body_crc)
 
         return Draft(
             target,

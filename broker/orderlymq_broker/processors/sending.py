@@ -302,7 +302,7 @@ class SendProcessor:
             raise self._illegal()
         draft.properties = properties
         draft.unique_key = unique_key = find_text(properties, UNIQ_KEY) or ""
-        if unique_key and draft.topic.deduplicated:
+        if draft.topic.deduplicated:
             draft.body_crc = crc = body_crc(draft.body)
             draft.identity = send_identity(draft.topic.id, unique_key, draft.reconsume_times, crc)
 

@@ -18,6 +18,9 @@ from orderlymq_broker.state.tables import erase_range, read_pairs
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import decode_u64, dedup_key
 
+# Keys of clients have 32 or 56 characters; the window must not hold 100 000 texts of 32 KiB.
+UNIQUE_KEY_LENGTH_MAX: Final = 255
+
 _IDENTITY: Final = Struct(">IiI")
 _VALUE: Final = Struct(">iQQ")
 _END: Final = b"\xff" * 9
@@ -33,7 +36,10 @@ class FirstSend(NamedTuple):
 
 
 def send_identity(topic_id: int, unique_key: str, reconsume_times: int, body_crc: int) -> bytes:
-    """Return the identity of a send."""
+    """Return the identity of a send, empty when it has none: without a key, or with a huge one."""
+    if not 0 < len(unique_key) <= UNIQUE_KEY_LENGTH_MAX:
+        return b""
+
     return _IDENTITY.pack(topic_id, reconsume_times, body_crc) + unique_key.encode()
 
 

@@ -27,6 +27,9 @@ PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 
+# Attribute of a topic that is not ordered and still answers repeated sends from the window.
+DEDUP_ATTRIBUTE: Final = "duplicate.window"
+
 _TOPIC_COUNTERS: Final = "topics"
 _GROUP_COUNTERS: Final = "groups"
 
@@ -79,7 +82,12 @@ class Topic:
         self.readable = bool(config.perm & PERM_READ)
         self.writable = bool(config.perm & PERM_WRITE)
         # Ordered topics promise one copy per send; a dead letter handed over twice is stored once.
-        self.deduplicated = config.order or self.is_retry or is_dlq_topic(config.name)
+        self.deduplicated = (
+            config.order
+            or self.is_retry
+            or is_dlq_topic(config.name)
+            or config.attributes.get(DEDUP_ATTRIBUTE) == "true"
+        )
 
     def queue(self, queue_id: int) -> Queue:
         """Return the queue, made when it was never written; callers have checked the number."""

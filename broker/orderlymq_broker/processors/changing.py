@@ -1,0 +1,61 @@
+"""
+Answering an administrator's change when it has become true.
+
+The rule: the answer leaves when the records are applied on this leader; when leadership is lost before,
+the administrator is told that nothing changed. Used by the ``admin_*`` modules.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from orderlymq_broker.processors.context import Context, Handler, RequestRefused, answer
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.state.records import Record
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+
+LOST: Final = "the leader changed before the change was stored, so nothing changed; send it again"
+NOT_LEADER: Final = (
+    "Can't modify topic or subscription group from slave broker, please execute it from master "
+    "broker: this replica does not lead group {group}; send it to {address}"
+)
+
+
+def propose(
+    context: Context,
+    records: Sequence[Record],
+    request: RemotingCommand,
+    peer: Peer,
+    *,
+    body: bytes = b"",
+    applied: Callable[[], list[Effect]] | None = None,
+) -> Propose:
+    """Return the proposal of *records*, answered with *body* when they are applied.
+
+    *applied* gives effects that go before the answer.
+    """
+
+    def done(_: object, __: Now) -> list[Effect]:
+        context.counters["administrative_changes"] += 1
+        return [*(applied() if applied is not None else []), *answer(request, peer, body=body)]
+
+    return Propose(
+        records,
+        applied=done,
+        lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=LOST),
+    )
+
+
+def leader_only(context: Context, handler: Handler) -> Handler:
+    """Return *handler* for the leader, and a refusal that names the leader's address for others."""
+
+    def handle(request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        if not context.leading:
+            settings = context.settings
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                NOT_LEADER.format(group=settings.group, address=settings.address),
+            )
+        return handler(request, peer, now)
+
+    return handle

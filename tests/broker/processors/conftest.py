@@ -1,0 +1,16 @@
+"""Fixtures: a leader whose invariants are checked when a test ends."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broker.processors.driver import Shell
+
+
+@pytest.fixture
+def shell() -> Iterator[Shell]:
+    """A leader of a fresh broker; at the end its state is consistent and survives a restart."""
+    leader = Shell().lead()
+    yield leader
+    leader.settle()
+    leader.restart()
