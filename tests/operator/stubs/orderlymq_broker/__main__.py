@@ -8,6 +8,7 @@ stopped (SIGSTOP) keeps its port, as a real one does.
 
 import argparse
 import asyncio
+import contextlib
 import fcntl
 import json
 import os
@@ -43,7 +44,7 @@ class Replica:
         self._http: HealthServer | None = None
         if not shared.exists() and not settings["join"]:
             voters = sorted(map(int, settings["peers"]))
-            self.write({"voters": voters, "learners": [], "topics": {}, "groups": {}, "target": 0})
+            self._begin({"voters": voters, "learners": [], "topics": {}, "groups": {}, "target": 0})
 
     def read(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._file.read_text())
@@ -53,6 +54,14 @@ class Replica:
         new = self._file.with_name(f"{self._file.name}.{self.node}")
         new.write_text(json.dumps(shared))
         new.replace(self._file)
+
+    def _begin(self, shared: dict[str, Any]) -> None:
+        """Write the first state, unless another replica was faster."""
+        new = self._file.with_name(f"{self._file.name}.first{self.node}")
+        new.write_text(json.dumps(shared))
+        with contextlib.suppress(FileExistsError):
+            os.link(new, self._file)
+        new.unlink()
 
     async def run(self) -> None:
         http = self.settings["http"]

@@ -1,0 +1,113 @@
+import io
+
+from rich.console import Console
+
+from orderlymq.oracle import Event, Kind, judge
+from orderlymq_operator.demo.display import Display, Scoreboard, verdict_table
+from orderlymq_operator.demo.reporting import Report, parse
+
+
+def _board() -> Scoreboard:
+    board = Scoreboard()
+    board.take(Report("producer-1", "producer", sent=5, acknowledged=4, in_flight=1))
+    board.take(Report("consumer-1", "consumer", delivered=3, queues={"demo-0:0": 7}))
+    board.take(Report("consumer-2", "consumer", delivered=1, queues={"demo-0:0": 4, "demo-0:1": 2}))
+    return board
+
+
+def test_the_scoreboard_adds_what_the_processes_report() -> None:
+    """Counts are summed, a newer report replaces the older, a queue is shown at its newest owner."""
+    board = _board()
+    board.take(Report("producer-1", "producer", sent=6, acknowledged=6))
+
+    assert (board.total("sent"), board.total("acknowledged"), board.total("delivered")) == (6, 6, 4)
+    assert board.queues() == {"demo-0:0": (7, "consumer-1"), "demo-0:1": (2, "consumer-2")}
+
+
+def test_without_a_terminal_the_demo_prints_plain_lines() -> None:
+    """Every event once, and the counts now and then; no control characters."""
+    text = io.StringIO()
+    board = _board()
+    board.event("SIGKILL to the leader")
+
+    with Display(board, quiet=False, console=Console(file=text, width=100)) as display:
+        display.refresh()
+        display.refresh()
+
+    lines = [line[10:] for line in text.getvalue().splitlines()]
+    assert lines == [
+        "SIGKILL to the leader",
+        "acknowledged 4, delivered 4, orders done 0, in flight 1",
+    ]
+    assert "\x1b" not in text.getvalue()
+
+
+def test_in_a_terminal_every_queue_has_a_line() -> None:
+    """The live picture can be drawn from any state."""
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=True, width=100)
+
+    with Display(_board(), quiet=False, console=console) as display:
+        display.refresh()
+
+    assert "demo-0:1" in text.getvalue()
+    assert "consumer-2" in text.getvalue()
+
+
+def test_quiet_means_quiet() -> None:
+    """JSON output must not be disturbed."""
+    text = io.StringIO()
+    board = _board()
+    board.event("something")
+
+    with Display(board, quiet=True, console=Console(file=text)) as display:
+        display.refresh()
+        display.show_verdict(judge([]))
+
+    assert text.getvalue() == ""
+
+
+def _history(*, drained: bool, deliveries: tuple[str, ...]) -> list[Event]:
+    place = {"topic": "orders", "key": "a", "queue": "demo-0:0"}
+    events = []
+    for offset, message in enumerate(("m0", "m1")):
+        events.append(Event(len(events), Kind.SEND, "p", message=message, **place))  # type: ignore[arg-type]  # texts only
+        events.append(
+            Event(len(events), Kind.ACK, "p", message=message, offset=offset, **place)  # type: ignore[arg-type]  # the same
+        )
+    for message in deliveries:
+        offset = int(message[1])
+        events.append(
+            Event(
+                len(events), Kind.DELIVER, "c", message=message, offset=offset, group="g", **place
+            )  # type: ignore[arg-type]  # the same
+        )
+    if drained:
+        events.append(Event(len(events), Kind.DRAINED, group="g", topic="orders"))
+    return events
+
+
+def _shown(events: list[Event]) -> str:
+    text = io.StringIO()
+    Console(file=text, width=100).print(verdict_table(judge(events)))
+    return text.getvalue()
+
+
+def test_the_table_says_what_the_oracle_found() -> None:
+    """Kept only when nothing was found and everything was judged."""
+    kept = _shown(_history(drained=True, deliveries=("m0", "m1")))
+    lost = _shown(_history(drained=True, deliveries=("m0",)))
+    open_ = _shown(_history(drained=False, deliveries=("m0", "m1")))
+    reordered = _shown(_history(drained=True, deliveries=("m1", "m0")))
+
+    assert "order kept" in kept
+    assert "ORDER NOT PROVEN" in lost
+    assert "ORDER NOT PROVEN" in open_
+    assert "loss in topic orders" in open_
+    assert "ORDER NOT PROVEN" in reordered
+
+
+def test_lines_that_are_no_report_are_passed_over() -> None:
+    """An interpreter may print warnings where reports are expected."""
+    assert parse(b"a warning\n") is None
+    assert parse(b'{"process":"p","role":"producer","sent":3}\n') == Report("p", "producer", sent=3)

@@ -1,0 +1,48 @@
+"""A local cluster of stand-in brokers and real name servers, on ports of its own."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.session import stop
+
+_STUBS = Path(__file__).parent.parent / "stubs"
+_SPAN = 60  # ports that one test cluster uses from its base on
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[DataDirectory]:
+    """A data directory; whatever still runs on it in the end is ended."""
+    found = DataDirectory(tmp_path / "data")
+    yield found
+    stop(found)
+
+
+@pytest.fixture
+def stub_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let child processes find the stand-in under the name of the broker."""
+    monkeypatch.setenv("PYTHONPATH", str(_STUBS))
+
+
+@pytest.fixture
+def ports() -> int:
+    """The first of some free ports, which no other test process looks for at the same time."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    for base in range(21000 + worker * 500, 21500 + worker * 500, _SPAN):
+        if all(_is_free(base + offset) for offset in range(_SPAN)):
+            return base
+    raise AssertionError("no free ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,108 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from orderlymq_operator.local.directory import Contact, DataDirectory, State, write_file
+from orderlymq_operator.local.errors import FailedError, RefusedError
+from tests.operator.examples import desired, group, topic
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
+    """Enough to go on after a restart of the machine: manifests, replicas, pending deletions."""
+    directory = DataDirectory(tmp_path)
+    wanted = desired(topic(queues=3), group(), groups=2)
+    state = State(wanted, {"demo-0": {1: False, 4: True}, "demo-1": {1: False}})
+
+    assert directory.load() is None
+    directory.save(state)
+
+    assert directory.load() == state
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"{", "is damaged"),
+        (b'{"format": 99}', "has data format 99, this version reads 1"),
+        (b'{"format": 1}', "is damaged"),
+        (b"{}", "has data format None"),
+    ],
+)
+def test_a_directory_that_cannot_be_read_is_refused(
+    tmp_path: Path, content: bytes, complaint: str
+) -> None:
+    """Nothing is overwritten: a later version may have written it."""
+    (tmp_path / "cluster.json").write_bytes(content)
+
+    with pytest.raises(RefusedError, match=complaint):
+        DataDirectory(tmp_path).load()
+
+
+def test_one_supervisor_at_a_time(tmp_path: Path) -> None:
+    """The second is told who the first is, and what to do."""
+    directory = DataDirectory(tmp_path)
+    with directory.locked():
+        directory.publish(Contact(4711, "127.0.0.1", 1, "secret"))
+        assert directory.is_supervised()
+        with (
+            pytest.raises(RefusedError, match=r"process 4711.*orderlymq apply"),
+            directory.locked(),
+        ):
+            pass
+
+    assert not directory.is_supervised()
+
+
+def test_the_secret_is_for_the_owner_only(tmp_path: Path) -> None:
+    """Other users of the machine cannot steer the cluster."""
+    directory = DataDirectory(tmp_path)
+    contact = Contact(1, "127.0.0.1", 5, "secret")
+
+    directory.publish(contact)
+
+    assert directory.contact() == contact
+    assert (tmp_path / "supervisor.json").stat().st_mode & 0o077 == 0
+    directory.publish(None)
+    assert directory.contact() is None
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk leaves the old file, and no half of the new one."""
+    file = tmp_path / "cluster.json"
+    write_file(file, json.dumps({"old": True}))
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_file(file, json.dumps({"old": False}))
+
+    assert json.loads(file.read_text()) == {"old": True}
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_data_of_removed_replicas_is_kept_each_time(tmp_path: Path) -> None:
+    """Removing, adding and removing again overwrites nothing."""
+    directory = DataDirectory(tmp_path)
+    directory.create()
+    places = []
+    for round_ in range(2):
+        directory.replica("demo-0-4").mkdir()
+        (directory.replica("demo-0-4") / "DATA").write_text(str(round_))
+        places.append(directory.set_aside("demo-0-4"))
+
+    assert [(place / "DATA").read_text() for place in places if place] == ["0", "1"]
+    assert directory.set_aside("demo-0-4") is None
+
+
+def test_a_place_where_nothing_can_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    """A file stands where the directory should be."""
+    (tmp_path / "data").write_text("a file")
+
+    with pytest.raises(FailedError, match="choose another --data-dir"):
+        DataDirectory(tmp_path / "data").create()

@@ -1,0 +1,199 @@
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+
+from orderlymq_operator.local import keeper
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.keeper import Keeper
+from orderlymq_operator.local.processes import Program
+
+# Serves /healthz on the port of its settings; code 7 when told so; deaf to SIGTERM when told so.
+_PROGRAM = """
+import http.server, json, signal, sys
+settings = json.load(open(sys.argv[2]))
+if settings.get("die"):
+    sys.exit(7)
+if settings.get("deaf"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+else:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+    def log_message(self, *_):
+        pass
+print("serving", flush=True)
+http.server.HTTPServer(("127.0.0.1", settings["port"]), Health).serve_forever()
+"""
+
+
+class Stage:
+    """Makes keepers of the program above and remembers what they report."""
+
+    def __init__(self, path: Path, port: int, session: aiohttp.ClientSession) -> None:
+        self.directory = DataDirectory(path / "data")
+        self.directory.create()
+        self.reports: list[str] = []
+        self.keepers: list[Keeper] = []
+        self._port = port
+        self._session = session
+
+    def keep(self, **settings: bool) -> Keeper:
+        text = json.dumps({"port": self._port, **settings})
+        program = Program("one", "kept", text, "127.0.0.1", self._port, ())
+        found = Keeper(program, self.directory, self._session, self._report)
+        self.keepers.append(found)
+        found.start()
+        return found
+
+    def _report(self, name: str, text: str) -> None:
+        self.reports.append(f"{name} {text}")
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 - it waits for other processes
+                await asyncio.sleep(0.01)
+
+    def serves(self) -> bool:
+        log = self.directory.log("one")
+        return log.exists() and "serving" in log.read_text()
+
+
+@pytest.fixture
+async def stage(
+    tmp_path: Path, ports: int, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Stage]:
+    (tmp_path / "kept.py").write_text(_PROGRAM)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(keeper, "PROBE_INTERVAL_S", 0.05)
+    monkeypatch.setattr(keeper, "PROBE_TIMEOUT_S", 0.2)
+    async with aiohttp.ClientSession() as session:
+        found = Stage(tmp_path, ports, session)
+        yield found
+        for each in found.keepers:
+            await each.stop()
+        assert found.directory.run_records() == []
+
+
+async def test_a_killed_process_is_started_again_at_once(stage: Stage) -> None:
+    """Fast first: a replica must be back before anybody misses it."""
+    kept = stage.keep()
+    await stage.until(stage.serves)
+    first = kept.pid
+
+    kept.kill()
+    await stage.until(lambda: kept.restarts == 1 and kept.pid not in (None, first))
+
+    assert stage.reports == ["one was ended by SIGKILL; starting it again"]
+
+
+async def test_a_process_that_cannot_start_is_tried_more_and_more_slowly(stage: Stage) -> None:
+    """It does not eat the machine, and it is never given up."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    kept = stage.keep(die=True)
+
+    await stage.until(lambda: kept.restarts == 4)
+
+    assert loop.time() - began > sum(keeper.RESTART_DELAYS_S[:3])
+    assert set(stage.reports) == {"one ended with code 7; starting it again"}
+
+
+async def test_a_stopped_process_is_killed_and_started_again(stage: Stage) -> None:
+    """It would hold its port and serve nobody."""
+    kept = stage.keep()
+    await stage.until(stage.serves)
+    await asyncio.sleep(0.2)  # a probe or two must have succeeded
+    first = kept.pid
+    assert first is not None
+
+    os.kill(first, signal.SIGSTOP)
+    await stage.until(lambda: kept.restarts == 1 and kept.pid is not None)
+
+    assert stage.reports == [
+        "one does not answer /healthz and is killed",
+        "one was ended by SIGKILL; starting it again",
+    ]
+
+
+async def test_stopping_is_orderly_and_final(stage: Stage) -> None:
+    """SIGTERM, no restart, no record left."""
+    kept = stage.keep()
+    await stage.until(stage.serves)
+
+    await kept.stop()
+
+    assert (kept.pid, kept.restarts, stage.reports) == (None, 0, [])
+    assert stage.directory.run_records() == []
+
+
+async def test_a_process_that_is_deaf_to_sigterm_is_killed(stage: Stage) -> None:
+    """An exit within seconds is promised."""
+    kept = stage.keep(deaf=True)
+    await stage.until(stage.serves)
+
+    await kept.stop(timeout_s=0.2)
+
+    assert kept.pid is None
+    assert stage.reports == ["one did not end within 0.2 s and was killed"]
+
+
+async def test_stopping_does_not_wait_for_a_restart_delay(stage: Stage) -> None:
+    """Between two tries there is nothing to end."""
+    kept = stage.keep(die=True)
+    await stage.until(lambda: kept.restarts == 4)
+
+    async with asyncio.timeout(0.5):
+        await kept.stop()
+
+
+def _sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+
+
+def test_orphans_are_ended_and_nobody_else(tmp_path: Path) -> None:
+    """A process id that now belongs to another process has another start time."""
+    directory = DataDirectory(tmp_path)
+    directory.create()
+    orphan, stranger = _sleeper(), _sleeper()
+    try:
+        keeper.write_record(directory.run_record("orphan"), orphan.pid)
+        created = psutil.Process(stranger.pid).create_time() - 5
+        record = json.dumps({"pid": stranger.pid, "created": created})
+        directory.run_record("stranger").write_text(record)
+        directory.run_record("damaged").write_text("{")
+
+        ended = keeper.end_orphans(directory)
+
+        assert ended == [orphan.pid]
+        assert not psutil.pid_exists(orphan.pid)
+        assert stranger.poll() is None
+    finally:
+        for process in (orphan, stranger):
+            process.kill()
+            process.wait()
+    assert directory.run_records() == []
+
+
+def test_a_large_log_is_moved_away_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that runs for months does not fill the disk with its log."""
+    monkeypatch.setattr(keeper, "_LOG_SIZE_MAX", 10)
+    log = tmp_path / "one.log"
+    log.write_text("x" * 11)
+
+    keeper.rotate(log)
+    keeper.rotate(log)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["one.log.1"]

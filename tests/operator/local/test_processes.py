@@ -1,0 +1,58 @@
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.errors import RefusedError
+from orderlymq_operator.local.processes import (
+    group_address,
+    name_server_program,
+    refuse_taken_ports,
+    replica_program,
+)
+from tests.operator.examples import cluster
+
+
+def test_names_and_addresses_are_what_people_see(tmp_path: Path) -> None:
+    """Logs, settings and data are found by the name of the process."""
+    directory = DataDirectory(tmp_path)
+    program = replica_program(
+        cluster(groups=2), "demo-1", 3, directory, nodes=[1, 2, 3], join=False
+    )
+
+    assert (program.name, program.url) == ("demo-1-3", "http://127.0.0.1:13923")
+    assert group_address(cluster(groups=2), "demo-1") == "127.0.0.1:10921"
+    assert program.command(directory)[1:] == [
+        "-m",
+        "orderlymq_broker",
+        "--settings",
+        str(tmp_path / "settings" / "demo-1-3.json"),
+    ]
+
+
+def test_a_taken_port_names_the_port_its_use_and_its_owner(tmp_path: Path, ports: int) -> None:
+    """Whoever reads the refusal knows what to stop."""
+    spec = {"nameServerPort": ports, "brokerPort": ports + 12, "raftPort": ports + 20}
+    wanted = cluster(local={**spec, "httpPort": ports + 40})
+    program = name_server_program(wanted, 0, DataDirectory(tmp_path))
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", ports))
+        other.listen(1)
+        with pytest.raises(RefusedError) as caught:
+            refuse_taken_ports([program])
+
+    text = str(caught.value)
+    assert f"port {ports} (name-server-0, clients) is used by process {os.getpid()} (" in text
+    assert "spec.local" in text
+    refuse_taken_ports([program])
+
+
+def test_a_host_that_is_not_this_machine_is_refused(tmp_path: Path) -> None:
+    """The manifest of another machine was copied."""
+    wanted = cluster(local={"host": "no-such-host.invalid"})
+
+    with pytest.raises(RefusedError, match=r"correct spec\.local\.host"):
+        refuse_taken_ports([name_server_program(wanted, 0, DataDirectory(tmp_path))])

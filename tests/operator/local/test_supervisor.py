@@ -1,0 +1,278 @@
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.local import keeper, session
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.errors import RefusedError
+from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
+from orderlymq_operator.manifests import ManifestError, parse
+from tests.operator.local.manifests import manifests, normal_topic, text
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.usefixtures("stub_brokers"),
+    pytest.mark.timeout(60),
+]
+
+_PATIENCE_S = 30.0
+
+
+@asynccontextmanager
+async def _running(directory: DataDirectory, port: int | None) -> AsyncIterator[Supervisor]:
+    """Supervise until the block ends; nothing may be left then."""
+    found = manifests(port) if port is not None else []
+    with session.prepared(directory, found) as state:
+        supervisor = Supervisor(directory, state)
+        task = asyncio.create_task(supervisor.run())
+        try:
+            await _until(lambda: supervisor.settled)
+            yield supervisor
+        finally:
+            supervisor.stop()
+            await task
+    assert directory.run_records() == []
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - it waits for other processes
+            await asyncio.sleep(0.02)
+
+
+def _group(supervisor: Supervisor) -> dict[str, Any]:
+    found: dict[str, Any] = supervisor.snapshot()["groups"][0]
+    return found
+
+
+def _leader_pid(supervisor: Supervisor) -> int:
+    group = _group(supervisor)
+    (pid,) = (item["pid"] for item in group["replicas"] if item["node"] == group["leader"])
+    assert isinstance(pid, int)
+    return pid
+
+
+def _shared(directory: DataDirectory) -> dict[str, Any]:
+    """What the stand-in brokers of the group hold."""
+    found: dict[str, Any] = json.loads((directory.path / "replicas/demo-0.shared").read_text())
+    return found
+
+
+async def _apply(supervisor: Supervisor, text_: str, *, prune: bool = False) -> list[str]:
+    steps = await supervisor.apply(parse(text_, "test.yaml"), prune=prune, dry_run=False)
+    await _until(lambda: supervisor.settled)
+    return steps
+
+
+async def test_a_cluster_comes_up_whole_and_is_changed_while_it_runs(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Processes, topics, queue list and groups; then a topic grows, and goes again."""
+    async with _running(directory, ports) as supervisor:
+        assert _shared(directory)["topics"]["orders"] == {
+            "topicName": "orders",
+            "readQueueNums": 8,
+            "writeQueueNums": 8,
+            "perm": 6,
+            "order": True,
+        }
+        assert _shared(directory)["groups"]["billing"]["consumeMessageOrderly"] is True
+        assert {item["ready"] for item in supervisor.snapshot()["resources"]} == {"True"}
+
+        extra = normal_topic(4, "Delete")
+        assert await _apply(supervisor, text(ports, extra=extra)) == [
+            "create topic clicks with 4 queues on demo-0"
+        ]
+        assert await _apply(supervisor, text(ports, extra=normal_topic(6, "Delete"))) == [
+            "change topic clicks on demo-0: 6 queues"
+        ]
+        assert await _apply(supervisor, text(ports), prune=True) == [
+            "delete topic clicks from demo-0"
+        ]
+        assert list(_shared(directory)["topics"]) == ["orders"]
+        assert await _apply(supervisor, text(ports)) == []
+
+
+async def test_what_is_not_allowed_is_refused_before_anything_is_touched(
+    directory: DataDirectory, ports: int
+) -> None:
+    """One part of the change is not allowed, so no part of it happens, here or after a restart."""
+    async with _running(directory, ports) as supervisor:
+        before = (_shared(directory), directory.load())
+        wrong = parse(text(ports, queues=9, extra=normal_topic(4)), "test.yaml")
+
+        with pytest.raises(RefusedChange, match="keeps its 8 queues"):
+            await supervisor.apply(wrong, prune=False, dry_run=False)
+        with pytest.raises(ManifestError, match="there is no Cluster"):
+            await _apply(supervisor, normal_topic(4).replace("{name: demo}", "{name: other}"))
+
+        assert (_shared(directory), directory.load()) == before
+
+
+async def test_a_dry_run_says_the_steps_and_does_none(directory: DataDirectory, ports: int) -> None:
+    """The same planner answers."""
+    async with _running(directory, ports) as supervisor:
+        wanted = parse(text(ports, replicas=5, extra=normal_topic(4)), "test.yaml")
+
+        steps = await supervisor.apply(wanted, prune=False, dry_run=True)
+
+        assert steps == [
+            "start replica demo-0-4 as a new member",
+            "create topic clicks with 4 queues on demo-0",
+        ]
+        assert supervisor.settled
+        assert len(_group(supervisor)["replicas"]) == 3
+
+
+async def test_replicas_are_added_and_removed_one_by_one(
+    directory: DataDirectory, ports: int
+) -> None:
+    """3 to 5 and back; what the removed ones held is kept aside."""
+    async with _running(directory, ports) as supervisor:
+        await _apply(supervisor, text(ports, replicas=5))
+        assert _shared(directory)["voters"] == [1, 2, 3, 4, 5]
+
+        await _apply(supervisor, text(ports))
+
+        assert _shared(directory)["voters"] == [1, 2, 3]
+        removed = sorted(path.name for path in (directory.path / "removed").iterdir())
+        assert removed == ["demo-0-4.1", "demo-0-5.1"]
+        assert [item["node"] for item in _group(supervisor)["replicas"]] == [1, 2, 3]
+
+
+async def test_changed_settings_reach_every_replica_one_after_the_other(
+    directory: DataDirectory, ports: int
+) -> None:
+    """The rolling restart ends with all of them on the new settings."""
+    async with _running(directory, ports) as supervisor:
+        changed = text(ports).replace(
+            "replicasPerGroup", "lock: {leaseSeconds: 20}\n  replicasPerGroup"
+        )
+
+        await _apply(supervisor, changed)
+
+        texts = [event["text"] for event in supervisor.snapshot()["events"]]
+        restarts = [item for item in texts if item.startswith("restart replica")]
+        assert len(restarts) == len(set(restarts)) == 3
+        for node in (1, 2, 3):
+            file = directory.settings(f"demo-0-{node}")
+            assert json.loads(file.read_text())["timers"]["lock_lease_ms"] == 20_000
+
+
+async def test_a_killed_leader_is_replaced_and_comes_back(
+    directory: DataDirectory, ports: int
+) -> None:
+    """SIGKILL: another one leads, and the group is whole again."""
+    async with _running(directory, ports) as supervisor:
+        first = _leader_pid(supervisor)
+
+        os.kill(first, signal.SIGKILL)
+        await _until(lambda: "SIGKILL" in str(supervisor.snapshot()["events"]))
+        await _until(
+            lambda: (
+                all(item["pid"] and item["role"] for item in _group(supervisor)["replicas"])
+                and _group(supervisor)["leader"] is not None
+            )
+        )
+
+        assert first not in [item["pid"] for item in _group(supervisor)["replicas"]]
+        assert sum(item["restarts"] for item in _group(supervisor)["replicas"]) == 1
+
+
+async def test_a_stopped_leader_does_not_hold_the_port_for_ever(
+    directory: DataDirectory, ports: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGSTOP: it is found out by /healthz, killed, and replaced."""
+    monkeypatch.setattr(keeper, "PROBE_INTERVAL_S", 0.1)
+    monkeypatch.setattr(keeper, "PROBE_TIMEOUT_S", 0.3)
+    async with _running(directory, ports) as supervisor:
+        await asyncio.sleep(0.3)  # a probe must have succeeded before
+        first = _leader_pid(supervisor)
+
+        os.kill(first, signal.SIGSTOP)
+        await _until(lambda: "does not answer /healthz" in str(supervisor.snapshot()["events"]))
+        await _until(
+            lambda: _group(supervisor)["leader"] is not None and _leader_pid(supervisor) != first
+        )
+
+
+async def test_everything_goes_on_after_a_restart(directory: DataDirectory, ports: int) -> None:
+    """What stands on disk is enough; nothing is created a second time."""
+    async with _running(directory, ports) as supervisor:
+        await _apply(supervisor, text(ports, replicas=5, extra=normal_topic(4)))
+    before = _shared(directory)
+
+    async with _running(directory, None) as supervisor:
+        texts = [event["text"] for event in supervisor.snapshot()["events"]]
+
+        assert sorted(texts[:-1]) == [
+            "start name server 0",
+            *(f"start replica demo-0-{node}" for node in (1, 2, 3)),
+            *(f"start replica demo-0-{node} as a new member" for node in (4, 5)),
+        ]
+        assert _shared(directory)["voters"] == before["voters"]
+        assert _shared(directory)["topics"] == before["topics"]
+
+
+async def test_drift_is_repaired(directory: DataDirectory, ports: int) -> None:
+    """Somebody deleted the group with another tool; it is back within seconds."""
+    async with _running(directory, ports):
+        file = directory.path / "replicas/demo-0.shared"
+        shared = _shared(directory)
+        del shared["groups"]["billing"]
+        file.write_text(json.dumps(shared))
+
+        await _until(lambda: "billing" in _shared(directory)["groups"])
+
+
+async def test_a_directory_that_is_supervised_is_refused(
+    directory: DataDirectory, ports: int
+) -> None:
+    """Two supervisors would start everything twice."""
+    async with _running(directory, ports):
+        with (
+            pytest.raises(RefusedError, match=r"runs on .* already"),
+            session.prepared(directory, manifests(ports)),
+        ):
+            pass
+
+
+async def test_the_ports_of_a_running_cluster_are_refused_to_another(
+    directory: DataDirectory, ports: int
+) -> None:
+    """The refusal comes before anything is written for the new one."""
+    async with _running(directory, ports):
+        other = DataDirectory(directory.path.parent / "other")
+        with (
+            pytest.raises(RefusedError, match=f"port {ports} .name-server-0, clients. is used by"),
+            session.prepared(other, manifests(ports)),
+        ):
+            pass
+
+        assert not other.path.exists()
+
+
+def test_a_change_that_is_not_allowed_is_refused_at_the_start_too(
+    directory: DataDirectory, ports: int
+) -> None:
+    """`up` with another file is an `apply`."""
+    with session.prepared(directory, manifests(ports)):
+        pass
+
+    with (
+        pytest.raises(RefusedError, match="keeps its 8 queues"),
+        session.prepared(directory, manifests(ports, queues=9)),
+    ):
+        pass
+    other = parse(text(ports).replace("name: demo", "name: other"), "test.yaml")
+    with (
+        pytest.raises(RefusedError, match="belongs to Cluster 'demo'"),
+        session.prepared(directory, other),
+    ):
+        pass

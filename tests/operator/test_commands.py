@@ -1,0 +1,175 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from orderlymq_operator.local.directory import DataDirectory
+from tests.operator.local.conftest import directory, ports, stub_brokers
+from tests.operator.local.manifests import normal_topic, text
+
+__all__ = ["directory", "ports", "stub_brokers"]  # fixtures
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.usefixtures("stub_brokers"),
+    pytest.mark.timeout(60),
+]
+
+_CODE = """
+import click
+from orderlymq_operator.commands import apply, demo, down, up
+click.Group(commands=[up, down, apply, demo])()
+"""
+
+
+def _run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-c", _CODE, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, ports: int) -> Path:
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text(ports))
+    return file
+
+
+def test_up_detached_apply_and_down(directory: DataDirectory, manifest: Path, ports: int) -> None:
+    """The whole life of a cluster by command, with JSON results and the exit codes that are promised."""
+    place = ("--data-dir", str(directory))
+
+    begun = _run("up", "-f", str(manifest), "--detach", *place, "--output", "json")
+    snapshot = json.loads(begun.stdout)
+    again = _run("up", "-f", str(manifest), *place)
+    manifest.write_text(text(ports, extra=normal_topic(4)))
+    planned = _run("apply", "-f", str(manifest), *place, "--dry-run")
+    applied = _run("apply", "-f", str(manifest), *place, "--output", "json")
+    manifest.write_text(text(ports, queues=9))
+    refused = _run("apply", "-f", str(manifest), *place, "--output", "json")
+    ended = _run("down", *place)
+    nothing = _run("down", *place)
+    nobody = _run("apply", "-f", str(manifest), *place)
+
+    assert (begun.returncode, snapshot["cluster"], snapshot["settled"]) == (0, "demo", True)
+    assert snapshot["nameServers"][0]["address"] == f"127.0.0.1:{ports}"
+    assert again.returncode == 3
+    assert "orderlymq apply" in again.stderr
+    assert (planned.returncode, planned.stdout) == (
+        0,
+        "would create topic clicks with 4 queues on demo-0\n",
+    )
+    assert json.loads(applied.stdout) == {
+        "applied": True,
+        "actions": ["create topic clicks with 4 queues on demo-0"],
+    }
+    failure = json.loads(refused.stdout)
+    assert (refused.returncode, failure["exitCode"]) == (3, 3)
+    assert "keeps its 8 queues" in failure["error"]
+    assert (ended.returncode, ended.stdout.split(".")[0]) == (0, "Stopped")
+    assert (nothing.returncode, nothing.stdout) == (0, f"Nothing runs on {directory}.\n")
+    assert nobody.returncode == 4
+    assert "orderlymq up -f FILE" in nobody.stderr
+
+
+def _start_in_foreground(directory: DataDirectory, manifest: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", _CODE, "up", "-f", str(manifest)]
+    command += ["--data-dir", str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "stays up" in line:
+            return process
+    raise AssertionError(f"it ended with {process.wait()}")
+
+
+def _children(directory: DataDirectory) -> list[int]:
+    return [json.loads(path.read_text())["pid"] for path in directory.run_records()]
+
+
+def test_ctrl_c_ends_everything_within_seconds(directory: DataDirectory, manifest: Path) -> None:
+    """No process and no lock is left behind, and the exit code is 0."""
+    process = _start_in_foreground(directory, manifest)
+    children = _children(directory)
+    began = time.monotonic()
+
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+
+    assert process.returncode == 0
+    assert time.monotonic() - began < 10
+    assert len(children) == 4
+    assert not any(psutil.pid_exists(pid) for pid in children)
+    assert not directory.is_supervised()
+
+
+def test_a_supervisor_that_was_killed_leaves_nothing_that_stands_in_the_way(
+    directory: DataDirectory, manifest: Path
+) -> None:
+    """Its children live on; the next `up` ends them and begins anew."""
+    process = _start_in_foreground(directory, manifest)
+    children = _children(directory)
+    process.kill()
+    process.communicate(timeout=20)
+    assert all(psutil.pid_exists(pid) for pid in children)
+
+    again = _run("up", "--detach", "--data-dir", str(directory))
+
+    assert again.returncode == 0
+    assert not any(psutil.pid_exists(pid) for pid in children)
+
+
+@pytest.mark.parametrize("command", ["up", "apply"])
+def test_bad_manifests_are_reported_without_asking_anybody(
+    directory: DataDirectory, manifest: Path, command: str
+) -> None:
+    """Exit code 2, with file and line."""
+    manifest.write_text(manifest.read_text().replace("replicasPerGroup", "replicaPerGroup"))
+
+    result = _run(command, "-f", str(manifest), "--data-dir", str(directory))
+
+    assert result.returncode == 2
+    assert f"{manifest}:6: spec.replicaPerGroup: unknown field; did you mean" in result.stderr
+    assert not directory.path.exists()
+
+
+def test_up_without_a_file_needs_a_directory_with_a_cluster(directory: DataDirectory) -> None:
+    """It says how to begin."""
+    result = _run("up", "--data-dir", str(directory))
+
+    assert (result.returncode, "orderlymq up -f FILE" in result.stderr) == (4, True)
+
+
+def test_what_cannot_come_up_is_said_after_the_time_out(
+    directory: DataDirectory, manifest: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A broker that dies at its start: exit code 1, the reason, and where the logs are."""
+    package = tmp_path / "stubs" / "orderlymq_broker"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text("raise SystemExit('no disk')")
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+
+    result = _run(
+        "up", "-f", str(manifest), "--detach", "--data-dir", str(directory), "--timeout", "3"
+    )
+
+    assert result.returncode == 1
+    assert re.search(r"after 3 s \(.*demo-0.*logs", result.stderr.replace("\n", " "))
+    assert "no disk" in directory.log("demo-0-1").read_text()
+
+
+def test_the_demo_needs_a_cluster(directory: DataDirectory) -> None:
+    """Exit code 4 and what to do."""
+    result = _run("demo", "--data-dir", str(directory), "--output", "json")
+
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert (result.returncode, found["exitCode"]) == (4, 4)
+    assert os.fspath(directory.path) in found["error"]
