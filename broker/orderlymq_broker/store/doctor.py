@@ -45,6 +45,8 @@ _META_KEYS: Final = frozenset(
         layout.META_MEMBERSHIP,
         layout.META_COMPACTED,
         layout.META_APPLIED,
+        layout.META_AMNESIA,
+        layout.META_PEERS,
     }
 )
 

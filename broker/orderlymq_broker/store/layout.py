@@ -38,6 +38,11 @@ META_HARD_STATE: Final = b"hard_state"
 META_MEMBERSHIP: Final = b"membership"
 META_COMPACTED: Final = b"compacted"  # see `Compaction`
 META_APPLIED: Final = b"applied"  # see `Applied`
+META_AMNESIA: Final = b"amnesia"  # replication's mark: this replica has lost its disk
+META_PEERS: Final = b"peers"  # replication's address book
+
+# What belongs to the replica and not to its group: a snapshot of a peer must not bring it.
+META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_AMNESIA})
 
 
 class Table(IntEnum):

@@ -71,6 +71,8 @@ class Replica:
         Raises:
             SnapshotRefused: the snapshot is incomplete or of another group.
         """
+        keys = sorted(layout.META_OF_REPLICA)
+        values = self.store.multi_get(Family.META, keys)
         self.store.close()
         try:
             import_snapshot(
@@ -78,7 +80,7 @@ class Replica:
                 self.data_dir,
                 hard_state,
                 check=lambda reader: _check_group(reader, self.identity, snapshot_dir),
-                identity=msgspec.json.encode(self.identity),
+                own={key: value for key, value in zip(keys, values, strict=True) if value},
             )
         finally:
             self.store = self._open()

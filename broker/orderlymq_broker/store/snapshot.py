@@ -9,7 +9,7 @@ Who asks for one: ``replication/snapshots.py``; what the directory looks like: `
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -111,18 +111,19 @@ def import_snapshot(
     data_dir: Path,
     hard_state: HardState,
     *,
-    identity: bytes,
+    own: Mapping[bytes, bytes],
     check: Callable[[Reader], None] = lambda reader: None,
 ) -> SnapshotMeta:
     """Let the snapshot in *directory* take the place of the store of *data_dir*, which is closed.
 
     *directory* must lie on the same file system; it is consumed. *hard_state* is the replica's
-    own, *identity* the stored form of its own; *check* may refuse the snapshot by raising.
+    own, and so is what it has under the keys of `META_OF_REPLICA`, given as *own*; *check* may
+    refuse the snapshot by raising.
 
     Raises:
         SnapshotRefused: the snapshot cannot be opened or holds nothing; the old store is intact.
     """
-    meta = _adopt(directory, hard_state, identity, check)
+    meta = _adopt(directory, hard_state, own, check)
     _sync_tree(directory)
     directory.rename(data_dir / _NEW)
     _sync(data_dir)
@@ -159,7 +160,10 @@ def store_path(data_dir: Path) -> Path:
 
 
 def _adopt(
-    directory: Path, hard_state: HardState, identity: bytes, check: Callable[[Reader], None]
+    directory: Path,
+    hard_state: HardState,
+    own: Mapping[bytes, bytes],
+    check: Callable[[Reader], None],
 ) -> SnapshotMeta:
     """Make the snapshot this replica's own, while it still lies aside."""
     try:
@@ -182,7 +186,11 @@ def _adopt(
                 meta.index,
             ),
         )
-        batch.put(Family.META, layout.META_IDENTITY, identity)
+        for key in layout.META_OF_REPLICA:
+            if key in own:
+                batch.put(Family.META, key, own[key])
+            else:
+                batch.delete(Family.META, key)
         store.write(batch, sync=True)
         store.flush()
     finally:

@@ -89,6 +89,27 @@ def test_a_follower_takes_the_state_and_keeps_its_own_name_and_vote(
     ]
 
 
+@pytest.mark.parametrize("forgetful", [True, False])
+def test_a_replica_that_has_lost_its_disk_remembers_that_beside_a_snapshot(
+    tmp_path: Path, exported: tuple[Path, Manifest], forgetful: bool
+) -> None:
+    """Law: marks of a replica are neither lost with its old store nor taken from its peer."""
+    batch = Batch()
+    batch.put(Family.META, layout.META_AMNESIA, b"\x01")
+    if not forgetful:  # then the sender is
+        sender = RocksStore(exported[0])
+        sender.write(batch, sync=True)
+        sender.close()
+    follower = open_replica(tmp_path / "follower", FOLLOWER)
+    if forgetful:
+        follower.store.write(batch, sync=True)
+
+    follower.replace(exported[0], HardState())
+
+    assert (follower.store.get(Family.META, layout.META_AMNESIA) is not None) == forgetful
+    follower.close()
+
+
 def test_a_newer_term_of_the_snapshot_has_no_vote(
     tmp_path: Path, exported: tuple[Path, Manifest]
 ) -> None:
@@ -174,7 +195,7 @@ def test_a_crash_while_importing_leaves_the_old_or_the_new_replica(
                     directory / "received",
                     data_dir,
                     HardState(Term(7), NodeId(2), Index(3)),
-                    identity=msgspec.json.encode(FOLLOWER),
+                    own={layout.META_IDENTITY: msgspec.json.encode(FOLLOWER)},
                 )
                 crashed = False
             except Crash:
