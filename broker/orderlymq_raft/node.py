@@ -209,7 +209,11 @@ class Node:
             state.append_wanted = True
 
     def report_snapshot(self, node: NodeId, ok: bool) -> None:
-        """Note that *node* has taken in the snapshot, or that its transfer failed."""
+        """
+        Note that *node* has taken in the snapshot, or that its transfer failed.
+
+        Owed for every InstallSnapshot that was handed out: entries wait for it.
+        """
         progress = self._state.progress.get(node)
         if progress is None or progress.state is not ProgressState.SNAPSHOT:
             return
@@ -229,7 +233,11 @@ class Node:
         state = self._state
         allowed = min(index, state.log.applied)
         for progress in state.progress.values():
-            if progress.recently_active and progress.state is not ProgressState.SNAPSHOT:
+            if progress.snapshot is not None:
+                # Its transfer may take long; what follows it must still be there then, or
+                # the peer would need the next snapshot, and the next, for ever.
+                allowed = min(allowed, progress.snapshot.index)
+            elif progress.recently_active:
                 allowed = min(allowed, progress.match)
         return allowed
 

@@ -4,10 +4,12 @@ import pytest
 
 from orderlymq_raft import (
     Append,
+    AppendResponse,
     Config,
     HardState,
     Heartbeat,
     Index,
+    InstallSnapshot,
     Membership,
     MemoryLogStorage,
     Node,
@@ -179,6 +181,25 @@ def test_compaction_spares_what_live_peers_wait_for() -> None:
     say(replica, ack(replica, 3, OTHER))
     assert replica.node.compact(Index(2)) == 2
     assert replica.node.compact(Index(9)) == 3
+
+
+def test_compaction_spares_what_follows_a_snapshot_under_way() -> None:
+    """Else a peer that is slower than the log grows would fetch snapshots for ever."""
+    replica = solo()
+    lead(replica)
+    for index in range(1, 5):
+        say(replica, ack(replica, index))
+        replica.node.propose(b"x")
+    work(replica)
+    replica.storage.compact(Index(4))
+    refusal = AppendResponse(OTHER, ME, Term(1), Index(0), reject=True)
+
+    sent = say(replica, refusal)
+    say(replica, ack(replica, 5))
+
+    assert [type(message) for message in sent] == [InstallSnapshot]
+    assert replica.storage.applied == 5
+    assert replica.node.compact(Index(9)) == 4
 
 
 def test_a_newcomer_without_a_membership_never_runs() -> None:
