@@ -36,6 +36,7 @@ from orderlymq.events import (
     Pulled,
     PullFailed,
     Release,
+    Released,
     Report,
     Resumed,
     SendBack,
@@ -101,6 +102,8 @@ class ConcurrentConsumer:
         self._rules = rules
         self._queues: dict[MessageQueue, QueueState] = {}
         self._topic_queues: Counter[str] = Counter()
+        self._wanted: frozenset[MessageQueue] = frozenset()
+        self._releasing: set[MessageQueue] = set()
         self._generation = 0
         self._delivery = 0
         self._running: set[int] = set()  # deliveries that a worker has, of any generation
@@ -119,7 +122,7 @@ class ConcurrentConsumer:
     @property
     def is_idle(self) -> bool:
         """Tell whether no listener runs and nothing is left to be given back."""
-        return not self._queues and not self._running
+        return not self._queues and not self._running and not self._releasing
 
     def may_start(self, deliver: Deliver, _now_ms: int) -> bool:
         """Tell whether a delivery that waited for a worker may still call the listener."""
@@ -166,6 +169,12 @@ class ConcurrentConsumer:
                 self._delivery_dropped(event)
             case CopySent():
                 self._copy_sent(event, now_ms)
+            case Released():
+                self._releasing.discard(event.queue)
+                if event.queue in self._wanted - self._queues.keys():
+                    self._queues[event.queue] = QueueState(
+                        event.queue, self._new_intake(event.queue)
+                    )
             case OffsetsReset():
                 self._offsets_reset(event)
             case Paused():
@@ -188,10 +197,10 @@ class ConcurrentConsumer:
     # -- assignment
 
     def _assign(self, event: Assigned) -> None:
-        wanted = frozenset() if self._closing else event.queues
+        wanted = self._wanted = frozenset() if self._closing else event.queues
         for queue in sorted(self._queues.keys() - wanted):
             self._leave(self._queues[queue])
-        for queue in sorted(wanted - self._queues.keys()):
+        for queue in sorted(wanted - self._queues.keys() - self._releasing):
             self._queues[queue] = QueueState(queue, self._new_intake(queue))
         self._topic_queues = Counter(queue.topic for queue in wanted)
 
@@ -200,12 +209,14 @@ class ConcurrentConsumer:
         self._wakes.pop(state.queue, None)
         if state.intake.in_flight:
             self._out.append(StopPull(state.queue))
+        self._releasing.add(state.queue)
         self._out.append(
             Release(state.queue, None, commit=state.committed is not None, unlock=False)
         )
 
     def _close(self) -> None:
         """Stop pulling; queues leave as soon as none of their batches is with a listener."""
+        self._wanted = frozenset()
         for state in self._queues.values():
             if state.intake.in_flight:
                 self._out.append(StopPull(state.queue))

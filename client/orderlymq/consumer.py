@@ -44,6 +44,7 @@ from orderlymq.events import (
     Persist,
     Pull,
     Release,
+    Released,
     Report,
     Resumed,
     SendBack,
@@ -139,7 +140,6 @@ class Consumer:
         self._filters = filters
         self._tasks = OwnedTasks()
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._releases: set[asyncio.Task[None]] = set()
         self._rebalance_wanted = asyncio.Event()
         self._idle = asyncio.Event()
         self._wake: asyncio.TimerHandle | None = None
@@ -275,7 +275,6 @@ class Consumer:
                 "the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
-        await asyncio.gather(*self._releases, return_exceptions=True)
         await self._offsets.persist(list(self._core.queues))
         if self._wake is not None:
             self._wake.cancel()
@@ -339,9 +338,7 @@ class Consumer:
                 case _:
                     assert_never(instruction)
         if releases:
-            task = self._tasks.start(self._release(releases), "release queues")
-            self._releases.add(task)
-            task.add_done_callback(self._releases.discard)
+            self._tasks.start(self._release(releases), "release queues")
 
     def _plan_wake(self) -> None:
         wake_ms = self._core.next_wake_ms()
@@ -382,13 +379,16 @@ class Consumer:
 
     async def _release(self, releases: list[Release]) -> None:
         """Commit first and unlock then: the next holder begins at the committed offset."""
-        for each in releases:
-            self._stop_pull(each.queue)
-        await self._offsets.persist(each.queue for each in releases if each.commit)
-        for each in releases:
-            if each.queue not in self._core.queues:
+        try:
+            for each in releases:
+                self._stop_pull(each.queue)
+            await self._offsets.persist(each.queue for each in releases if each.commit)
+            for each in releases:
                 self._offsets.remove(each.queue)
-        await self._calls.give_locks(each.queue for each in releases if each.unlock)
+            await self._calls.give_locks(each.queue for each in releases if each.unlock)
+        finally:
+            for each in releases:
+                self.post(Released(each.queue))
 
     # -- rebalance
 

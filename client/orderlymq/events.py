@@ -162,6 +162,13 @@ class CopySent:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    """A `Release` is done: offset committed, lock given back, as far as that was possible."""
+
+    queue: MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
 class OffsetsReset:
     """An administrator moved offsets; consumption goes on there."""
 
@@ -201,6 +208,7 @@ Event: TypeAlias = (
     | ListenerDone
     | DeliveryDropped
     | CopySent
+    | Released
     | OffsetsReset
     | Paused
     | Resumed
@@ -281,7 +289,11 @@ class SetOffset:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The queue is given up: stop its pull, commit when `commit`, then unlock when `unlock`."""
+    """The queue is given up: commit when `commit`, then unlock when `unlock`; answer with Released.
+
+    The order matters, and so does the answer: the next holder begins at the committed offset, and an
+    unlock that overtakes a later lock request of ours would free a queue that we believe to hold.
+    """
 
     queue: MessageQueue
     epoch: int | None

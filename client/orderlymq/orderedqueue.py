@@ -81,6 +81,33 @@ class QueueState:
         """Tell whether the lease runs."""
         return now_ms < self.lease_until_ms
 
+    def begin_anew(self, intake: Intake) -> None:
+        """Forget what was cached and counted under the former intake; a running call stays known."""
+        self.intake = intake
+        self.stalled = None
+        self.finding = False
+        self.find_at_ms = 0
+        self.committed = None if intake.next_offset < 0 else intake.next_offset
+        self.not_before_ms = 0
+        self.busy_since_ms = None
+        self.single_until = 0
+        self.dead = set()
+        self.uncommitted = 0
+        self.dirty = False
+        self.phase = Phase.STARTING if intake.next_offset < 0 else Phase.RUNNING
+
+    def count_uncommitted(self, count: int, limit: int) -> list[Report]:
+        """Count messages that were consumed without a commit; warn at each multiple of *limit*."""
+        before, self.uncommitted = self.uncommitted, self.uncommitted + count
+        if before // limit == self.uncommitted // limit:
+            return []
+        text = (
+            f"{self.uncommitted} messages of {self.queue} are consumed but not committed: the "
+            "listener switched auto_commit off and has not returned COMMIT; pulling stops when the "
+            "cache is full"
+        )
+        return [Report("warning", text)]
+
     def wants_lock(self, now_ms: int) -> bool:
         """Tell whether the lock is to be asked for, or renewed, now."""
         return not self.asking and now_ms >= self.ask_at_ms and self._may_ask(now_ms)
@@ -137,10 +164,31 @@ def dropped_report(queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> 
     )
 
 
-def uncommitted_report(state: QueueState) -> Report:
-    """Return the warning about a listener that never commits."""
+def refused_report(group: str, queue: MessageQueue) -> Report:
+    """Return the warning about a queue that somebody else holds; it must not look like a hang."""
     return Report(
         "warning",
-        f"{state.uncommitted} messages of {state.queue} are consumed but not committed: the listener "
-        "switched auto_commit off and has not returned COMMIT; pulling stops when the cache is full",
+        f"doRebalance, {group}, add a new mq failed, {queue}, because lock failed; pull message later "
+        f"because not locked in broker; see `orderlymq group show {group}` for its holder",
     )
+
+
+def first_pull_reports(queue: MessageQueue, offset: int, planned: int | None) -> list[Report]:
+    """Return where consumption begins, and that this is behind where it had been going to."""
+    busy = planned is not None and offset < planned
+    found = [
+        Report(
+            "info",
+            "the first time to pull message, so fix offset from broker. "
+            f"{queue} NewOffset: {offset} brokerBusy: {busy}",
+        )
+    ]
+    if busy:
+        found.append(
+            Report(
+                "info",
+                "[NOTIFYME]the first time to pull message, but pull request offset larger than broker "
+                f"consume offset. {queue} NewOffset: {offset} planned: {planned}",
+            )
+        )
+    return found

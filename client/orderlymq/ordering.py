@@ -41,6 +41,7 @@ from orderlymq.events import (
     Pulled,
     PullFailed,
     Release,
+    Released,
     Report,
     Resumed,
     SetOffset,
@@ -57,9 +58,10 @@ from orderlymq.orderedqueue import (
     Phase,
     QueueState,
     dropped_report,
+    first_pull_reports,
     message_ids,
+    refused_report,
     result_reports,
-    uncommitted_report,
 )
 from orderlymq.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -83,6 +85,8 @@ class OrderedConsumer:
         self._group = group
         self._rules = rules
         self._queues: dict[MessageQueue, QueueState] = {}
+        self._wanted: frozenset[MessageQueue] = frozenset()
+        self._releasing: set[MessageQueue] = set()
         self._generation = 0
         self._delivery = 0
         self._paused = False
@@ -101,7 +105,7 @@ class OrderedConsumer:
     @property
     def is_idle(self) -> bool:
         """Tell whether nothing is left to be given back."""
-        return not self._queues
+        return not self._queues and not self._releasing
 
     def may_start(self, deliver: Deliver, now_ms: int) -> bool:
         """Tell whether a delivery that waited for a worker may still call the listener."""
@@ -150,6 +154,8 @@ class OrderedConsumer:
                 self._delivery_dropped(event)
             case CopySent():
                 self._copy_sent(event, now_ms)
+            case Released():
+                self._released(event, now_ms)
             case OffsetsReset():
                 self._offsets_reset(event, now_ms)
             case Paused():
@@ -173,7 +179,7 @@ class OrderedConsumer:
     # -- assignment
 
     def _assign(self, event: Assigned, now_ms: int) -> None:
-        wanted = frozenset() if self._closing else event.queues
+        wanted = self._wanted = frozenset() if self._closing else event.queues
         for state in self._queues.values():
             if state.queue not in wanted:
                 state.phase = Phase.LEAVING
@@ -182,13 +188,27 @@ class OrderedConsumer:
                 state.phase = Phase.RUNNING if state.intake.next_offset >= 0 else self._first_phase
             elif state.phase is Phase.LOCKING:
                 state.ask_at_ms = now_ms  # somebody left or joined: the lock may be free now
-        for queue in sorted(wanted - self._queues.keys()):
-            state = QueueState(queue, self._new_intake(queue), ask_at_ms=now_ms)
-            if not self._rules.needs_lock:
-                state.lease_until_ms = FOREVER
-            state.phase = self._first_phase
-            self._queues[queue] = state
+        for queue in sorted(wanted - self._queues.keys() - self._releasing):
+            self._add(queue, now_ms)
         self._topic_queues = Counter(queue.topic for queue in wanted)
+
+    def _add(self, queue: MessageQueue, now_ms: int) -> None:
+        state = QueueState(queue, self._new_intake(queue), self._first_phase, ask_at_ms=now_ms)
+        if not self._rules.needs_lock:
+            state.lease_until_ms = FOREVER
+        self._queues[queue] = state
+
+    def _released(self, event: Released, now_ms: int) -> None:
+        self._releasing.discard(event.queue)
+        # It may have been assigned again meanwhile; only now can its lock be asked for.
+        if event.queue in self._wanted - self._queues.keys():
+            self._add(event.queue, now_ms)
+
+    def _release(
+        self, queue: MessageQueue, epoch: int | None, *, commit: bool, unlock: bool
+    ) -> None:
+        self._releasing.add(queue)
+        self._out.append(Release(queue, epoch, commit=commit, unlock=unlock))
 
     @property
     def _first_phase(self) -> Phase:
@@ -205,18 +225,7 @@ class OrderedConsumer:
         if state.stalled is not None:
             self._out.append(dropped_report(state.queue, state.delivered))
             state.delivered = ()
-        state.intake = self._new_intake(state.queue, next_offset)
-        state.stalled = None
-        state.finding = False
-        state.find_at_ms = 0
-        state.committed = None if next_offset < 0 else next_offset
-        state.not_before_ms = 0
-        state.busy_since_ms = None
-        state.single_until = 0
-        state.dead = set()
-        state.uncommitted = 0
-        state.dirty = False
-        state.phase = Phase.STARTING if next_offset < 0 else Phase.RUNNING
+        state.begin_anew(self._new_intake(state.queue, next_offset))
 
     # -- locks
 
@@ -226,9 +235,7 @@ class OrderedConsumer:
             if state is None:
                 if queue in event.granted:
                     # Given up while the request was on its way: the grant must not stay behind.
-                    self._out.append(
-                        Release(queue, event.granted[queue], commit=False, unlock=True)
-                    )
+                    self._release(queue, event.granted[queue], commit=False, unlock=True)
                 continue
             state.asking = False
             if queue in event.granted:
@@ -270,12 +277,7 @@ class OrderedConsumer:
             self._lose(state, "the message queue not locked, so consume later")
         elif state.phase is Phase.LEAVING:
             state.lease_until_ms = 0
-        self._report(
-            "warning",
-            f"doRebalance, {self._group}, add a new mq failed, {state.queue}, because lock failed; "
-            "pull message later because not locked in broker; "
-            f"see `orderlymq group show {self._group}` for its holder",
-        )
+        self._out.append(refused_report(self._group, state.queue))
 
     def _locks_failed(self, event: LocksFailed, now_ms: int) -> None:
         for queue in event.asked:
@@ -305,18 +307,7 @@ class OrderedConsumer:
         state.finding = False
         state.intake.next_offset = event.offset
         state.phase = Phase.RUNNING
-        busy = planned is not None and event.offset < planned
-        self._report(
-            "info",
-            "the first time to pull message, so fix offset from broker. "
-            f"{state.queue} NewOffset: {event.offset} brokerBusy: {busy}",
-        )
-        if busy:
-            self._report(
-                "info",
-                "[NOTIFYME]the first time to pull message, but pull request offset larger than "
-                f"broker consume offset. {state.queue} NewOffset: {event.offset} planned: {planned}",
-            )
+        self._out += first_pull_reports(state.queue, event.offset, planned)
 
     def _start_failed(self, event: StartFailed, now_ms: int) -> None:
         state = self._current(event.queue, event.generation)
@@ -424,7 +415,7 @@ class OrderedConsumer:
             case OrderedResult.SUCCESS if event.auto_commit:
                 self._commit(state)
             case OrderedResult.SUCCESS:
-                self._count_uncommitted(state, len(messages))
+                self._out += state.count_uncommitted(len(messages), self._rules.uncommitted_warning)
             case OrderedResult.COMMIT:
                 self._commit(state)
             case OrderedResult.ROLLBACK:
@@ -488,11 +479,9 @@ class OrderedConsumer:
             messages[0].reconsume_times += 1
             state.intake.cache.again((event.offset,))
             self._suspend(state, -1, now_ms)
-        elif not state.holds(now_ms):
-            # It is in the dead-letter queue and will come again to the next holder, whose own copy
-            # the broker recognises by its unique key.
-            state.intake.cache.again((event.offset,))
         elif state.auto_commit:
+            # Even when the lease is gone: the commit carries the epoch, so that the broker drops it if
+            # somebody else has the queue, and we must not deliver what is a dead letter.
             self._commit(state)
         else:
             state.dead.add(event.offset)
@@ -535,10 +524,9 @@ class OrderedConsumer:
             self._out.append(AskLocks(tuple(sorted(asks))))
 
     def _plan_wake(self, state: QueueState, now_ms: int) -> None:
-        wake_ms = None
-        if state.queue in self._queues:
-            needs_lock, paused = self._rules.needs_lock, self._paused
-            wake_ms = state.wake_ms(now_ms, needs_lock=needs_lock, paused=paused)
+        gone = state.queue not in self._queues
+        needs_lock, paused = self._rules.needs_lock, self._paused
+        wake_ms = None if gone else state.wake_ms(now_ms, needs_lock=needs_lock, paused=paused)
         if wake_ms is None:
             self._wakes.pop(state.queue, None)
         else:
@@ -565,7 +553,7 @@ class OrderedConsumer:
             state.busy_since_ms = None
             state.not_before_ms = now_ms + YIELD_MS
             return
-        single = cache.waiting[0].queue_offset < state.single_until if state.single_until else False
+        single = cache.first_waiting < state.single_until
         self._delivery += 1
         state.delivery = self._delivery
         state.delivered = cache.take(1 if single else self._rules.batch_max)
@@ -598,27 +586,15 @@ class OrderedConsumer:
         if state.is_busy or state.asking:
             return
         held = state.holds(now_ms)
+        unlock = held and self._rules.needs_lock
         del self._queues[state.queue]
-        self._out.append(
-            Release(
-                state.queue,
-                state.epoch,
-                commit=held and state.dirty,
-                unlock=held and self._rules.needs_lock,
-            )
-        )
+        self._release(state.queue, state.epoch, commit=held and state.dirty, unlock=unlock)
 
     # -- small parts
 
     def _current(self, queue: MessageQueue, generation: int) -> QueueState | None:
         state = self._queues.get(queue)
         return state if state is not None and state.intake.generation == generation else None
-
-    def _count_uncommitted(self, state: QueueState, count: int) -> None:
-        before, state.uncommitted = state.uncommitted, state.uncommitted + count
-        limit = self._rules.uncommitted_warning
-        if before // limit != state.uncommitted // limit:
-            self._out.append(uncommitted_report(state))
 
     def _report(self, level: Literal["info", "warning", "error"], text: str) -> None:
         self._out.append(Report(level, text))

@@ -123,6 +123,11 @@ class ProcessQueue:
         return len(self._waiting)
 
     @property
+    def first_waiting(self) -> int:
+        """The offset that `take` gives next, NOTHING when none waits."""
+        return self._waiting[0] if self._waiting else NOTHING
+
+    @property
     def waiting(self) -> tuple[ReceivedMessage, ...]:
         """The waiting messages in order."""
         return tuple(self._messages[offset] for offset in self._waiting)
