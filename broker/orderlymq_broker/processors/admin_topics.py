@@ -53,6 +53,8 @@ class TopicAdministration:
     def __init__(self, context: Context, flush: Callable[[], list[Record]]) -> None:
         self._context = context
         self._flush = flush
+        # Topics whose change is in the log and not applied: the next one must be judged after it.
+        self._changing: set[str] = set()
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -68,9 +70,8 @@ class TopicAdministration:
             header.topic_sys_flag,
             header.order,
         )
-        record = self._judge(config, header.attributes)
 
-        return [propose(self._context, [record], request, peer)]
+        return self._change([self._judge(config, header.attributes)], request, peer)
 
     def create_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 18: create or change topics together, all or none."""
@@ -80,7 +81,7 @@ class TopicAdministration:
         if not records:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the list of topics is empty")
 
-        return [propose(self._context, records, request, peer)]
+        return self._change(records, request, peer)
 
     def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 215: delete a topic with its messages and what groups have committed in it."""
@@ -144,6 +145,24 @@ class TopicAdministration:
         return answer(request, peer, body=TopicList(names).to_json())
 
     # -- parts -------------------------------------------------------------------------------------
+
+    def _change(
+        self, records: Sequence[TopicSet], request: RemotingCommand, peer: Peer
+    ) -> list[Effect]:
+        names = {record.name for record in records}
+        busy = sorted(names & self._changing)
+        if busy or len(names) < len(records):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{', '.join(busy) or records[0].name}] is being changed; send it again",
+            )
+        self._changing |= names
+
+        def ended(_: bool) -> list[Effect]:
+            self._changing -= names
+            return []
+
+        return [propose(self._context, records, request, peer, ended=ended)]
 
     def _find(self, name: str) -> Topic:
         topic = self._context.state.topics.get(name)

@@ -10,7 +10,7 @@ from typing import Final
 
 from orderlymq_broker.processors.context import Context, Handler, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.state.records import Record
+from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 
@@ -28,22 +28,25 @@ def propose(
     peer: Peer,
     *,
     body: bytes = b"",
-    applied: Callable[[], list[Effect]] | None = None,
+    ended: Callable[[bool], list[Effect]] | None = None,
 ) -> Propose:
     """Return the proposal of *records*, answered with *body* when they are applied.
 
-    *applied* gives effects that go before the answer.
+    *ended* learns whether they were, and may add effects that go before the answer.
     """
 
-    def done(_: object, __: Now) -> list[Effect]:
-        context.counters["administrative_changes"] += 1
-        return [*(applied() if applied is not None else []), *answer(request, peer, body=body)]
+    def after(is_applied: bool) -> list[Effect]:
+        return ended(is_applied) if ended is not None else []
 
-    return Propose(
-        records,
-        applied=done,
-        lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=LOST),
-    )
+    def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+        context.counters["administrative_changes"] += 1
+        return [*after(True), *answer(request, peer, body=body)]
+
+    def lost() -> list[Effect]:
+        refusal = answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=LOST)
+        return [*after(False), *refusal]
+
+    return Propose(records, applied=applied, lost=lost)
 
 
 def leader_only(context: Context, handler: Handler) -> Handler:

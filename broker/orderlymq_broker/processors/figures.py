@@ -119,6 +119,7 @@ class Figures:
         self._next_groups_ms = 0
         self._day = 0
         self.began_wall_ms = 0
+        self.bytes_in = 0
         # (put, got) at the last two midnights (UTC), the older first.
         self.mornings = ((0, 0), (0, 0))
 
@@ -205,6 +206,7 @@ class Figures:
 
     def _sample_topics(self, now_ms: int) -> None:
         for topic_id, packed in self._sums.items():
+            self.bytes_in += packed & _BYTES_MASK
             topic = self._context.state.topics.by_id.get(topic_id)
             if topic is not None:
                 self._add(TOPIC_PUT_NUMS, topic.name, now_ms, packed // _ONE_MESSAGE)

@@ -11,6 +11,7 @@ import logging
 import random
 from dataclasses import dataclass
 
+from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.loop import ReplicationLoop
@@ -63,6 +64,7 @@ class Instance:
         self.state = BrokerState.load(store)
         self.machine = Machine(self.state)
         self.core = BrokerCore(settings, self.state, store)
+        register_administration(self.core)
         self.node = Node(
             raft_config(settings.node_id, settings.raft),
             self.log,
