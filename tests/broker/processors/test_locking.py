@@ -1,0 +1,287 @@
+"""Locks as clients ask for them, and the leader's clock of leases."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.state.records import GroupSet, LockRef, LocksExpired, TopicSet
+from orderlymq_protocol import fastjson
+from tests.broker.processors.driver import ALICE, BOB, Shell
+from tests.broker.processors.requests import create, heartbeat, lock, lock_body, unlock
+
+ORDERS = TopicSet("orders", 4, 4, order=True)
+LEASE_MS = 60_000
+
+
+def table(shell: Shell) -> list[dict[str, Any]]:
+    body = fastjson.loads(shell.call(20501, {"consumerGroup": "billing"}).body)
+    locks: list[dict[str, Any]] = body["locks"]
+    return locks
+
+
+def test_free_own_expired_and_foreign_queues_are_told_apart(shell: Shell) -> None:
+    """The reply is the granted subset, in the spelling and order of the request."""
+    create(shell, ORDERS)
+    assert lock(shell, "bob", 2, peer=BOB) == {2: 1}
+    shell.monotonic_ms += LEASE_MS + 1  # no tick has seen that bob's lease on 2 is over
+    assert lock(shell, "alice", 0) == {0: 1}
+    assert lock(shell, "bob", 3, peer=BOB) == {3: 1}
+
+    reply = shell.call(41, {}, lock_body("alice", 3, 2, 1, 0))
+
+    assert reply.body == (
+        b'{"epochs":[2,1,1],"lockOKMQSet":['
+        b'{"brokerName":"broker-a","queueId":2,"topic":"orders"},'
+        b'{"brokerName":"broker-a","queueId":1,"topic":"orders"},'
+        b'{"brokerName":"broker-a","queueId":0,"topic":"orders"}]}'
+    )
+
+
+def test_a_lease_of_exactly_its_length_still_holds(shell: Shell) -> None:
+    """60.000 s refused, 60.001 s granted."""
+    create(shell, ORDERS)
+    lock(shell, "bob", 0, peer=BOB)
+
+    shell.monotonic_ms += LEASE_MS
+    assert lock(shell, "alice", 0) == {}
+    shell.monotonic_ms += 1
+    assert lock(shell, "alice", 0) == {0: 2}
+
+
+def test_unknown_queues_and_queues_of_other_brokers_are_not_granted(shell: Shell) -> None:
+    """A lock here would protect nothing there."""
+    create(shell, ORDERS)
+
+    assert lock(shell, "alice", 0, broker="broker-b") == {}
+    assert lock(shell, "alice", 4, -1) == {}
+    assert lock(shell, "alice", 0, topic="unknown") == {}
+    assert lock(shell, "alice") == {}
+    assert not shell.state.is_ordered("billing")
+
+
+def test_locks_are_per_group(shell: Shell) -> None:
+    """Two groups hold the same queue."""
+    create(shell, ORDERS)
+
+    assert lock(shell, "alice", 0) == {0: 1}
+    assert lock(shell, "bob", 0, peer=BOB, group="audit") == {0: 1}
+
+
+def test_the_reply_waits_for_the_record_and_one_request_is_one_record(shell: Shell) -> None:
+    """A grant that is not in the log is no grant."""
+    create(shell, ORDERS)
+    before = len(shell.proposed)
+
+    opaque = shell.submit(41, {}, lock_body("alice", 0, 1, 2, 3))
+    assert shell.reply_to(opaque) is None
+    shell.settle()
+
+    assert shell.reply_to(opaque) is not None
+    assert len(shell.proposed) == before + 1
+
+
+def test_a_renewed_lock_keeps_its_epoch_and_its_holder(shell: Shell) -> None:
+    """Renewed every 20 s it never expires."""
+    create(shell, ORDERS)
+    for _ in range(10):
+        assert lock(shell, "alice", 0) == {0: 1}
+        shell.pass_time(20_000, step=1_000)
+
+    assert lock(shell, "bob", 0, peer=BOB) == {}
+
+
+def test_an_expired_lock_is_freed_and_the_members_are_told(shell: Shell) -> None:
+    """Without renewal the queue is free after the lease; 40 goes out after the commit."""
+    create(shell, ORDERS)
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    lock(shell, "alice", 0)
+    shell.notified()
+
+    shell.pass_time(LEASE_MS)
+    assert (table(shell)[0]["clientId"], shell.notified()) == ("alice", [])
+    shell.pass_time(100)
+
+    assert (table(shell), shell.notified()) == ([], [ALICE.connection, BOB.connection])
+
+
+def test_an_expiry_on_its_way_cannot_free_a_renewed_lock(shell: Shell) -> None:
+    """The record names the renewal it had seen."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    held = shell.state.locks.get("billing", "orders", 0)
+    assert held is not None
+    lock(shell, "alice", 0)
+
+    create(shell, LocksExpired("billing", (LockRef("orders", 0, held.stamp),)))
+
+    assert table(shell)[0]["clientId"] == "alice"
+
+
+def test_a_renewal_in_the_same_turn_as_the_expiry_keeps_the_lock(shell: Shell) -> None:
+    """The request came first, so the expiry behind it finds another renewal."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.monotonic_ms += LEASE_MS + 1
+
+    shell.submit(41, {}, lock_body("alice", 0))
+    shell.run(shell.core.tick(shell.now))
+    shell.settle()
+
+    assert [(each["clientId"], each["epoch"]) for each in table(shell)] == [("alice", 1)]
+
+
+def test_a_new_leader_restarts_every_lease_in_full(shell: Shell) -> None:
+    """Longer than needed, never shorter: it cannot know how much is left."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.pass_time(50_000, step=1_000)
+
+    shell.follow()
+    shell.lead()
+    shell.pass_time(LEASE_MS, step=1_000)
+    assert lock(shell, "bob", 0, peer=BOB) == {}
+    shell.pass_time(200)
+
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+
+def test_the_table_of_locks_survives_a_fail_over() -> None:
+    """The successor knows holder and epoch; RocketMQ's forgets both."""
+    leader = Shell().lead()
+    create(leader, ORDERS)
+    lock(leader, "alice", 0, lease_ms=15_000)
+
+    successor = leader.restart().lead()
+
+    assert lock(successor, "bob", 0, peer=BOB) == {}
+    (entry,) = table(successor)
+    assert entry == {
+        "topic": "orders",
+        "brokerName": "broker-a",
+        "queueId": 0,
+        "consumerGroup": "billing",
+        "clientId": "alice",
+        "address": "192.0.2.1:40001",
+        "epoch": 1,
+        "leaseMillis": 15_000,
+        "heldSinceMillis": leader.wall_ms,
+    }
+
+
+def test_the_asked_lease_is_bounded(shell: Shell) -> None:
+    """Between a second and ten minutes."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0, lease_ms=1)
+    lock(shell, "alice", 1, lease_ms=10**9)
+
+    assert [each["leaseMillis"] for each in table(shell)] == [1_000, 600_000]
+
+
+def test_only_the_holder_releases_and_the_epoch_outlives_the_lock(shell: Shell) -> None:
+    """A foreign unlock is answered 0 and ignored; the next holder's epoch is one more."""
+    create(shell, ORDERS)
+    heartbeat(shell, "bob", peer=BOB)
+    lock(shell, "alice", 0)
+    shell.notified()
+
+    unlock(shell, "bob", 0, peer=BOB)
+    assert (len(table(shell)), shell.notified()) == (1, [])
+    unlock(shell, "alice", 0)
+    assert (table(shell), shell.notified()) == ([], [ALICE.connection, BOB.connection])
+
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    unlock(shell, "bob", 0, peer=BOB)
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 3}
+
+
+def test_an_unlock_behind_its_lock_in_one_turn_releases_it(shell: Shell) -> None:
+    """A client that gave up waiting for its lock leaves none behind."""
+    create(shell, ORDERS)
+    shell.submit(41, {}, lock_body("alice", 0))
+    shell.submit(42, {}, lock_body("alice", 0), oneway=True)
+    shell.settle()
+
+    assert table(shell) == []
+
+
+def test_a_follower_grants_nothing_and_releases_nothing(shell: Shell) -> None:
+    """41: empty set; 42: ok, and the lease will end it."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.follow()
+
+    assert shell.call(41, {}, lock_body("bob", 1)).body == b'{"lockOKMQSet":[]}'
+    unlock(shell, "alice", 0)
+
+    assert shell.state.locks.get("billing", "orders", 0) is not None
+
+
+def test_bad_bodies_are_refused(shell: Shell) -> None:
+    """Not JSON, not an object, no client id, a zero byte, a bad group name: code 1."""
+    for body in (
+        b"{",
+        b"[]",
+        b"{}",
+        lock_body("", 0),
+        lock_body("a\x00b", 0),
+        lock_body("alice", 0, group="../x"),
+        lock_body("a" * 600, 0),
+    ):
+        assert shell.call(41, {}, body).code == 1
+        assert shell.call(42, {}, body).code == 1
+
+
+CLIENTS = ["alice", "bob", "carol"]
+
+
+@hypothesis_settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["lock", "unlock", "wait", "fail over", "die"]),
+            st.integers(0, 2),
+            st.integers(0, 1),
+            st.integers(1, 70_000),
+        ),
+        max_size=40,
+    )
+)
+def test_at_any_time_a_queue_has_one_holder_and_epochs_only_rise(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    """Against a dumb twin: who was granted when, and until when that must hold."""
+    shell = Shell().lead()
+    create(shell, ORDERS, GroupSet("billing"))
+    granted: dict[int, tuple[str, int]] = {}  # queue -> client, monotonic end of its lease
+    epochs: dict[int, tuple[int, str]] = {}
+    for kind, who, queue, ms in steps:
+        client = CLIENTS[who]
+        if kind == "lock":
+            epoch = lock(shell, client, queue).get(queue)
+            holder, end = granted.get(queue, ("", 0))
+            if epoch is not None:
+                assert holder in ("", client) or end < shell.monotonic_ms
+                before, owner = epochs.get(queue, (0, ""))
+                assert (epoch, client) == (before, owner) or epoch > before
+                epochs[queue] = (epoch, client)
+                granted[queue] = (client, shell.monotonic_ms + LEASE_MS)
+            else:
+                assert holder not in ("", client)
+        elif kind == "unlock":
+            unlock(shell, client, queue)
+            if granted.get(queue, ("", 0))[0] == client:
+                del granted[queue]
+        elif kind == "wait":
+            shell.pass_time(ms, step=500)
+            granted = {q: g for q, g in granted.items() if g[1] >= shell.monotonic_ms}
+        elif kind == "fail over":
+            shell.follow()
+            shell.lead()
+            granted = {q: (c, shell.monotonic_ms + LEASE_MS) for q, (c, _) in granted.items()}
+        else:
+            shell.call(20502, {"clientId": client, "proof": "no such process"})
+            granted = {q: g for q, g in granted.items() if g[0] != client}
+    shell.restart()
