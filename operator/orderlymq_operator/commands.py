@@ -145,31 +145,46 @@ def up(
 async def _stay_up(
     supervisor: Supervisor, directory: DataDirectory, *, with_demo: bool, output: Output
 ) -> int:
-    """Supervise in the foreground; return the exit code."""
-    code = 0
+    """Supervise in the foreground; return the exit code.
 
-    async def accompany() -> None:
-        nonlocal code
-        with Progress(quiet=output == "json") as progress:
-            while not supervisor.settled:
-                progress.show(supervisor.snapshot())
-                await asyncio.sleep(_POLL_S)
+    Raises:
+        LocalError: what accompanies the cluster failed; the cluster is stopped then.
+    """
+    work = asyncio.create_task(session.supervise(supervisor, directory), name="supervise")
+    company = asyncio.create_task(
+        _accompany(supervisor, directory, with_demo=with_demo, output=output), name="accompany"
+    )
+    try:
+        await asyncio.wait({work, company}, return_when=asyncio.FIRST_COMPLETED)
+        if company.done() and company.exception() is None and company.result() == 0:
+            await asyncio.wait({work})  # nothing more to show; a failure takes the cluster down
+    finally:
+        # The demo's processes first: they would only complain about a cluster that leaves.
+        company.cancel()
+        await asyncio.gather(company, return_exceptions=True)
+        supervisor.stop()
+        await asyncio.shield(work)
+    return 0 if company.cancelled() else company.result()
+
+
+async def _accompany(
+    supervisor: Supervisor, directory: DataDirectory, *, with_demo: bool, output: Output
+) -> int:
+    """Show the start, play the demo, then show what happens; return the exit code of the demo."""
+    with Progress(quiet=output == "json") as progress:
+        while not supervisor.settled:
             progress.show(supervisor.snapshot())
-        _show_ready(supervisor.snapshot(), output)
-        if with_demo:
-            code = await _play(directory, DemoOptions(), output)
-            if code != 0:
-                supervisor.stop()
-                return
-        if output == "text":
-            click.echo("The cluster stays up; Ctrl-C stops it.")
-            await _follow(supervisor)
-
-    async with asyncio.TaskGroup() as tasks:
-        companion = tasks.create_task(accompany(), name="progress")
-        await session.supervise(supervisor, directory)
-        companion.cancel()
-    return code
+            await asyncio.sleep(_POLL_S)
+        progress.show(supervisor.snapshot())
+    _show_ready(supervisor.snapshot(), output)
+    if with_demo:
+        code = await _play(directory, DemoOptions(), output)
+        if code != 0:
+            return code
+    if output == "text":
+        click.echo("The cluster stays up; Ctrl-C stops it.")
+        await _follow(supervisor)
+    return 0
 
 
 async def _follow(supervisor: Supervisor) -> None:

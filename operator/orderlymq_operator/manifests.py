@@ -34,7 +34,7 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}: "
+        place = f"{self.file}:{self.line}: " if self.file else ""
         return place + (f"{self.field}: {self.message}" if self.field else self.message)
 
 

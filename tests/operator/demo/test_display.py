@@ -67,23 +67,21 @@ def test_quiet_means_quiet() -> None:
     assert text.getvalue() == ""
 
 
+def _event(at: int, kind: Kind, message: str, offset: int = -1, group: str = "") -> Event:
+    return Event(
+        at, kind, "p", "orders", "a", message, queue="demo-0:0", offset=offset, group=group
+    )
+
+
 def _history(*, drained: bool, deliveries: tuple[str, ...]) -> list[Event]:
-    place = {"topic": "orders", "key": "a", "queue": "demo-0:0"}
-    events = []
+    events: list[Event] = []
     for offset, message in enumerate(("m0", "m1")):
-        events.append(Event(len(events), Kind.SEND, "p", message=message, **place))  # type: ignore[arg-type]  # texts only
-        events.append(
-            Event(len(events), Kind.ACK, "p", message=message, offset=offset, **place)  # type: ignore[arg-type]  # the same
-        )
+        events.append(_event(len(events), Kind.SEND, message))
+        events.append(_event(len(events), Kind.ACK, message, offset))
     for message in deliveries:
-        offset = int(message[1])
-        events.append(
-            Event(
-                len(events), Kind.DELIVER, "c", message=message, offset=offset, group="g", **place
-            )  # type: ignore[arg-type]  # the same
-        )
+        events.append(_event(len(events), Kind.DELIVER, message, int(message[1]), "g"))
     if drained:
-        events.append(Event(len(events), Kind.DRAINED, group="g", topic="orders"))
+        events.append(Event(len(events), Kind.DRAINED, topic="orders", group="g"))
     return events
 
 

@@ -1,0 +1,46 @@
+"""A remoting server that answers each code as a test says and remembers what it was asked."""
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.server import RemotingServer
+
+Answer = Callable[[RemotingCommand], RemotingCommand]
+
+
+def _succeed(request: RemotingCommand) -> RemotingCommand:
+    return request.reply()
+
+
+class Scripted:
+    """The handler; `asked` holds code, fields and body of every request."""
+
+    def __init__(self, answers: Mapping[int, Answer]) -> None:
+        self.asked: list[tuple[int, dict[str, str], bytes]] = []
+        self._answers = answers
+
+    def connection_made(self, conn: Connection) -> None:
+        pass
+
+    def connection_lost(self, conn: Connection) -> None:
+        pass
+
+    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
+        for command in commands:
+            self.asked.append((command.code, dict(command.ext), command.body))
+            answer = self._answers.get(command.code, _succeed)
+            conn.send(answer(command))
+
+
+@asynccontextmanager
+async def serving(answers: Mapping[int, Answer]) -> AsyncIterator[tuple[Scripted, str]]:
+    """Serve *answers*; every other code is answered with success. Yield handler and address."""
+    handler = Scripted(answers)
+    server = RemotingServer(handler)
+    host, port = await server.listen("127.0.0.1", 0)
+    try:
+        yield handler, f"{host}:{port}"
+    finally:
+        await server.close()
