@@ -1,0 +1,76 @@
+"""The source map in docs/architecture.md says what the modules say of themselves."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+BEGIN, END = "<!-- source map -->\n", "<!-- end of source map -->"
+FOLDERS = (
+    "protocol/orderlymq_protocol",
+    "protocol/orderlymq_runtime",
+    "broker/orderlymq_raft",
+    "broker/orderlymq_broker",
+    "broker/orderlymq_nameserver",
+    "client/orderlymq",
+    "operator/orderlymq_operator",
+)
+
+
+def first_line(module: Path) -> str:
+    """Return the first sentence of a module's docstring; every module must have one."""
+    text = ast.get_docstring(ast.parse(module.read_text()))
+    assert text, f"{module} has no docstring"
+    return text.split("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+
+
+def source_map() -> str:
+    """Return the tables, one per package and folder."""
+    lines = []
+    for top in FOLDERS:
+        folders = sorted({module.parent for module in (ROOT / top).rglob("*.py")})
+        for folder in folders:
+            modules = [m for m in sorted(folder.glob("*.py")) if m.name != "__init__.py"]
+            about = first_line(folder / "__init__.py") if (folder / "__init__.py").exists() else ""
+            lines += [f"### `{folder.relative_to(ROOT)}/`", "", about, ""]
+            lines += ["| module | what it is for |", "|---|---|"]
+            lines += [f"| `{module.name}` | {first_line(module)} |" for module in modules]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def with_map(page: str) -> str:
+    """Return *page* with the source map of the present code."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}{source_map()}{END}{rest.split(END)[1]}"
+
+
+def test_the_source_map_is_up_to_date() -> None:
+    """A module that comes, goes or changes its purpose changes the map with it."""
+    page = PAGE.read_text()
+
+    assert page == with_map(page), "run: python -m tests.test_source_map"
+
+
+def test_modules_and_functions_keep_their_size() -> None:
+    """No module over 600 lines and no function over 70: whatever is larger holds two things."""
+    too_large = []
+    for top in (*FOLDERS, "tests", "bench"):
+        for module in sorted((ROOT / top).rglob("*.py")):
+            if "node_modules" in module.parts:
+                continue
+            source = module.read_text()
+            if source.count("\n") > 600:
+                too_large.append(str(module.relative_to(ROOT)))
+            too_large += [
+                f"{module.relative_to(ROOT)}:{node.lineno} {node.name}"
+                for node in ast.walk(ast.parse(source))
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+                and (node.end_lineno or 0) - node.lineno >= 70
+            ]
+
+    assert too_large == []
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_map(PAGE.read_text()))
