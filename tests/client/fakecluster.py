@@ -142,7 +142,9 @@ class FakeCluster:
     def _route(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
         topic = command.ext["topic"]
         if topic not in self.topics:
-            return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info {topic}")
+            return command.reply(
+                ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info {topic}"
+            )
         count = self.topics[topic]
         data = TopicRouteData(
             (QueueData(BROKER, count, count, 7 if topic == "TBW102" else 6),),
@@ -163,7 +165,9 @@ class FakeCluster:
             self.topics.setdefault(topic, 1)
         if topic not in self.topics:
             if "TBW102" not in self.topics and not names.is_retry_topic(topic):
-                return command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist")
+                return command.reply(
+                    ResponseCode.TOPIC_NOT_EXIST, remark=f"topic[{topic}] not exist"
+                )
             self.topics[topic] = min(header.default_topic_queue_nums, 4)
         if not 0 <= header.queue_id < self.topics[topic]:
             return command.reply(ResponseCode.SYSTEM_ERROR, remark="request queueId is illegal")
@@ -182,7 +186,11 @@ class FakeCluster:
                         topic, header.queue_id, entry.body, entry.properties, flag=entry.flag
                     )
                 )
-            ext = {"msgId": ",".join(ids), "queueId": str(header.queue_id), "queueOffset": str(base)}
+            ext = {
+                "msgId": ",".join(ids),
+                "queueId": str(header.queue_id),
+                "queueOffset": str(base),
+            }
         else:
             offset = len(self.logs[topic, header.queue_id])
             message_id = self.append(
@@ -411,7 +419,9 @@ class FakeCluster:
             self.locks[key] = Lock(asked.client_id, self.epochs[key], until)
             granted.append(queue)
             epochs.append(self.epochs[key])
-        return command.reply(body=fastjson.dumps({"lockOKMQSet": granted_json(granted), "epochs": epochs}))
+        return command.reply(
+            body=fastjson.dumps({"lockOKMQSet": granted_json(granted), "epochs": epochs})
+        )
 
     def _unlock(self, command: RemotingCommand, _conn: Connection) -> RemotingCommand:
         asked = LockBatchRequest.from_json(command.body)
@@ -428,7 +438,9 @@ def granted_json(queues: list[MessageQueue]) -> list[dict[str, object]]:
     return [queue.to_json_value() for queue in queues]
 
 
-_HANDLERS: dict[int, Callable[[FakeCluster, RemotingCommand, Connection], RemotingCommand | None]] = {
+_HANDLERS: dict[
+    int, Callable[[FakeCluster, RemotingCommand, Connection], RemotingCommand | None]
+] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: FakeCluster._route,
     RequestCode.SEND_MESSAGE_V2: FakeCluster._send,
     RequestCode.SEND_BATCH_MESSAGE: FakeCluster._send,
