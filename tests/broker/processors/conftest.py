@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.broker.processors.administering import AdminShell
 from tests.broker.processors.driver import Shell
 
 
@@ -11,6 +12,16 @@ from tests.broker.processors.driver import Shell
 def shell() -> Iterator[Shell]:
     """A leader of a fresh broker; at the end its state is consistent and survives a restart."""
     leader = Shell().lead()
+    yield leader
+    leader.settle()
+    leader.restart()
+
+
+@pytest.fixture
+def admin() -> Iterator[AdminShell]:
+    """As *shell*, serving administrators too."""
+    leader = AdminShell()
+    leader.lead()
     yield leader
     leader.settle()
     leader.restart()

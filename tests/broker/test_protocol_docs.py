@@ -1,0 +1,139 @@
+"""
+docs/protocol.md tells who serves which request code; a test compares it with what the code serves.
+
+`python -m tests.broker.test_protocol_docs` writes the page anew.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from orderlymq_broker.processors.administration import register_administration
+from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_nameserver.kv import KvTable
+from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_protocol.codes import RequestCode
+from tests.broker.processors.driver import settings
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+# Answered by the broker's process before its core is asked.
+STEERING: Final = {
+    RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
+    RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
+}
+# What the broker sends to clients, over the connection the client has opened.
+TO_CLIENTS: Final = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: "oneway, to the members of a group that changed",
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET: "oneway, to the members of a group that is reset (222)",
+    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "to each member of the group (223)",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "",
+}
+REMARKS: Final = {
+    RequestCode.SEND_BATCH_MESSAGE: "one queue offset for the first message, the others follow",
+    RequestCode.PULL_MESSAGE: "long polling; tag filters; SQL92 is refused",
+    RequestCode.LITE_PULL_MESSAGE: "as 11",
+    RequestCode.QUERY_CONSUMER_OFFSET: "a replica that does not lead closes the connection",
+    RequestCode.UPDATE_CONSUMER_OFFSET: "moves forward only; in ordered groups the holder's alone",
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "an ordered topic keeps its queues and stays ordered",
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "all or none",
+    RequestCode.UPDATE_BROKER_CONFIG: (
+        "`autoCreateTopicEnable`, `autoCreateSubscriptionGroup`, `fileReservedTime`, "
+        "`diskMaxUsedSpaceRatio`, until the leader ends; RocketMQ's flush timers are accepted and "
+        "have no effect; other keys answer 1"
+    ),
+    RequestCode.GET_BROKER_RUNTIME_INFO: "keys of 4.9 and 5.x; what does not exist here is 0",
+    RequestCode.LOCK_BATCH_MQ: "`leaseMillis` in the body, `epochs` in the answer are our own",
+    RequestCode.END_TRANSACTION: "transactions are not served yet",
+    RequestCode.CHECK_TRANSACTION_STATE: "transactions are not served yet",
+    RequestCode.GET_TOPIC_STATS_INFO: "every queue, empty ones too",
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: "offsets stay unless `removeOffset` or `cleanOffset`",
+    RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "206 while nobody is online",
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "asks the members with 221",
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "retention looks at once",
+    RequestCode.DELETE_EXPIRED_COMMITLOG: "retention looks at once",
+    RequestCode.CLEAN_UNUSED_TOPIC: "nothing is ever left over",
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "passed on to the client, whose answer is returned",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "passed on to the client with the message",
+    RequestCode.VIEW_BROKER_STATS_DATA: (
+        "`TOPIC_PUT_NUMS`, `TOPIC_PUT_SIZE`, `GROUP_GET_NUMS` (by committed offsets), "
+        "`SNDBCK_PUT_NUMS`, `BROKER_PUT_NUMS`, `BROKER_GET_NUMS`; others answer 1"
+    ),
+    RequestCode.CLONE_GROUP_OFFSET: "while the receiving group is offline",
+    RequestCode.ORDERLYMQ_GROUP_STATUS: "our own: the replicas of the group, as JSON",
+    RequestCode.ORDERLYMQ_LOCK_TABLE: "our own: holders and epochs of an ordered group's queues",
+    RequestCode.ORDERLYMQ_CLIENT_DEAD: "our own: a client is proven dead, its locks are free",
+    RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP: "our own",
+    RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP: "our own: add, promote or remove a replica",
+}
+
+_HEAD: Final = """\
+# Request codes
+
+Which requests of the RocketMQ remoting protocol are served, and by whom. The names are RocketMQ's
+(`RequestCode`); numbers from 20500 to 20504 are our own and are spoken between our processes only. A code that
+nobody serves yet is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, which clients and tools understand.
+
+Codes with a broker beside them are answered by the leader of a group. A replica that does not lead answers tables
+that are the same everywhere, refuses changes with code 1 and a remark that names the leader's address, and treats
+sends, pulls and offset queries as clients need it in a fail-over.
+
+This page is generated: `python -m tests.broker.test_protocol_docs`.
+
+| code | name | served by | remark |
+| ---: | --- | --- | --- |
+"""
+_NOBODY: Final = "not yet: answers 3"
+
+
+def broker_codes() -> set[int]:
+    store = MemoryStore()
+    core = BrokerCore(settings(), BrokerState.load(store), store)
+    register_administration(core)
+    return {*core.codes, *STEERING}
+
+
+def name_server_codes() -> set[int]:
+    return set(NameServerCore(KvTable({}), expiry_ms=1).codes)
+
+
+def served_by(code: RequestCode) -> str:
+    servers = []
+    if code in name_server_codes():
+        servers.append("name server")
+    if code in broker_codes():
+        servers.append("broker")
+    if code in TO_CLIENTS:
+        servers.append("client")
+    return ", ".join(servers) or _NOBODY
+
+
+def render() -> str:
+    rows = []
+    for code in sorted(RequestCode):
+        remark = REMARKS.get(code) or TO_CLIENTS.get(code, "")
+        rows.append(f"| {code.value} | `{code.name}` | {served_by(code)} | {remark} |\n")
+    return _HEAD + "".join(rows)
+
+
+def test_the_page_of_request_codes_tells_what_is_served() -> None:
+    """Every code, and who answers it, is in docs/protocol.md as the code has it."""
+    assert PAGE.read_text() == render(), "run python -m tests.broker.test_protocol_docs"
+
+
+def test_every_code_that_is_served_has_a_name() -> None:
+    """No number is served that the protocol's table does not know."""
+    assert broker_codes() | name_server_codes() <= {code.value for code in RequestCode}
+
+
+def test_no_remark_speaks_of_what_is_not_served() -> None:
+    """A remark stands beside a code that somebody serves, or says that it is not served yet."""
+    idle = {code for code in REMARKS if served_by(code) == _NOBODY}
+    assert all("not served" in REMARKS[code] for code in idle)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
