@@ -1,0 +1,38 @@
+"""What the tests of trouble share: groups of real processes, and customers that must not notice."""
+
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orderlymq_runtime.client import RemotingClient
+from tests.cluster.processes import Group
+
+
+@pytest.fixture(scope="module")
+def make_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Group]]:
+    """Start groups that serve the tests of one module; all their processes end with it."""
+    groups: list[Group] = []
+
+    def make(replicas: int = 1, *, directory: Path | None = None, **overrides: Any) -> Group:
+        where = directory or tmp_path_factory.mktemp("group")
+        group = Group(where / "processes", replicas, overrides)
+        groups.append(group)
+        group.start()
+        return group
+
+    yield make
+
+    for group in groups:
+        group.stop()
+        sys.stdout.write(group.logs(lines=100))
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    """Return a remoting client: the good customer."""
+    made = RemotingClient()
+    yield made
+    await made.close()
