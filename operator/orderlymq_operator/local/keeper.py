@@ -96,13 +96,17 @@ class Keeper:
         young_deaths = 0
         while not self._stopping.is_set():
             began = loop.time()
-            code = await self._run_once()
+            try:
+                ending = _ending(await self._run_once())
+            except OSError as error:
+                # No memory, no descriptors, a full disk: it may pass, so it is a death like others.
+                ending = f"could not be started: {error}"
             if self._stopping.is_set():
                 break
             young_deaths = 0 if loop.time() - began > STEADY_S else young_deaths + 1
             delay = RESTART_DELAYS_S[min(max(young_deaths - 1, 0), len(RESTART_DELAYS_S) - 1)]
             self.restarts += 1
-            self._report(self.program.name, f"{_ending(code)}; starting it again")
+            self._report(self.program.name, f"{ending}; starting it again")
             await self._pause(delay)
         self._directory.run_record(self.program.name).unlink(missing_ok=True)
 
@@ -128,7 +132,11 @@ class Keeper:
                 stderr=log,
                 start_new_session=True,
             )
-        write_record(self._directory.run_record(self.program.name), process.pid)
+        try:
+            write_record(self._directory.run_record(self.program.name), process.pid)
+        except OSError as error:
+            # A full disk: the process is worth more than the note about it.
+            _log.warning("cannot write down process %d: %s", process.pid, error)
         return process
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:

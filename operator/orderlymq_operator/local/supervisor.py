@@ -16,7 +16,14 @@ from typing import Any, Final
 
 import aiohttp
 
-from orderlymq_operator.actions import Action, Observed, Refuse, ReportCondition, Subject
+from orderlymq_operator.actions import (
+    Action,
+    ConditionReport,
+    Observed,
+    Refuse,
+    ReportCondition,
+    Subject,
+)
 from orderlymq_operator.local.admin import Admin, AdminError
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.describe import describe
@@ -33,6 +40,7 @@ _IDLE_S: Final = (
     2.0  # between looks at a cluster that is as it should be: drift is repaired this fast
 )
 _EVENTS_MAX: Final = 200
+_DOUBLINGS_MAX: Final = 6  # beyond it the pause is at its longest anyway
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,8 @@ class Supervisor:
         self._generation = 1
         self._settled_generation = 0
         self._problem: str | None = None
+        self._failed: Action | None = None
+        self._failures = 0
         self._events: deque[Event] = deque(maxlen=_EVENTS_MAX)
         self._event_count = 0
 
@@ -102,7 +112,9 @@ class Supervisor:
         while not self.stop_requested.is_set():
             async with self._turn:
                 calm = await self._pass()
-            await self._rest(_IDLE_S if calm else _BUSY_S)
+            # An action that fails again and again is tried more and more slowly.
+            busy_s = min(_IDLE_S, _BUSY_S * 2 ** min(self._failures, _DOUBLINGS_MAX))
+            await self._rest(_IDLE_S if calm else busy_s)
 
     async def _rest(self, duration_s: float) -> None:
         """Wait until there is a reason to look again."""
@@ -120,15 +132,16 @@ class Supervisor:
         actions = plan(self.desired, self._observed)
         refused = [action for action in actions if isinstance(action, Refuse)]
         if refused:
-            # It was accepted once, so the world has changed under it: say so and leave it alone.
-            self._say_problem(str(refused[0]))
-            return True
+            actions = self._without_refused(refused)
         work = [action for action in actions if not isinstance(action, ReportCondition)]
         for action in actions:
             if not await self._perform(action):
                 return False
+        self._failed, self._failures = None, 0
         if work:
             return False
+        if refused:
+            return True
         self._say_problem(None)
         ready = all(
             backend.conditions[Subject(resource.kind, resource.metadata.name)].status == "True"
@@ -138,12 +151,30 @@ class Supervisor:
             self._settle()
         return ready
 
+    def _without_refused(self, refused: Sequence[Refuse]) -> list[Action]:
+        """Plan without the topics that became something else under the cluster's feet.
+
+        They were accepted once, so the world has changed: say so, leave them alone, keep the rest in order.
+        """
+        self._say_problem(str(refused[0]))
+        for refusal in refused:
+            subject = Subject(refusal.kind, refusal.name)
+            report = ConditionReport("False", "ResourceConflict", str(refusal))
+            self._running_backend().conditions[subject] = report
+        names = {refusal.name for refusal in refused if refusal.kind == "Topic"}
+        topics = tuple(topic for topic in self.desired.topics if topic.metadata.name not in names)
+        actions = plan(replace(self.desired, topics=topics), self._observed)
+        return [] if any(isinstance(action, Refuse) for action in actions) else actions
+
     async def _perform(self, action: Action) -> bool:
-        if not isinstance(action, ReportCondition):
+        # What failed a moment ago and is tried again is no news.
+        if not isinstance(action, ReportCondition) and action != self._failed:
             self.event(describe(action))
         try:
             await self._running_backend().perform(action)
-        except AdminError as error:
+        except (AdminError, OSError) as error:
+            self._failed = action
+            self._failures += 1
             self._say_problem(f"cannot {describe(action)}: {error}")
             return False
         return True
@@ -183,8 +214,9 @@ class Supervisor:
 
     def _accept(self, desired: Desired) -> None:
         if desired != self.desired:
+            # On disk first: what cannot be written is not accepted.
+            self._directory.save(replace(self._state, desired=desired))
             self._state.desired = desired
-            self._directory.save(self._state)
             self._generation += 1
             self.event("new manifests accepted")
         kept = {Subject(item.kind, item.metadata.name) for item in desired.resources()}

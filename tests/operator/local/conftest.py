@@ -12,6 +12,8 @@ from orderlymq_operator.local.session import stop
 
 _STUBS = Path(__file__).parent.parent / "stubs"
 _SPAN = 60  # ports that one test cluster uses from its base on
+_LOWEST = 20_000
+_PLACES = 200  # up to 32 000, where the kernel begins to give ports away
 
 
 @pytest.fixture
@@ -30,9 +32,10 @@ def stub_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def ports() -> int:
-    """The first of some free ports, which no other test process looks for at the same time."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    for base in range(21000 + worker * 500, 21500 + worker * 500, _SPAN):
+    """The first of some free ports; other test processes begin to look elsewhere."""
+    first = os.getpid() % _PLACES
+    for place in range(first, first + _PLACES):
+        base = _LOWEST + place % _PLACES * _SPAN
         if all(_is_free(base + offset) for offset in range(_SPAN)):
             return base
     raise AssertionError("no free ports")

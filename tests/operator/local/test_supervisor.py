@@ -231,6 +231,29 @@ async def test_drift_is_repaired(directory: DataDirectory, ports: int) -> None:
         await _until(lambda: "billing" in _shared(directory)["groups"])
 
 
+async def test_a_topic_that_was_changed_by_others_is_reported_and_the_rest_kept_in_order(
+    directory: DataDirectory, ports: int
+) -> None:
+    """A tool gave a topic more queues: they are not taken away; everything else is repaired."""
+    async with _running(directory, ports) as supervisor:
+        await _apply(supervisor, text(ports, extra=normal_topic(4)))
+        file = directory.path / "replicas/demo-0.shared"
+        shared = _shared(directory)
+        shared["topics"]["clicks"]["readQueueNums"] = 16
+        del shared["groups"]["billing"]
+        file.write_text(json.dumps(shared))
+
+        await _until(lambda: "billing" in _shared(directory)["groups"])
+
+        assert "16 queues cannot become 4" in str(supervisor.snapshot()["problem"])
+        conditions = {item["name"]: item for item in supervisor.snapshot()["resources"]}
+        assert (conditions["clicks"]["ready"], conditions["clicks"]["reason"]) == (
+            "False",
+            "ResourceConflict",
+        )
+        assert _shared(directory)["topics"]["clicks"]["readQueueNums"] == 16
+
+
 async def test_a_directory_that_is_supervised_is_refused(
     directory: DataDirectory, ports: int
 ) -> None:
