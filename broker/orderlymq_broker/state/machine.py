@@ -54,7 +54,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.tables import TableWrites, encode_row, erase_range, read_rows
 from orderlymq_broker.state.topics import GroupTable, TopicTable
-from orderlymq_broker.store.entry import EntryParts
+from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, EntryParts
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import (
     INDEX_TEXT_SIZE_MAX,
@@ -71,8 +71,7 @@ from orderlymq_broker.store.layout import (
 _APPLIED: Final = Struct(">QQQQ")
 _QUEUE_VALUE: Final = Struct(">QIqQ")
 _QUEUE_KEY: Final = Struct(">IIQ")
-_POSITIONS: Final = Struct(">qq")
-_POSITIONS_AT: Final = 20  # queueOffset and physicalOffset inside a stored record
+_POSITIONS: Final = Struct(">I16xqq")  # size, queueOffset, physicalOffset of a stored record
 _TOPIC_PREFIX: Final = Struct(">I")
 
 # A message with more index keys than this would make one send as costly as thousands.
@@ -241,7 +240,9 @@ class Machine:
         store_timestamp = record.store_timestamp
         assert queue_offset == queue.next_offset, f"{record} does not follow {queue}"
         assert store_timestamp >= queue.last_timestamp, f"{record} is older than {queue}"
-        assert _POSITIONS.unpack_from(message, _POSITIONS_AT) == (queue_offset, physical), (
+        size = len(message)
+        assert size >= MESSAGE_SIZE_MIN, f"{record} has no whole message"
+        assert _POSITIONS.unpack_from(message) == (size, queue_offset, physical), (
             f"the stored message does not stand where {record} says"
         )
         queue.next_offset = queue_offset + 1
@@ -251,7 +252,7 @@ class Machine:
             (
                 Family.CONSUME_QUEUE,
                 _QUEUE_KEY.pack(topic_id, queue_id, queue_offset),
-                _QUEUE_VALUE.pack(physical, record.size, record.tags_code, store_timestamp),
+                _QUEUE_VALUE.pack(physical, size, record.tags_code, store_timestamp),
             )
         )
         if record.unique_key:

@@ -1,0 +1,170 @@
+"""Questions about messages and queues that change nothing."""
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.settings import StorageSettings
+from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced, TopicSet
+from tests.broker.processors.driver import START_MS, Shell, settings
+from tests.broker.processors.requests import bodies, create, properties, send, send_ext
+
+EVER = {"beginTimestamp": "0", "endTimestamp": str(2**62)}
+
+
+def find(shell: Shell, key: str, maximum: int = 64, **more: str) -> list[bytes]:
+    ext = {"topic": "orders", "key": key, "maxNum": str(maximum), **EVER, **more}
+    reply = shell.call(12, ext)
+    assert set(reply.ext) == {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"}
+    if reply.code:
+        assert (reply.code, reply.body) == (22, b"")
+        assert reply.remark == "can not find message, maybe time range not correct"
+    return bodies(reply)
+
+
+def test_every_token_of_keys_finds_its_message_newest_first(shell: Shell) -> None:
+    """KEYS is separated by blanks."""
+    create(shell, TopicSet("orders", 2, 2))
+    for number in range(3):
+        send(
+            shell,
+            body=str(number).encode(),
+            props=properties(KEYS=f"all only{number}"),
+            e=number % 2,
+        )
+
+    assert find(shell, "all") == [b"2", b"1", b"0"]
+    assert find(shell, "only1") == [b"1"]
+    assert find(shell, "onl") == []
+    assert find(shell, "all", maximum=2) == [b"2", b"1"]
+
+
+def test_a_query_by_key_is_capped_at_64(shell: Shell) -> None:
+    """Whatever was asked for; a query by unique key at 32."""
+    create(shell, TopicSet("orders", 1, 1))
+    for _ in range(70):
+        shell.submit(310, send_ext("orders", properties(KEYS="k", UNIQ_KEY="U")), b"x")
+    shell.settle()
+
+    assert len(find(shell, "k", maximum=1_000)) == 64
+    assert len(find(shell, "U", _UNIQUE_KEY_QUERY="true")) == 32
+    assert find(shell, "U") == []
+
+
+def test_only_messages_of_the_asked_time_are_found(shell: Shell) -> None:
+    """By store time, both ends included."""
+    create(shell, TopicSet("orders", 1, 1))
+    for number in range(3):
+        send(shell, body=str(number).encode(), props=properties(KEYS="k"))
+        shell.wall_ms += 1_000
+
+    second = str(START_MS + 1_000)
+    assert find(shell, "k", beginTimestamp=second, endTimestamp=second) == [b"1"]
+
+
+def test_a_message_is_viewed_by_its_physical_offset_on_any_replica(shell: Shell) -> None:
+    """Also on a follower; a wrong offset is code 1, an uncommitted message does not exist."""
+    create(shell, TopicSet("orders", 1, 1))
+    send(shell, body=b"first")
+    offset = shell.state.physical_end
+    shell.submit(310, send_ext("orders"), b"second")
+
+    opaque = shell.submit(33, {"offset": str(offset)})
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert (reply.code, reply.remark) == (1, f"can not find message by the offset, {offset}")
+    shell.settle()
+    shell.follow()
+    assert bodies(shell.call(33, {"offset": str(offset)})) == [b"second"]
+    assert shell.call(33, {"offset": "1"}).code == 1
+    assert shell.call(33, {"offset": "-1"}).code == 1
+
+
+def test_the_ends_of_a_queue(shell: Shell) -> None:
+    """Max is the next offset; unknown queues are empty; earliest store time, -1 for none."""
+    create(shell, TopicSet("orders", 2, 2))
+    queue = {"topic": "orders", "queueId": "0"}
+
+    def ends() -> tuple[str, str, str]:
+        return (
+            shell.call(30, queue).ext["offset"],
+            shell.call(31, queue).ext["offset"],
+            shell.call(32, queue).ext["timestamp"],
+        )
+
+    assert ends() == ("0", "0", "-1")
+    for _ in range(3):
+        send(shell)
+        shell.wall_ms += 10
+    assert ends() == ("3", "0", str(START_MS))
+    create(shell, RetentionAdvanced((QueueFloor(shell.state.topics.by_name["orders"].id, 0, 2),)))
+    assert ends() == ("3", "2", str(START_MS + 20))
+    assert shell.call(30, {"topic": "unknown", "queueId": "0"}).ext == {"offset": "0"}
+
+
+@pytest.mark.parametrize("tail", [0, 64 << 20])
+def test_a_search_by_time_takes_the_nearer_neighbour(tail: int) -> None:
+    """4.9's rule, and 5.x's two boundaries."""
+    shell = Shell(settings(storage=StorageSettings(tail_cache_size=tail))).lead()
+    create(shell, TopicSet("orders", 1, 1))
+    for at in (0, 100, 100, 200):
+        shell.wall_ms = START_MS + at
+        send(shell)
+
+    def search(at: int, **more: str) -> str:
+        ext = {"topic": "orders", "queueId": "0", "timestamp": str(START_MS + at), **more}
+        return shell.call(29, ext).ext["offset"]
+
+    assert [search(at) for at in (-5, 0, 40, 60, 100, 149, 151, 200, 999)] == list("000112333")
+    lower = [search(at, boundaryType="LOWER") for at in (-5, 0, 1, 100, 101, 201)]
+    upper = [search(at, boundaryType="UPPER") for at in (-5, 0, 99, 100, 199, 201)]
+    assert (lower, upper) == (list("001134"), list("000223"))
+    assert shell.call(29, {"topic": "none", "queueId": "0", "timestamp": "1"}).ext == {
+        "offset": "0"
+    }
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 20), max_size=12), st.integers(-2, 22))
+def test_a_search_by_time_agrees_with_looking_at_every_message(
+    steps: list[int], wanted: int
+) -> None:
+    """Bisection against a walk over the queue."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 1, 1))
+    for at in steps:
+        shell.wall_ms = START_MS + at  # may step back: store times then stand still
+        send(shell)
+    queue = shell.state.topics.by_name["orders"].queue(0)
+    times = [entry.store_timestamp - START_MS for entry in queue.tail]
+
+    lower = shell.core.queries.search(queue, START_MS + wanted, "LOWER")
+    upper = shell.core.queries.search(queue, START_MS + wanted, "UPPER")
+
+    assert lower == sum(1 for at in times if at < wanted)
+    assert upper == max(0, sum(1 for at in times if at <= wanted) - 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "ext"),
+    [
+        (12, {"topic": "orders"}),
+        (33, {}),
+        (33, {"offset": "x"}),
+        (29, {"topic": "orders", "queueId": "0"}),
+        (30, {"topic": "orders"}),
+        (31, {"queueId": "0"}),
+        (32, {}),
+        (14, {}),
+        (38, {}),
+    ],
+)
+def test_a_question_without_its_fields_is_refused(
+    shell: Shell, code: int, ext: dict[str, str]
+) -> None:
+    """Code 1, naming the field."""
+    reply = shell.call(code, ext)
+
+    assert reply.code == 1
+    assert "<" in (reply.remark or "")

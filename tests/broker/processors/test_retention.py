@@ -1,0 +1,112 @@
+"""Retention by time and by size."""
+
+from orderlymq_broker.settings import StorageSettings
+from orderlymq_broker.state.records import GroupSet, RetentionAdvanced, TopicSet
+from orderlymq_broker.store.kv import Family
+from tests.broker.processors.driver import Shell, settings
+from tests.broker.processors.requests import bodies, create, properties, pull, send, send_ext
+
+HOUR_MS = 3_600_000
+MIB = 1 << 20
+
+
+def kept(shell: Shell) -> int:
+    """Return how many messages the store has."""
+    return len(shell.store.scan(Family.MESSAGES, b"", b"\xff" * 9, limit=10_000))
+
+
+def filled(storage: StorageSettings) -> Shell:
+    shell = Shell(settings(storage=storage)).lead()
+    create(shell, TopicSet("orders", 2, 2), TopicSet("quiet", 1, 1), GroupSet("billing"))
+    for number in range(40):
+        send(shell, body=bytes(100_000), e=number % 2)
+        shell.wall_ms += 60_000
+    return shell
+
+
+def test_messages_older_than_the_retention_go_with_their_queue_entries() -> None:
+    """20 of 40 minutes are kept; offsets do not move; a pull below is sent to the new start."""
+    shell = filled(StorageSettings(retention_ms=20 * 60_000 + 1_000))
+
+    shell.pass_time(1_000)
+
+    assert kept(shell) == 20
+    assert shell.call(31, {"topic": "orders", "queueId": "0"}).ext == {"offset": "10"}
+    early = pull(shell, offset=3)
+    assert (early.code, early.ext["nextBeginOffset"]) == (21, "10")
+    assert len(bodies(pull(shell, offset=10))) == 2
+    assert shell.restart().state.topics.by_name["orders"].queues[1].min_offset == 10
+
+
+def test_messages_beyond_the_size_go() -> None:
+    """The newest 2 MiB stay, on message boundaries."""
+    shell = filled(StorageSettings(retention_size=2 * MIB))
+
+    shell.pass_time(1_000)
+
+    assert kept(shell) == 20
+    assert shell.state.floor >= shell.state.physical_end - 2 * MIB
+
+
+def test_a_queue_whose_messages_are_all_gone_goes_on_where_it_was() -> None:
+    """Offsets are never given twice, also after a restart with nothing left to read them from."""
+    shell = filled(StorageSettings(retention_ms=HOUR_MS))
+    shell.wall_ms += 2 * HOUR_MS
+    shell.pass_time(1_000)
+    assert kept(shell) == 0
+
+    successor = shell.restart().lead()
+
+    assert send(successor).ext["queueOffset"] == "20"
+    assert successor.call(30, {"topic": "orders", "queueId": "0"}).ext == {"offset": "21"}
+    assert successor.call(31, {"topic": "orders", "queueId": "0"}).ext == {"offset": "20"}
+
+
+def test_what_waits_for_its_delay_is_kept_and_delivered() -> None:
+    """A message handed over for two hours survives a retention of one."""
+    shell = filled(StorageSettings(retention_ms=HOUR_MS))
+    send(shell, body=b"later", props=properties(DELAY="18"), e=0)
+    for _ in range(20):
+        send(shell, body=bytes(100_000), e=1)
+    shell.wall_ms += HOUR_MS + 60_000
+    shell.pass_time(1_000)
+    assert kept(shell) == 21
+
+    shell.wall_ms += HOUR_MS
+    shell.pass_time(1_000)
+
+    reply = pull(shell, offset=20)
+    assert bodies(reply) == [b"later"]
+
+
+def test_a_round_over_many_queues_is_cut_into_steps() -> None:
+    """Queues first, a few per tick, the messages last: no pull meets an entry without message."""
+    shell = Shell(settings(storage=StorageSettings(retention_ms=HOUR_MS))).lead()
+    create(shell, TopicSet("wide", 100, 100))
+    for queue in range(100):
+        shell.submit(310, send_ext("wide", e=queue), bytes(20_000))
+    shell.settle()
+    shell.wall_ms += 2 * HOUR_MS
+    before = len(shell.proposed)
+
+    shell.pass_time(2_000)
+
+    rounds = [each for each in shell.proposed[before:] if isinstance(each, RetentionAdvanced)]
+    assert [bool(each.floor) for each in rounds] == [False, False, False, True]
+    assert max(len(each.queues) for each in rounds) == 32
+    assert kept(shell) == 0
+
+
+def test_the_duplicate_window_is_bounded_by_count() -> None:
+    """The oldest sends leave first."""
+    shell = Shell(settings(storage=StorageSettings(dedup_window_count=10))).lead()
+    create(shell, TopicSet("orders", 1, 1, order=True))
+    for number in range(25):
+        send(shell, props=properties(UNIQ_KEY=f"U{number}"))
+
+    shell.pass_time(2_000)
+
+    assert len(shell.state.dedup) == 10
+    assert send(shell, props=properties(UNIQ_KEY="U24")).ext["queueOffset"] == "24"
+    assert send(shell, props=properties(UNIQ_KEY="U0")).ext["queueOffset"] == "25"
+    shell.restart()

@@ -1,0 +1,304 @@
+"""Messages that consumers hand back, and the delay levels they wait in."""
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.state.records import Append, DelayProgress, GroupSet, TopicDeleted, TopicSet
+from orderlymq_protocol.properties import decode_properties
+from orderlymq_protocol.record import decode_record
+from tests.broker.processors.driver import BOB, Shell
+from tests.broker.processors.requests import (
+    bodies,
+    create,
+    messages,
+    properties,
+    pull,
+    send,
+    send_ext,
+)
+
+
+def ready(shell: Shell, *, retry_max_times: int = 16, retry_queues: int = 1) -> Shell:
+    group = GroupSet("billing", retry_max_times=retry_max_times, retry_queues=retry_queues)
+    create(shell, TopicSet("orders", 2, 2), group)
+    return shell
+
+
+def hand_back(
+    shell: Shell, physical: int, *, level: int = 0, version: int = 409, **more: str
+) -> int:
+    ext = {"offset": str(physical), "group": "billing", "delayLevel": str(level), **more}
+    return shell.call(36, ext, version=version).code
+
+
+def found(shell: Shell, topic: str, offset: int = 0) -> list[bytes]:
+    reply = pull(shell, topic=topic, offset=offset)
+    return bodies(reply) if reply.body else []
+
+
+def test_a_message_handed_back_comes_again_after_ten_seconds(shell: Shell) -> None:
+    """The copy keeps body, birth and key, is one try older, and knows where it came from."""
+    ready(shell)
+    send(shell, body=b"x", props=properties(UNIQ_KEY="U", TAGS="T"), h=3)
+    shell.pass_time(1_000)
+
+    assert hand_back(shell, 0) == 0
+
+    shell.pass_time(9_900)
+    assert found(shell, "%RETRY%billing") == []
+    shell.pass_time(200)
+    (copy,) = messages(pull(shell, topic="%RETRY%billing"))
+    assert (copy.body, copy.flag, copy.reconsume_times) == (b"x", 3, 1)
+    assert copy.born_timestamp == 1699999999000
+    assert decode_properties(copy.properties) == {
+        "UNIQ_KEY": "U",
+        "TAGS": "T",
+        "CLUSTER": "shop",
+        "RETRY_TOPIC": "orders",
+        "ORIGIN_MESSAGE_ID": "C000026400002A9F0000000000000000",
+        "WAIT": "false",
+        "DELAY": "3",
+        "REAL_TOPIC": "%RETRY%billing",
+        "REAL_QID": "0",
+    }
+
+
+def test_each_failure_waits_a_level_longer_and_the_last_is_a_dead_letter(shell: Shell) -> None:
+    """Three tries here: 10 s, 30 s, 1 min, then the dead-letter topic at once."""
+    ready(shell, retry_max_times=3)
+    send(shell, body=b"x", props=properties(UNIQ_KEY="U"))
+    hand_back(shell, 0)
+    for number, delay_ms in enumerate((10_000, 30_000, 60_000)):
+        shell.pass_time(delay_ms - 100, step=1_000)
+        assert len(found(shell, "%RETRY%billing")) == number
+        shell.pass_time(200)
+        copies = messages(pull(shell, topic="%RETRY%billing"))
+        assert copies[-1].reconsume_times == number + 1
+        assert hand_back(shell, copies[-1].physical_offset) == 0
+
+    (dead,) = messages(pull(shell, topic="%DLQ%billing"))
+    values = decode_properties(dead.properties)
+    assert (dead.body, values["RETRY_TOPIC"], values["UNIQ_KEY"]) == (b"x", "orders", "U")
+    assert "DELAY" not in values
+    shell.pass_time(10_000, step=1_000)
+    assert len(found(shell, "%RETRY%billing")) == 3
+
+
+def test_a_level_may_be_given_and_below_zero_means_dead(shell: Shell) -> None:
+    """delayLevel 1 waits a second; -1 goes to the dead letters."""
+    ready(shell)
+    send(shell, body=b"soon", props=properties(UNIQ_KEY="A"))
+    first = shell.state.physical_end
+    send(shell, body=b"never", props=properties(UNIQ_KEY="B"))
+
+    hand_back(shell, 0, level=1)
+    hand_back(shell, first, level=-1)
+    shell.pass_time(1_100)
+
+    assert found(shell, "%RETRY%billing") == [b"soon"]
+    assert found(shell, "%DLQ%billing") == [b"never"]
+
+
+def test_the_maximum_of_the_client_counts_from_version_121_on(shell: Shell) -> None:
+    """Older clients send a field that means something else."""
+    ready(shell)
+    send(shell, body=b"old", props=properties(UNIQ_KEY="A"))
+    first = shell.state.physical_end
+    send(shell, body=b"new", props=properties(UNIQ_KEY="B"))
+
+    hand_back(shell, 0, version=120, maxReconsumeTimes="0")
+    hand_back(shell, first, maxReconsumeTimes="0")
+
+    assert found(shell, "%DLQ%billing") == [b"new"]
+
+
+def test_handed_back_twice_is_stored_once(shell: Shell) -> None:
+    """A 36 whose reply was lost is repeated, or followed by the client's own copy."""
+    ready(shell)
+    send(shell, body=b"x", props=properties(UNIQ_KEY="U"))
+
+    hand_back(shell, 0)
+    hand_back(shell, 0)
+    text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders", DELAY="3")
+    assert send(shell, "%RETRY%billing", b"x", text, peer=BOB, j=1, l=16).code == 0
+    shell.pass_time(40_000, step=1_000)
+
+    assert found(shell, "%RETRY%billing") == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("ext", "code"),
+    [
+        ({"offset": "12345", "group": "billing", "delayLevel": "0"}, 1),
+        ({"offset": "-1", "group": "billing", "delayLevel": "0"}, 1),
+        ({"offset": "7", "group": "billing", "delayLevel": "0"}, 1),
+        ({"offset": "0", "group": "unknown", "delayLevel": "0"}, 26),
+        ({"offset": "0", "group": "billing"}, 1),
+    ],
+)
+def test_what_cannot_be_handed_back_is_refused(
+    shell: Shell, ext: dict[str, str], code: int
+) -> None:
+    """Without the message or the group there is nothing to try again."""
+    ready(shell)
+    send(shell)
+
+    assert shell.call(36, ext).code == code
+
+
+def test_a_group_without_retry_queues_drops_what_it_hands_back(shell: Shell) -> None:
+    """retryQueueNums 0: answered 0, stored nowhere."""
+    ready(shell, retry_queues=0)
+    send(shell)
+    end = shell.state.physical_end
+
+    assert (hand_back(shell, 0), shell.state.physical_end) == (0, end)
+
+
+# -- delay levels --------------------------------------------------------------------------------
+
+
+def test_the_reply_to_a_delayed_send_names_the_requested_queue(shell: Shell) -> None:
+    """And the offset in the schedule queue, as RocketMQ does."""
+    ready(shell)
+    send(shell, props=properties(DELAY="4"), e=0)
+
+    reply = send(shell, props=properties(DELAY="4"), e=1)
+
+    assert (reply.ext["queueId"], reply.ext["queueOffset"]) == ("1", "1")
+
+
+@pytest.mark.parametrize(
+    ("level", "delay_ms"), [(1, 1_000), (2, 5_000), (18, 7_200_000), (99, 7_200_000)]
+)
+def test_a_delayed_message_is_never_early_and_comes_within_a_tick(
+    shell: Shell, level: int, delay_ms: int
+) -> None:
+    """Levels above the highest count as that."""
+    ready(shell)
+    send(shell, body=b"later", props=properties(DELAY=str(level)), e=1)
+    queue = 1
+
+    shell.wall_ms += delay_ms - 100 - 1
+    shell.pass_time(100)
+    assert pull(shell, queue=queue).body == b""
+    shell.pass_time(100)
+
+    (message,) = messages(pull(shell, queue=queue))
+    assert message.store_timestamp == shell.wall_ms
+    assert decode_properties(message.properties) == {
+        "DELAY": str(level),
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "1",
+        "CLUSTER": "shop",
+    }
+
+
+def test_copies_and_progress_are_one_entry(shell: Shell) -> None:
+    """So a leader that dies between the two cannot exist."""
+    ready(shell)
+    for _ in range(3):
+        send(shell, props=properties(DELAY="1"))
+    before = len(shell.proposed)
+    shell.wall_ms += 1_000
+
+    shell.run(shell.core.tick(shell.now))
+    assert len(shell.pending) == 1
+    shell.settle()
+
+    kinds = [type(each) for each in shell.proposed[before:]]
+    assert kinds == [Append, Append, Append, DelayProgress]
+
+
+def test_many_due_messages_are_handed_on_in_order_over_several_ticks(shell: Shell) -> None:
+    """A limit per tick keeps the loop responsive; nothing is skipped."""
+    ready(shell)
+    for number in range(700):
+        shell.submit(310, _delayed(number), str(number).encode())
+    shell.settle()
+
+    shell.pass_time(1_400)
+
+    queue = shell.state.topics.by_name["orders"].queues[0]
+    assert [decode_record(bytes(each.message)).body for each in queue.tail] == [
+        str(number).encode() for number in range(700)
+    ]
+
+
+def _delayed(number: int) -> dict[str, str]:
+    return send_ext("orders", properties(DELAY="1", UNIQ_KEY=f"U{number}"))
+
+
+def test_messages_for_a_deleted_topic_are_dropped_and_counted(shell: Shell) -> None:
+    """They do not block the level for the others."""
+    ready(shell)
+    create(shell, TopicSet("short", 1, 1))
+    send(shell, "short", props=properties(DELAY="1"))
+    send(shell, body=b"kept", props=properties(DELAY="1"))
+    create(shell, TopicDeleted("short"))
+
+    shell.pass_time(1_200)
+
+    assert found(shell, "orders") == [b"kept"]
+    assert shell.core.context.counters["delayed_dropped"] == 1
+
+
+def test_a_topic_that_has_shrunk_takes_its_delayed_messages_in_queue_0(shell: Shell) -> None:
+    """A message in a queue that nobody reads would be lost."""
+    ready(shell)
+    send(shell, body=b"x", props=properties(DELAY="1"), e=1)
+    create(shell, TopicSet("orders", 1, 1))
+
+    shell.pass_time(1_200)
+
+    assert found(shell, "orders") == [b"x"]
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.sampled_from(["send", "tick", "turn", "crash", "lose"]), min_size=1, max_size=30)
+)
+def test_over_any_change_of_leader_each_delayed_message_comes_exactly_once(
+    steps: list[str],
+) -> None:
+    """Progress and copies commit together or not at all."""
+    shell = ready(Shell().lead())
+    acknowledged: list[bytes] = []
+    waiting: dict[int, bytes] = {}
+    number = 0
+    for step in steps:
+        if step == "send":
+            number += 1
+            body = f"m{number}".encode()
+            waiting[shell.submit(310, _delayed(number), body)] = body
+        elif step == "tick":
+            shell.wall_ms += 600
+            shell.monotonic_ms += 600
+            shell.run(shell.core.tick(shell.now))
+        elif step == "turn" and shell.pending:
+            shell.turn()
+        elif step == "lose":
+            shell.lose_proposals()
+            shell.follow()
+            shell.lead()
+        elif step == "crash":
+            acknowledged += _told(shell, waiting)
+            waiting = {}
+            shell = shell.restart().lead()
+    shell.settle()
+    acknowledged += _told(shell, waiting)
+    shell.pass_time(2_000)
+
+    reply = pull(shell)
+    delivered = bodies(reply) if reply.body else []
+    assert sorted(delivered) == sorted(acknowledged)
+    assert len(set(delivered)) == len(delivered)
+
+
+def _told(shell: Shell, waiting: dict[int, bytes]) -> list[bytes]:
+    replies = {opaque: shell.reply_to(opaque) for opaque in waiting}
+    return [
+        waiting[opaque] for opaque, reply in replies.items() if reply is not None and not reply.code
+    ]

@@ -1,0 +1,392 @@
+"""The state machine: appends, deletions, retention, and the same state everywhere."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.state.machine import applied_index
+from orderlymq_broker.state.records import (
+    Append,
+    ClientDead,
+    Commit,
+    DedupTrimmed,
+    DelayAdvanced,
+    DelayProgress,
+    GroupChanged,
+    GroupDeleted,
+    GroupSet,
+    LockRef,
+    LocksExpired,
+    LocksReleased,
+    LocksRequested,
+    MemberLeft,
+    MembersChanged,
+    MemberSeen,
+    OffsetsCommitted,
+    OffsetsReset,
+    QueueFloor,
+    Record,
+    Refused,
+    RetentionAdvanced,
+    Subscription,
+    TopicChanged,
+    TopicDeleted,
+    TopicSet,
+    Trimmed,
+    encode_records,
+)
+from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.layout import (
+    IndexKind,
+    QueueEntry,
+    decode_index_key,
+    decode_queue_entry,
+    decode_queue_key,
+    encode_queue_entry,
+    index_key,
+    queue_key,
+)
+from tests.broker.state.entries import WALL_MS, Replica, stored
+
+
+def keys(replica: Replica, family: Family) -> list[bytes]:
+    return [key for key, _ in replica.store.scan(family, b"", b"\xff" * 9, limit=10_000)]
+
+
+def test_an_append_writes_queue_entry_indexes_and_window_in_one_batch(replica: Replica) -> None:
+    """The layout of the hot path is the store's own."""
+    replica.take(TopicSet("orders", 1, 1))
+    topic_id = replica.topic_id()
+
+    record = replica.append(topic_id, keys="a  b a", unique_key="U", identity=b"id")
+
+    assert isinstance(record, Append)
+    ((key, value),) = replica.store.scan(Family.CONSUME_QUEUE, b"", b"\xff" * 17, limit=9)
+    assert key == queue_key(topic_id, 0, 0)
+    assert value == encode_queue_entry(QueueEntry(0, record.size, 7, WALL_MS))
+    assert sorted(keys(replica, Family.KEY_INDEX)) == sorted(
+        [
+            index_key(topic_id, IndexKind.KEY, "a", 0),
+            index_key(topic_id, IndexKind.KEY, "b", 0),
+            index_key(topic_id, IndexKind.UNIQUE, "U", 0),
+        ]
+    )
+    assert len(keys(replica, Family.DEDUP)) == 1
+    assert replica.state.last_timestamp == WALL_MS
+
+
+def test_the_index_is_written_with_the_entry(replica: Replica) -> None:
+    """Applied index and effects are one batch; raft's own entries count too."""
+    replica.take(TopicSet("orders", 1, 1))
+    batch = Batch()
+    replica.machine.apply_noop(2, 3, batch)
+    replica.store.write(batch, sync=True)
+
+    assert (replica.state.applied_index, replica.state.applied_term) == (2, 3)
+    assert applied_index(replica.store) == 2
+    assert replica.restarted().state.applied_term == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"queue_offset": 2},
+        {"physical": 1},
+        {"size": 10},
+        {"store_timestamp": WALL_MS - 1},
+    ],
+)
+def test_an_append_that_does_not_fit_stops_the_replica(wrong: dict[str, int]) -> None:
+    """Offsets that are not dense mean that log and state disagree: no guessing."""
+    replica = Replica()
+    replica.take(TopicSet("orders", 1, 1))
+    replica.append(replica.topic_id())
+    end = replica.state.physical_end
+    message = stored(1, end)
+    right = Append(replica.topic_id(), 0, 1, end, len(message), 0, WALL_MS)
+    record = msgspec.structs.replace(right, **wrong)
+
+    with pytest.raises(AssertionError):
+        replica.take(record, messages=[message])
+
+
+def test_entries_are_applied_in_order_and_once() -> None:
+    """An index that does not follow is refused."""
+    replica = Replica()
+    parts = split_entry(encode_entry(encode_records([]), [], 0, WALL_MS))
+
+    with pytest.raises(AssertionError, match="does not follow"):
+        replica.machine.apply(2, 1, parts, Batch())
+
+
+def test_a_message_for_a_deleted_topic_is_in_no_queue(replica: Replica) -> None:
+    """Refused, and its bytes still count: physical offsets are dense over the log."""
+    replica.take(TopicSet("orders", 1, 1))
+    topic_id = replica.topic_id()
+    replica.take(TopicDeleted("orders"))
+
+    outcome = replica.append(topic_id)
+
+    assert outcome == Refused("the topic was deleted before the message arrived")
+    assert replica.state.physical_end > 0
+
+
+def test_a_topic_made_anew_begins_empty(replica: Replica) -> None:
+    """Another id: neither old messages nor old offsets come back."""
+    replica.take(TopicSet("orders", 1, 1), GroupSet("billing"))
+    first = replica.topic_id()
+    replica.append(first, keys="k")
+    replica.take(
+        OffsetsCommitted((Commit("billing", "orders", 0, 1),)),
+        LocksRequested("billing", "c", "h:1", 1_000, (("orders", 0),)),
+    )
+
+    assert replica.take(TopicDeleted("orders")) == [
+        TopicChanged("orders", changed=True, deleted=True)
+    ]
+    replica.take(TopicSet("orders", 1, 1))
+
+    assert replica.topic_id() == first + 1
+    assert replica.state.offsets.get("billing", "orders", 0) is None
+    assert replica.state.locks.get("billing", "orders", 0) is None
+    assert keys(replica, Family.CONSUME_QUEUE) == []
+    assert keys(replica, Family.KEY_INDEX) == []
+    assert replica.restarted().topic_id() == first + 1
+
+
+def test_a_topic_deleted_in_the_entry_of_its_last_message_leaves_nothing(replica: Replica) -> None:
+    """A batch applies its range deletions before its puts; what was put must go too."""
+    replica.take(TopicSet("orders", 1, 1))
+    message = stored(0, 0)
+    record = Append(replica.topic_id(), 0, 0, 0, len(message), 0, WALL_MS, "U", "k")
+
+    replica.take(record, TopicDeleted("orders"), messages=[message])
+
+    assert keys(replica, Family.CONSUME_QUEUE) == []
+    assert keys(replica, Family.KEY_INDEX) == []
+
+
+def test_several_entries_may_share_one_batch(replica: Replica) -> None:
+    """A row that one entry writes and the next deletes is gone afterwards."""
+    batch = Batch()
+    entries: Sequence[Sequence[Record]] = (
+        [TopicSet("orders", 1, 1), MemberSeen("g", "c", "h:1")],
+        [TopicDeleted("orders"), MemberLeft("g", "c")],
+        [MemberSeen("g", "d", "h:1")],
+    )
+    for index, records in enumerate(entries, 1):
+        data = encode_entry(encode_records(records), [], 0, WALL_MS)
+        replica.machine.apply(index, 1, split_entry(data), batch)
+    replica.store.write(batch, sync=True)
+
+    again = replica.restarted()
+    assert again.state.topics.by_name == {}
+    assert list(again.state.members.of_group("g")) == ["d"]
+
+
+def test_configuration_changes_move_the_version_and_repetitions_do_not(replica: Replica) -> None:
+    """Name servers compare the counter."""
+    assert replica.take(TopicSet("orders", 1, 1)) == [TopicChanged("orders", changed=True)]
+    assert replica.take(TopicSet("orders", 1, 1)) == [TopicChanged("orders", changed=False)]
+    assert replica.take(TopicSet("orders", 9, 9, only_if_absent=True)) == [
+        TopicChanged("orders", changed=False)
+    ]
+    assert (replica.state.topics_version, replica.state.topics_timestamp) == (1, WALL_MS)
+    assert replica.take(TopicSet("orders", 2, 2)) == [TopicChanged("orders", changed=True)]
+    assert replica.restarted().state.topics_version == 2
+    assert replica.take(GroupSet("g"), GroupSet("g", only_if_absent=True)) == [
+        GroupChanged("g", changed=True),
+        GroupChanged("g", changed=False),
+    ]
+
+
+def test_a_deleted_group_keeps_its_offsets_unless_told_otherwise(replica: Replica) -> None:
+    """Locks and members go; epochs stay, so that an old holder is never taken for a new one."""
+    for clean in (False, True):
+        replica.take(
+            GroupSet("billing"),
+            MemberSeen("billing", "c", "h:1"),
+            LocksRequested("billing", "c", "h:1", 1_000, (("orders", 0),)),
+            OffsetsCommitted((Commit("billing", "orders", 0, 1),)),
+        )
+        replica.take(GroupDeleted("billing", clean_offsets=clean))
+        assert replica.state.members.of_group("billing") == {}
+        assert not replica.state.is_ordered("billing")
+        assert replica.state.offsets.get("billing", "orders", 0) == (None if clean else 1)
+    replica.take(LocksRequested("billing", "d", "h:1", 1_000, (("orders", 0),)))
+    lock = replica.state.locks.get("billing", "orders", 0)
+    assert lock is not None
+    assert lock.epoch == 3
+
+
+def test_delay_progress_is_dense(replica: Replica) -> None:
+    """A repeated or skipped step would deliver twice or not at all."""
+    assert replica.take(DelayProgress(3, 0, 5)) == [DelayAdvanced(3, 5)]
+    assert replica.restarted().state.delay == {3: 5}
+
+    with pytest.raises(AssertionError):
+        Replica(replica.store.checkpoint()).take(DelayProgress(3, 4, 6))
+
+
+def test_retention_trims_queues_then_messages(replica: Replica) -> None:
+    """Floors never fall; an emptied queue remembers where it is."""
+    replica.take(TopicSet("orders", 2, 2))
+    topic_id = replica.topic_id()
+    for _ in range(4):
+        replica.append(topic_id)
+    end = replica.state.physical_end
+
+    assert replica.take(RetentionAdvanced((QueueFloor(topic_id, 0, 3),))) == [Trimmed(3)]
+    assert len(keys(replica, Family.MESSAGES)) == 4
+    assert [decode_queue_key(key)[2] for key in keys(replica, Family.CONSUME_QUEUE)] == [3]
+    assert replica.take(
+        RetentionAdvanced((QueueFloor(topic_id, 0, 1), QueueFloor(topic_id, 1, 1)), end // 2)
+    ) == [Trimmed(0)]
+    assert len(keys(replica, Family.MESSAGES)) == 2
+    replica.take(RetentionAdvanced((QueueFloor(topic_id, 0, 4),), end))
+    replica.take(RetentionAdvanced((), 1))
+
+    again = replica.restarted()
+    queue = again.state.topics.by_name["orders"].queues[0]
+    assert (queue.min_offset, queue.next_offset, queue.last_timestamp) == (4, 4, WALL_MS)
+    assert (again.state.floor, keys(again, Family.MESSAGES)) == (end, [])
+
+
+def test_a_dead_client_is_gone_everywhere(replica: Replica) -> None:
+    """One record for locks and memberships in all groups."""
+    for group in ("a", "b"):
+        replica.take(
+            MemberSeen(group, "c", "h:1"),
+            LocksRequested(group, "c", "h:1", 1_000, (("orders", 0), ("orders", 1))),
+        )
+
+    outcome = replica.take(ClientDead("c", "pod gone"))
+
+    assert outcome == [
+        MembersChanged(
+            ("a", "b"),
+            (("a", "orders", 0), ("a", "orders", 1), ("b", "orders", 0), ("b", "orders", 1)),
+        )
+    ]
+    assert list(replica.state.locks.held()) == []
+
+
+def test_keys_are_indexed_up_to_a_limit(replica: Replica) -> None:
+    """A message with a thousand keys must not cost a thousand writes."""
+    replica.take(TopicSet("orders", 1, 1))
+
+    replica.append(replica.topic_id(), keys=" ".join(f"k{n}" for n in range(1_000)))
+
+    kinds = [decode_index_key(key)[1] for key in keys(replica, Family.KEY_INDEX)]
+    assert kinds == [IndexKind.KEY] * 64
+
+
+NAMES = st.sampled_from(["orders", "returns"])
+GROUPS = st.sampled_from(["billing", "audit"])
+CLIENTS = st.sampled_from(["c1", "c2"])
+QUEUES = st.integers(0, 1)
+RECORDS: st.SearchStrategy[Record | tuple[str, int]] = st.one_of(
+    st.tuples(NAMES, QUEUES),  # an append
+    st.builds(TopicSet, NAMES, st.just(2), st.just(2), order=st.booleans()),
+    st.builds(TopicDeleted, NAMES),
+    st.builds(GroupSet, GROUPS, orderly=st.booleans()),
+    st.builds(GroupDeleted, GROUPS, st.booleans()),
+    st.builds(
+        LocksRequested,
+        GROUPS,
+        CLIENTS,
+        st.just("h:1"),
+        st.just(1_000),
+        st.lists(st.tuples(NAMES, QUEUES), max_size=3).map(tuple),
+    ),
+    st.builds(LocksReleased, GROUPS, CLIENTS, st.none()),
+    st.builds(
+        LocksExpired,
+        GROUPS,
+        st.lists(st.builds(LockRef, NAMES, QUEUES, st.integers(1, 20)), max_size=2).map(tuple),
+    ),
+    st.builds(ClientDead, CLIENTS, st.just("proof")),
+    st.builds(
+        MemberSeen,
+        GROUPS,
+        CLIENTS,
+        st.just("h:1"),
+        subscriptions=st.lists(
+            st.builds(Subscription, NAMES, version=st.integers(0, 3)), max_size=2
+        ).map(tuple),
+    ),
+    st.builds(MemberLeft, GROUPS, CLIENTS),
+    st.builds(
+        OffsetsCommitted,
+        st.lists(
+            st.builds(Commit, GROUPS, NAMES, QUEUES, st.integers(0, 9), st.integers(0, 3)),
+            max_size=3,
+        ).map(tuple),
+    ),
+    st.builds(
+        OffsetsReset,
+        st.lists(st.builds(Commit, GROUPS, NAMES, QUEUES, st.integers(0, 9)), max_size=2).map(
+            tuple
+        ),
+    ),
+    st.builds(DedupTrimmed, st.integers(0, 2_000)),
+    st.builds(RetentionAdvanced, st.just(()), st.integers(0, 2_000)),
+)
+
+
+def entry(replica: Replica, wishes: Sequence[Record | tuple[str, int]]) -> bytes:
+    """Return an entry of these records, with appends where their queues end."""
+    records: list[Record] = []
+    messages: list[bytes] = []
+    ends: dict[tuple[int, int], int] = {}
+    physical = replica.state.physical_end
+    for wish in wishes:
+        if not isinstance(wish, tuple):
+            records.append(wish)
+            continue
+        name, queue_id = wish
+        topic = replica.state.topics.get(name)
+        if topic is None:
+            continue
+        offset = ends.get((topic.id, queue_id), topic.queue(queue_id).next_offset)
+        ends[topic.id, queue_id] = offset + 1
+        message = stored(offset, physical, queue_id=queue_id)
+        identity = f"{name}{offset % 3}".encode()
+        records.append(
+            Append(
+                *(topic.id, queue_id, offset, physical, len(message), 0, WALL_MS),
+                *("U", "k", identity, queue_id),
+            )
+        )
+        messages.append(message)
+        physical += len(message)
+    return encode_entry(encode_records(records), messages, replica.state.physical_end, WALL_MS)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.lists(RECORDS, max_size=5), max_size=10), st.data())
+def test_every_replica_that_has_applied_the_same_log_has_the_same_state(
+    entries: list[list[Record | tuple[str, int]]], data: st.DataObject
+) -> None:
+    """One applies it in one life, the other is restarted in the middle from its store."""
+    steady, restarted = Replica(), Replica()
+    middle = data.draw(st.integers(0, len(entries)), label="restart before entry")
+    for number, wishes in enumerate(entries):
+        encoded = entry(steady, wishes)
+        if number == middle:
+            restarted = restarted.restarted()
+
+        assert steady.apply(encoded) == restarted.apply(encoded)
+
+        assert steady.machine.digest() == restarted.machine.digest()
+        steady.machine.check_invariants()
+    assert steady.restarted().state.digest() == restarted.state.digest()
+    for key, value in steady.store.scan(Family.CONSUME_QUEUE, b"", b"\xff" * 17, limit=999):
+        topic_id, queue_id, offset = decode_queue_key(key)
+        queue = steady.state.topics.by_id[topic_id].queues[queue_id]
+        assert queue.min_offset <= offset < queue.next_offset
+        assert decode_queue_entry(value).physical < steady.state.physical_end

@@ -1,0 +1,80 @@
+"""Records in the log."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from orderlymq_broker.state.records import (
+    Append,
+    ClientDead,
+    Commit,
+    DedupTrimmed,
+    DelayProgress,
+    GroupDeleted,
+    GroupSet,
+    LockRef,
+    LocksExpired,
+    LocksReleased,
+    LocksRequested,
+    MemberLeft,
+    MemberSeen,
+    OffsetsCommitted,
+    OffsetsReset,
+    QueueFloor,
+    Record,
+    RetentionAdvanced,
+    Subscription,
+    TopicDeleted,
+    TopicSet,
+    decode_records,
+    encode_records,
+)
+
+EXAMPLES: list[Record] = [
+    Append(1, 2, 3, 4, 150, -5, 6, "U", "a b", b"\x00\xff", 9),
+    DelayProgress(1, 2, 3),
+    DedupTrimmed(9),
+    RetentionAdvanced((QueueFloor(1, 2, 3),), 4),
+    TopicSet("t", 4, 4, 6, True, 0, "SINGLE_TAG", {"a": "b"}, True),
+    TopicDeleted("t"),
+    GroupSet("g", orderly=True),
+    GroupDeleted("g", True),
+    OffsetsCommitted((Commit("g", "t", 0, 5, 2),)),
+    OffsetsReset((Commit("g", "t", 0, 5),)),
+    LocksRequested("g", "c", "h:1", 60_000, (("t", 0),), False),
+    LocksReleased("g", "c", None),
+    LocksReleased("g", "c", (("t", 0),)),
+    LocksExpired("g", (LockRef("t", 0, 7),)),
+    ClientDead("c", "gone"),
+    MemberSeen("g", "c", "h:1", subscriptions=(Subscription("t", "a", codes=(97,)),)),
+    MemberLeft("g", "c"),
+]
+
+
+def test_every_record_is_read_back_as_it_was_written() -> None:
+    """In any order, all kinds in one entry."""
+    assert decode_records(memoryview(encode_records(EXAMPLES))) == EXAMPLES
+
+
+def test_every_kind_has_an_example_and_a_tag_of_its_own() -> None:
+    """A tag that is used twice would make old logs unreadable."""
+    kinds = get_args(Record)
+
+    assert {type(each) for each in EXAMPLES} == set(kinds)
+    tags = [msgspec.inspect.type_info(kind).tag for kind in kinds]  # type: ignore[attr-defined]  # of structs
+    assert len(set(tags)) == len(kinds)
+
+
+def test_an_older_record_without_its_newest_fields_is_still_read() -> None:
+    """New fields go to the end and have defaults."""
+    old = msgspec.msgpack.encode([[12, "billing"], [1, 5, 0, 1, 2, 3, 4, 5]])
+
+    assert decode_records(old) == [GroupSet("billing"), Append(5, 0, 1, 2, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("garbage", [b"", b"\xc1", b"\x91\x91\xcc\xff", b"\x80"])
+def test_what_is_no_list_of_records_is_refused(garbage: bytes) -> None:
+    """With one kind of error, and never by guessing."""
+    with pytest.raises(msgspec.MsgspecError):
+        decode_records(garbage)

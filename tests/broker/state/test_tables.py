@@ -1,0 +1,194 @@
+"""Locks, offsets, members, the window and the tail, table by table."""
+
+from orderlymq_broker.state.dedup import FirstSend, send_identity
+from orderlymq_broker.state.queues import Queue, TailCache, TailEntry
+from orderlymq_broker.state.records import (
+    Append,
+    Commit,
+    DedupTrimmed,
+    LockRef,
+    LocksExpired,
+    LocksFreed,
+    LocksGranted,
+    LocksReleased,
+    LocksRequested,
+    MemberLeft,
+    MembersChanged,
+    MemberSeen,
+    OffsetsCommitted,
+    OffsetsMoved,
+    OffsetsReset,
+    Record,
+    Subscription,
+    TopicSet,
+    Trimmed,
+)
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.layout import Table, table_key
+from tests.broker.state.entries import WALL_MS, Replica
+
+
+def request(client: str, *queues: int, group: str = "g") -> LocksRequested:
+    return LocksRequested(group, client, "h:1", 1_000, tuple(("t", queue) for queue in queues))
+
+
+def granted(client: str, *pairs: tuple[int, int]) -> LocksGranted:
+    return LocksGranted("g", client, 1_000, tuple(("t", queue, epoch) for queue, epoch in pairs))
+
+
+def freed(*queues: int, reason: str) -> LocksFreed:
+    return LocksFreed(tuple(("g", "t", queue) for queue in queues), reason)
+
+
+def test_the_life_of_a_lock(replica: Replica) -> None:
+    """Free, held, renewed, refused to another, released, expired, with its epochs."""
+    script: list[tuple[Record, object]] = [
+        (request("a", 0, 1), granted("a", (0, 1), (1, 1))),
+        (request("a", 0), granted("a", (0, 1))),
+        (request("b", 0, 1, 2), granted("b", (2, 1))),
+        (LocksReleased("g", "b", (("t", 0),)), freed(reason="released by b")),
+        (LocksReleased("g", "a", (("t", 0), ("t", 9))), freed(0, reason="released by a")),
+        (request("b", 0), granted("b", (0, 2))),
+        (LocksExpired("g", (LockRef("t", 0, 5),)), freed(reason="lease over")),
+        (LocksExpired("g", (LockRef("t", 0, 6),)), freed(0, reason="lease over")),
+        (request("b", 0), granted("b", (0, 3))),
+        (LocksReleased("g", "b", None), freed(2, 0, reason="released by b")),
+    ]
+
+    for record, outcome in script:
+        (found,) = replica.take(record)
+        if isinstance(found, LocksFreed) and isinstance(outcome, LocksFreed):
+            assert (set(found.queues), found.reason) == (set(outcome.queues), outcome.reason)
+        else:
+            assert found == outcome
+    assert [lock.queue_id for lock in replica.state.locks.held("g")] == [1]
+
+
+def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Replica) -> None:
+    """Its members never renew it and must go on pulling."""
+    replica.take(LocksRequested("g", "a", "h:1", 1_000, (("t", 0),), orderly=False))
+    assert not replica.state.locks.takes_locks("g")
+
+    replica.take(request("a", 0))
+
+    assert replica.state.locks.takes_locks("g")
+    assert replica.restarted().state.locks.takes_locks("g")
+
+
+def test_commits_go_forward_under_a_living_epoch(replica: Replica) -> None:
+    """Lower ones and those of ended epochs are passed over; a reset sets."""
+    replica.take(request("a", 0))
+
+    def commit(*pairs: tuple[int, int]) -> object:
+        commits = tuple(Commit("g", "t", 0, offset, epoch) for offset, epoch in pairs)
+        return replica.take(OffsetsCommitted(commits))[0]
+
+    assert commit((5, 1)) == OffsetsMoved(1)
+    assert commit((4, 1), (5, 1), (6, 2)) == OffsetsMoved(0, 3)
+    replica.take(LocksReleased("g", "a", None))
+    assert commit((9, 1)) == OffsetsMoved(0, 1)
+    assert commit((7, 0)) == OffsetsMoved(1)
+    assert replica.take(OffsetsReset((Commit("g", "t", 0, 2),))) == [OffsetsMoved(1)]
+    assert replica.state.offsets.of_group("g") == {"t": {0: 2}}
+    assert list(replica.state.offsets.groups()) == ["g"]
+
+
+def test_the_subscription_of_a_group_is_its_members_newest(replica: Replica) -> None:
+    """Topic by topic; a member that leaves takes its wishes along."""
+
+    def see(client: str, *wishes: Subscription) -> object:
+        return replica.take(MemberSeen("g", client, "h:1", subscriptions=wishes))[0]
+
+    assert see("a", Subscription("t", "x", version=1)) == MembersChanged(("g",))
+    assert see("a", Subscription("t", "y", version=2)) == MembersChanged(())
+    assert see("b", Subscription("t", "z", version=1), Subscription("u")) == MembersChanged(("g",))
+    wishes = replica.state.members.subscriptions("g")
+    assert {topic: wish.expression for topic, wish in wishes.items()} == {"t": "y", "u": "*"}
+    assert replica.take(MemberLeft("g", "a"), MemberLeft("g", "a")) == [
+        MembersChanged(("g",)),
+        MembersChanged(()),
+    ]
+    assert replica.state.members.subscriptions("g")["t"].expression == "z"
+    assert replica.state.members.groups_of("b") == ["g"]
+    assert replica.state.members.subscriptions("nobody") == {}
+
+
+def test_the_first_send_of_an_identity_stands_until_the_window_passes(replica: Replica) -> None:
+    """A second one changes nothing; trimming forgets what is below the floor."""
+    replica.take(TopicSet("orders", 2, 2))
+    topic_id = replica.topic_id()
+    first = replica.append(topic_id, 1, identity=b"A")
+    replica.append(topic_id, 0, identity=b"A")
+    last = replica.append(topic_id, 0, identity=b"B")
+    assert isinstance(first, Append)
+    assert isinstance(last, Append)
+
+    window = replica.state.dedup
+    assert window.get(b"A") == FirstSend(1, 0, first.physical, WALL_MS)
+    assert replica.restarted().state.dedup.get(b"A") == window.get(b"A")
+    assert window.floor(count_max=1, oldest_ms=0) == first.physical + 1
+    assert window.floor(count_max=9, oldest_ms=WALL_MS + 1) == last.physical + 1
+    assert window.floor(count_max=9, oldest_ms=WALL_MS) == 0
+    assert replica.take(DedupTrimmed(first.physical + 1)) == [Trimmed(1)]
+    assert (window.get(b"A"), len(window)) == (None, 1)
+
+
+def test_an_identity_is_topic_key_tries_and_body() -> None:
+    """Each part tells two sends apart; without a usable key there is none."""
+    plain = send_identity(1, "U", 0, 5)
+
+    assert len({plain, *(send_identity(*parts) for parts in DIFFERENT)}) == 5
+    assert send_identity(1, "", 0, 5) == b""
+    assert send_identity(1, "U" * 256, 0, 5) == b""
+
+
+DIFFERENT = [(2, "U", 0, 5), (1, "V", 0, 5), (1, "U", 1, 5), (1, "U", 0, 6)]
+
+
+def test_the_tail_keeps_the_newest_messages_of_all_queues() -> None:
+    """First in, first out, whatever the queue; tails stay at the ends of their queues."""
+    cache = TailCache(250)
+    queues = [Queue(1, 0), Queue(1, 1)]
+    for number in range(6):
+        queue = queues[number % 2]
+        queue.next_offset += 1
+        queue.last_timestamp = number
+        cache.add(queue, TailEntry(number, 0, number, memoryview(bytes(100))))
+
+    assert [entry.physical for queue in queues for entry in queue.tail] == [4, 5]
+    assert [(queue.tail_start, queue.next_offset) for queue in queues] == [(2, 3), (2, 3)]
+    cache.resize(100)
+    assert (len(cache), cache.size) == (1, 100)
+    cache.resize(0)
+    assert (len(cache), queues[1].tail_start) == (0, 3)
+
+
+def test_rows_are_written_once_with_their_last_value() -> None:
+    """A batch must not hold a key twice; a row of an earlier entry can be taken back."""
+    replica = Replica()
+    writes, batch = TableWrites(), Batch()
+    writes.put(Table.TOPICS, "a", value=1)
+    writes.put(Table.TOPICS, "a", value=2)
+    writes.put(Table.TOPICS, "b", value=3)
+    writes.flush(batch)
+    writes.delete(Table.TOPICS, "b")
+    writes.flush(batch)
+    writes.flush(batch)
+
+    assert len(batch.puts) == 1
+    assert batch.deletes == [(Family.TABLES, table_key(Table.TOPICS, "b"))]
+    replica.store.write(batch, sync=True)
+    assert list(read_rows(replica.store, Table.TOPICS)) == [b"\x02"]
+
+
+def test_a_large_table_is_read_in_pages() -> None:
+    """More rows than one page, each once."""
+    replica = Replica()
+    writes, batch = TableWrites(), Batch()
+    for number in range(2_500):
+        writes.put(Table.OFFSETS, "g", number, value=number)
+    writes.flush(batch)
+    replica.store.write(batch, sync=True)
+
+    assert len(set(read_rows(replica.store, Table.OFFSETS))) == 2_500
