@@ -57,6 +57,10 @@ class Buckets:
             self._base = self._ends[0][1]
         self._ends.append((bucket, total))
 
+    def after(self, time_ms: int) -> int:
+        """Return the first bucket that begins after a moment."""
+        return time_ms // self.width_ms + 1
+
     def before(self, bucket: int) -> int:
         """Return the total as it was when *bucket* began."""
         value = self._base
@@ -87,16 +91,18 @@ class Series:
             buckets.note(now_ms, self.total)
 
     def grown(self, now_ms: int, span_ms: int) -> int:
-        """Return what came in the last *span_ms*, to the width of a bucket."""
+        """Return what came in the last *span_ms*, without the bucket in which they began."""
         buckets = self._covering(span_ms)
 
-        return self.total - buckets.before((now_ms - span_ms) // buckets.width_ms + 1)
+        return self.total - buckets.before(buckets.after(now_ms - span_ms))
 
     def rate(self, now_ms: int, span_ms: int) -> float:
         """Return what came per second over the span, or over the series' life when that is shorter."""
-        lived_ms = max(SECOND_MS, now_ms - self._began_ms)
+        buckets = self._covering(span_ms)
+        counted_ms = now_ms - buckets.after(now_ms - span_ms) * buckets.width_ms
+        lived_ms = now_ms - self._began_ms
 
-        return self.grown(now_ms, span_ms) * SECOND_MS / min(span_ms, lived_ms)
+        return self.grown(now_ms, span_ms) * SECOND_MS / max(SECOND_MS, min(counted_ms, lived_ms))
 
     def _covering(self, span_ms: int) -> Buckets:
         minute, hour, day = self._buckets

@@ -1,0 +1,204 @@
+"""Administration of consumer groups: configuration, deletion, progress."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.state.records import Commit as OffsetCommit
+from orderlymq_broker.state.records import GroupSet, OffsetsReset
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.broker.processors.administering import AdminShell, create_topic, golden
+from tests.broker.processors.driver import START_MS
+from tests.broker.processors.requests import create, heartbeat, lock, offset_of, send
+
+
+def queue(number: int, topic: str = "orders") -> MessageQueue:
+    return MessageQueue(topic, "broker-a", number)
+
+
+def committed(*offsets: tuple[int, int], topic: str = "orders") -> OffsetsReset:
+    """Return offsets of billing as (queue, offset)."""
+    return OffsetsReset(tuple(OffsetCommit("billing", topic, number, at) for number, at in offsets))
+
+
+def test_captured_requests_create_a_group(admin: AdminShell) -> None:
+    """200 as 4.9 and as 5.x write it gives the same group."""
+    for frame in golden(200, "request"):
+        assert admin.tool(200, frame.body).code == 0
+
+        assert admin.state.groups.by_name["CGOV5-adm"] == GroupSet(
+            "CGOV5-adm",
+            consume_from_min_enable=False,
+            retry_queues=2,
+            retry_max_times=5,
+            which_broker_when_slow=1,
+        )
+
+
+def test_an_older_tool_does_not_undo_what_it_does_not_know(admin: AdminShell) -> None:
+    """A 4.9 body has no consumeMessageOrderly: an ordered group stays ordered."""
+    old, new = (frame.body for frame in golden(200, "request"))
+    admin.tool(200, new.replace(b'"consumeMessageOrderly":false', b'"consumeMessageOrderly":true'))
+
+    assert admin.tool(200, old).code == 0
+    assert admin.state.groups.by_name["CGOV5-adm"].orderly
+    assert admin.tool(200, new).code == 0
+    assert not admin.state.groups.by_name["CGOV5-adm"].orderly
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"no json",
+        b"[]",
+        b"{}",
+        b'{"groupName":"a b"}',
+        b'{"groupName":"g","retryQueueNums":-1}',
+    ],
+)
+def test_a_group_that_makes_no_sense_is_refused(admin: AdminShell, body: bytes) -> None:
+    """Bad bodies, names and numbers answer 1 with a remark and change nothing."""
+    before = admin.state.digest()
+
+    reply = admin.tool(200, body)
+
+    assert reply.code == 1
+    assert reply.remark
+    assert admin.state.digest() == before
+
+
+def test_one_group_is_shown_and_an_unknown_one_answers_26(admin: AdminShell) -> None:
+    """352 is 201 for one group."""
+    create(admin, GroupSet("billing", orderly=True))
+
+    shown = admin.read(352, group="billing")
+
+    assert shown == admin.read(201)["subscriptionGroupTable"]["billing"]
+    assert shown["consumeMessageOrderly"] is True
+    assert admin.tool(352, group="nobody").code == 26
+
+
+@pytest.mark.parametrize("flag", [{}, {"removeOffset": True}, {"cleanOffset": True}])
+def test_a_deleted_group_keeps_its_offsets_unless_told(
+    admin: AdminShell, flag: dict[str, Any]
+) -> None:
+    """207: configuration, members and locks go; offsets with removeOffset (4.9) or cleanOffset (5.x)."""
+    create_topic(admin, order=True)
+    send(admin)
+    heartbeat(admin, "alice")
+    lock(admin, "alice", 0)
+    create(admin, committed((0, 1)))
+
+    assert admin.tool(207, groupName="billing", **flag).code == 0
+
+    assert "billing" not in admin.state.groups.by_name
+    assert not admin.state.members.of_group("billing")
+    assert not list(admin.state.locks.held("billing"))
+    assert offset_of(admin) == (None if flag else 1)
+
+
+def test_a_group_of_the_broker_stays(admin: AdminShell) -> None:
+    """Tools of RocketMQ rely on TOOLS_CONSUMER."""
+    assert admin.tool(207, groupName="TOOLS_CONSUMER").code == 1
+    assert "TOOLS_CONSUMER" in admin.state.groups.by_name
+
+
+def test_progress_tells_end_offset_and_time_of_every_queue(admin: AdminShell) -> None:
+    """208: lastTimestamp is the store time of the last consumed message, 0 when there is none."""
+    create_topic(admin, queues=3)
+    send(admin, e=0)
+    admin.pass_time(1_000)
+    send(admin, e=0)
+    send(admin, e=1)
+    create(admin, committed((0, 1), (1, 0)))
+
+    body = admin.read(208, consumerGroup="billing", topic="orders")
+
+    assert body == {
+        "consumeTps": 0.0,
+        "offsetTable": {
+            queue(0): {"brokerOffset": 2, "consumerOffset": 1, "lastTimestamp": START_MS},
+            queue(1): {"brokerOffset": 1, "consumerOffset": 0, "lastTimestamp": 0},
+            queue(2): {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0},
+        },
+    }
+
+
+def test_progress_without_a_topic_covers_offsets_and_the_retry_topic(admin: AdminShell) -> None:
+    """All topics with offsets, and retries that wait although nobody has committed there."""
+    create_topic(admin, queues=1)
+    create_topic(admin, "other", queues=1)
+    create_topic(admin, "%RETRY%billing", queues=1)
+    create(admin, GroupSet("billing"), committed((0, 0)))
+    everything = "offsetTable"
+
+    assert set(admin.read(208, consumerGroup="billing")[everything]) == {queue(0)}
+    assert send(admin, "%RETRY%billing", e=0, j=1).code == 0
+
+    assert set(admin.read(208, consumerGroup="billing")[everything]) == {
+        queue(0),
+        queue(0, "%RETRY%billing"),
+    }
+    assert admin.read(208, consumerGroup="nobody") == {"consumeTps": 0.0, everything: {}}
+
+
+def test_the_progress_of_all_groups_adds_up_the_lag(admin: AdminShell) -> None:
+    """317: with isOrder only ordered topics count."""
+    create_topic(admin, queues=1)
+    create_topic(admin, "events", queues=1, order=True)
+    for _ in range(3):
+        send(admin, e=0)
+        send(admin, "events", e=0)
+    create(admin, committed((0, 1)), committed((0, 3), topic="events"))
+
+    everything = admin.read(317, isOrder=False)
+    ordered = admin.read(317, isOrder=True)
+
+    assert (everything["totalDiff"], ordered["totalDiff"]) == (2, 0)
+    assert everything["brokerAddr"] == "192.0.2.100:10911"
+    names = [set(row["offsetTable"]) for row in everything["consumeStatsList"][0]["billing"]]
+    assert names == [{queue(0, "events")}, {queue(0)}]
+    assert len(ordered["consumeStatsList"][0]["billing"]) == 1
+
+
+def test_time_spans_tell_how_old_the_next_message_is(admin: AdminShell) -> None:
+    """303: oldest, newest and consumed message by store time, and the age of the first unread one."""
+    create_topic(admin, queues=2)
+    send(admin, e=0)
+    admin.pass_time(1_000)
+    send(admin, e=0)
+    admin.pass_time(4_000)
+    create(admin, committed((0, 1)))
+
+    spans = admin.read(303, topic="orders", group="billing")["consumeTimeSpanSet"]
+
+    assert spans == [
+        {
+            "consumeTimeStamp": START_MS,
+            "delayTime": 4_000,
+            "maxTimeStamp": START_MS + 1_000,
+            "messageQueue": {"brokerName": "broker-a", "queueId": 0, "topic": "orders"},
+            "minTimeStamp": START_MS,
+        },
+        {
+            "consumeTimeStamp": 0,
+            "delayTime": 0,
+            "maxTimeStamp": 0,
+            "messageQueue": {"brokerName": "broker-a", "queueId": 1, "topic": "orders"},
+            "minTimeStamp": 0,
+        },
+    ]
+    assert admin.tool(303, topic="nothing", group="billing").code == 17
+
+
+def test_every_group_is_listed_with_the_version_of_the_table(admin: AdminShell) -> None:
+    """201: the version moves with every change."""
+    before = admin.read(201)["dataVersion"]["counter"]
+    create(admin, GroupSet("billing"))
+
+    body = fastjson.loads(admin.tool(201).body)
+
+    assert body["dataVersion"]["counter"] == before + 1
+    assert "billing" in body["subscriptionGroupTable"]
