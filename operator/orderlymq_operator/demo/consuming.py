@@ -10,15 +10,19 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from orderlymq import Consumer, OrderedContext, OrderedResult, ReceivedMessage
+from orderlymq import ClientSettings, Consumer, OrderedContext, OrderedResult, ReceivedMessage
 from orderlymq.history import Recorder
 from orderlymq.oracle import Kind
 from orderlymq_operator.demo.options import ConsumerOptions
 from orderlymq_operator.demo.orders import Ledger, decode
 from orderlymq_operator.demo.reporting import Report, report_until_cancelled, write
+
+# The demo ends when the last offset is committed; every five seconds would be a long last act.
+_COMMIT_MS: Final = 500
 
 
 class Clerk:
@@ -85,6 +89,7 @@ async def consume(options: ConsumerOptions) -> None:
                 listener=clerk.consume,
                 ordered=True,
                 consume_from="first",
+                client_settings=ClientSettings(persist_consumer_offset_interval_ms=_COMMIT_MS),
             ) as consumer:
                 clerk.has_queues = lambda: bool(consumer.queues)
                 await stop.wait()

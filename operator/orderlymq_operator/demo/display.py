@@ -1,7 +1,7 @@
 """
 The demo on the screen: live in a terminal, plain lines elsewhere, and the verdict's table at the end.
 
-Rule: it only shows; every number of the verdict comes from the oracle's `Verdict`.
+Rule: it only shows; every number at the end comes from the history, most of them by the oracle's `Verdict`.
 """
 
 import time
@@ -97,10 +97,10 @@ class Display:
             self._next_line_s = self._board.elapsed_s + _PLAIN_INTERVAL_S
             self._console.print(f"{self._board.elapsed_s:6.1f} s  {_counts(self._board)}")
 
-    def show_verdict(self, verdict: Verdict) -> None:
-        """Show the table at the end."""
+    def show_verdict(self, verdict: Verdict, rate: float) -> None:
+        """Show the table at the end; *rate* is acknowledged messages per second."""
         if not self._quiet:
-            self._console.print(verdict_table(verdict))
+            self._console.print(verdict_table(verdict, rate))
             for finding in verdict.findings[:_EVENTS_SHOWN]:
                 self._console.print(f"  {finding.defect}: {finding.explanation}", markup=False)
 
@@ -124,10 +124,9 @@ def _picture(board: Scoreboard) -> Group:
     return Group(Text(f"{board.elapsed_s:6.1f} s  {_counts(board)}", style="bold"), queues, *events)
 
 
-def verdict_table(verdict: Verdict) -> Table:
+def verdict_table(verdict: Verdict, rate: float) -> Table:
     """Return the verdict as a table."""
     counts = verdict.counts
-    rate = counts["acknowledged"] / verdict.duration_s if verdict.duration_s else 0.0
     rows = [
         ("sent", str(counts["sent"])),
         ("acknowledged", str(counts["acknowledged"])),

@@ -10,7 +10,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from orderlymq import history
-from orderlymq.oracle import Kind, Verdict, judge
+from orderlymq.oracle import Event, Kind, Verdict, judge
 from orderlymq_operator.demo.backlog import backlog
 from orderlymq_operator.demo.display import Display, Scoreboard
 from orderlymq_operator.demo.options import ConsumerOptions, DemoOptions, ProducerOptions
@@ -43,9 +43,10 @@ _LINE_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The verdict and where its evidence is."""
+    """The verdict and where its evidence is; `rate` is acknowledged messages per second."""
 
     verdict: Verdict
+    rate: float
     history: Path
 
     @property
@@ -69,6 +70,7 @@ class DemoResult:
             ],
             "notJudged": list(verdict.not_judged),
             "durationSeconds": round(verdict.duration_s, 3),
+            "ratePerSecond": round(self.rate, 1),
             "ackGapMs": verdict.ack_gap_ms,
             "history": str(self.history),
         }
@@ -111,9 +113,18 @@ async def run_demo(directory: DataDirectory, options: DemoOptions, *, quiet: boo
         play = _Play(options, run, path, servers, recorder, board, control)
         async with _showing(display):
             await play.all_acts()
-        verdict = await asyncio.to_thread(lambda: judge(history.read(path)))
-    display.show_verdict(verdict)
-    return DemoResult(verdict, path)
+        events = await asyncio.to_thread(lambda: list(history.read(path)))
+        verdict = await asyncio.to_thread(judge, events)
+    result = DemoResult(verdict, acknowledged_per_second(events), path)
+    display.show_verdict(verdict, result.rate)
+    return result
+
+
+def acknowledged_per_second(events: Iterable[Event]) -> float:
+    """Return the rate from the first send to the last acknowledgement, the fail-over included."""
+    sends = [event.at for event in events if event.kind is Kind.SEND]
+    acks = [event.at for event in events if event.kind is Kind.ACK]
+    return len(acks) * 1e9 / (max(acks) - min(sends)) if acks else 0.0
 
 
 class _Play:

@@ -5,6 +5,7 @@ from rich.console import Console
 from orderlymq.oracle import Event, Kind, judge
 from orderlymq_operator.demo.display import Display, Scoreboard, verdict_table
 from orderlymq_operator.demo.reporting import Report, parse
+from orderlymq_operator.demo.run import acknowledged_per_second
 
 
 def _board() -> Scoreboard:
@@ -62,7 +63,7 @@ def test_quiet_means_quiet() -> None:
 
     with Display(board, quiet=True, console=Console(file=text)) as display:
         display.refresh()
-        display.show_verdict(judge([]))
+        display.show_verdict(judge([]), 0.0)
 
     assert text.getvalue() == ""
 
@@ -87,7 +88,9 @@ def _history(*, drained: bool, deliveries: tuple[str, ...]) -> list[Event]:
 
 def _shown(events: list[Event]) -> str:
     text = io.StringIO()
-    Console(file=text, width=100).print(verdict_table(judge(events)))
+    Console(file=text, width=100).print(
+        verdict_table(judge(events), acknowledged_per_second(events))
+    )
     return text.getvalue()
 
 
@@ -109,3 +112,18 @@ def test_lines_that_are_no_report_are_passed_over() -> None:
     """An interpreter may print warnings where reports are expected."""
     assert parse(b"a warning\n") is None
     assert parse(b'{"process":"p","role":"producer","sent":3}\n') == Report("p", "producer", sent=3)
+
+
+def test_the_rate_runs_from_the_first_send_to_the_last_acknowledgement() -> None:
+    """Waiting for the consumers afterwards does not make the producers slower."""
+    second = 10**9
+    events = [
+        _event(0, Kind.SEND, "m0"),
+        _event(second, Kind.ACK, "m0", 0),
+        _event(second, Kind.SEND, "m1"),
+        _event(2 * second, Kind.ACK, "m1", 1),
+        _event(9 * second, Kind.DELIVER, "m1", 1, "g"),
+    ]
+
+    assert acknowledged_per_second(events) == 1.0
+    assert acknowledged_per_second([]) == 0.0
