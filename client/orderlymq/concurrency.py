@@ -91,6 +91,7 @@ class QueueState:
     finding: bool = False
     find_at_ms: int = 0
     committed: int | None = None
+    dirty: bool = False
     expire_at_ms: int | None = None  # when to look for batches that a listener does not let go of
 
 
@@ -210,9 +211,7 @@ class ConcurrentConsumer:
         if state.intake.in_flight:
             self._out.append(StopPull(state.queue))
         self._releasing.add(state.queue)
-        self._out.append(
-            Release(state.queue, None, commit=state.committed is not None, unlock=False)
-        )
+        self._out.append(Release(state.queue, None, commit=state.dirty, unlock=False))
 
     def _close(self) -> None:
         """Stop pulling; queues leave as soon as none of their batches is with a listener."""
@@ -231,7 +230,7 @@ class ConcurrentConsumer:
             self._out.append(StopPull(state.queue))
         state.intake = self._new_intake(state.queue, offset)
         state.batches, state.returning, state.retry_at_ms = {}, set(), {}
-        state.committed = offset
+        state.committed, state.dirty = offset, True
         self._out.append(SetOffset(state.queue, offset, None, increase_only=False))
         self._out.append(Persist(state.queue, None))
 
@@ -258,6 +257,7 @@ class ConcurrentConsumer:
         if state is not None:
             state.finding = False
             state.intake.next_offset = event.offset
+            state.committed = event.offset
             self._report("info", f"doRebalance, {self._group}, add a new mq, {event.queue}")
 
     def _start_failed(self, event: StartFailed, now_ms: int) -> None:
@@ -347,7 +347,7 @@ class ConcurrentConsumer:
             )
 
     def _set_offset(self, state: QueueState, offset: int) -> None:
-        state.committed = offset
+        state.committed, state.dirty = offset, True
         self._out.append(SetOffset(state.queue, offset, None, increase_only=True))
 
     # -- going on
@@ -371,7 +371,11 @@ class ConcurrentConsumer:
                     self._deliver(state)
                     limits = self._rules.limits.for_queue(self._topic_queues[state.queue.topic])
                     self._out += state.intake.maybe_pull(
-                        now_ms, limits, ordered=False, commit_offset=state.committed, epoch=None
+                        now_ms,
+                        limits,
+                        ordered=False,
+                        commit_offset=state.committed if state.dirty else None,
+                        epoch=None,
                     )
             self._plan_wake(state, now_ms)
 

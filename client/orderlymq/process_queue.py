@@ -114,8 +114,12 @@ class ProcessQueue:
 
     @property
     def span(self) -> int:
-        """Distance between the lowest and the highest offset here; 0 when empty."""
-        return self.max_offset - self.min_offset if self.count else 0
+        """Distance from the lowest offset here to the highest ever put; 0 when empty.
+
+        RocketMQ looks at what is cached only, and so lets a queue run ahead of one stuck message without
+        end; all of that would be delivered again after a crash.
+        """
+        return self._end - 1 - self.min_offset if self.count else 0
 
     @property
     def waiting_count(self) -> int:

@@ -1,0 +1,162 @@
+"""Every setting against the table of names, defaults and ranges."""
+
+import pytest
+
+from orderlymq.assignment import Averagely
+from orderlymq.errors import SettingError
+from orderlymq.settings import (
+    ClientSettings,
+    ConsumeFrom,
+    ConsumerSettings,
+    MessageModel,
+    ProducerSettings,
+    parse_consume_from,
+    parse_consume_timestamp,
+    rocketmq_names,
+)
+
+CLIENT_DEFAULTS = {
+    "clientIP": "",
+    "instanceName": "",
+    "clientCallbackExecutorThreads": 0,
+    "pollNameServerInterval": 30_000,
+    "heartbeatBrokerInterval": 30_000,
+    "persistConsumerOffsetInterval": 5_000,
+    "token": "",
+    "unitMode": False,
+}
+PRODUCER_DEFAULTS = {
+    "createTopicKey": "TBW102",
+    "defaultTopicQueueNums": 4,
+    "sendMsgTimeout": 3_000,
+    "compressMsgBodyOverHowmuch": 4_096,
+    "retryTimesWhenSendFailed": 2,
+    "retryTimesWhenSendAsyncFailed": 2,
+    "retryAnotherBrokerWhenNotStoreOK": False,
+    "maxMessageSize": 4_194_304,
+}
+CONSUMER_DEFAULTS = {
+    "messageModel": MessageModel.CLUSTERING,
+    "consumeFromWhere": ConsumeFrom.LAST,
+    "consumeTimestamp": "",
+    "consumeThreadMin": 20,
+    "consumeThreadMax": 64,
+    "adjustThreadPoolNumsThreshold": 100_000,
+    "consumeConcurrentlyMaxSpan": 2_000,
+    "pullThresholdForQueue": 1_000,
+    "pullThresholdSizeForQueue": 100,
+    "pullThresholdForTopic": -1,
+    "pullThresholdSizeForTopic": -1,
+    "consumeMessageBatchMaxSize": 1,
+    "pullBatchSize": 32,
+    "pullInterval": 0,
+    "postSubscriptionWhenPull": False,
+    "maxReconsumeTimes": -1,
+    "suspendCurrentQueueTimeMillis": 1_000,
+    "consumeTimeout": 15,
+    "allocateMessageQueueStrategy": Averagely(),
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "table"),
+    [
+        (ClientSettings(), CLIENT_DEFAULTS),
+        (ProducerSettings(), PRODUCER_DEFAULTS),
+        (ConsumerSettings(), CONSUMER_DEFAULTS),
+    ],
+)
+def test_names_and_defaults_are_those_of_the_table(
+    settings: object, table: dict[str, object]
+) -> None:
+    """CFG-C, CFG-P, CFG-S: RocketMQ's key, its default."""
+    names = rocketmq_names(type(settings))
+    found = {rocketmq: getattr(settings, own) for own, rocketmq in names.items()}
+
+    assert {name: found.get(name) for name in table} == table
+
+
+@pytest.mark.parametrize(
+    ("key", "bad", "limits"),
+    [
+        ("consume_thread_min", 0, "[1, 1000]"),
+        ("consume_thread_max", 1001, "[1, 1000]"),
+        ("consume_concurrently_max_span", 65_536, "[1, 65535]"),
+        ("pull_threshold_for_queue", 0, "[1, 65535]"),
+        ("pull_threshold_size_for_queue_mib", 1025, "[1, 1024]"),
+        ("pull_threshold_for_topic", 0, "[1, 6553500], or -1"),
+        ("pull_threshold_size_for_topic_mib", 102_401, "[1, 102400], or -1"),
+        ("consume_message_batch_max_size", 0, "[1, 1024]"),
+        ("pull_batch_size", 1025, "[1, 1024]"),
+        ("pull_interval_ms", 65_536, "[0, 65535]"),
+        ("max_reconsume_times", -2, "[-1, 2147483647]"),
+        ("suspend_current_queue_time_ms", 9, "[10, 30000]"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_key_and_range(
+    key: str, bad: int, limits: str
+) -> None:
+    """CFG: the text names both."""
+    with pytest.raises(SettingError) as caught:
+        ConsumerSettings(**{key: bad})  # type: ignore[arg-type]  # the point of the test
+
+    assert f"{key} is {bad}" in str(caught.value)
+    assert limits in str(caught.value)
+
+
+def test_other_contradictions_are_refused() -> None:
+    """Threads, leases, types, times."""
+    with pytest.raises(SettingError, match="consume_thread_min is 100"):
+        ConsumerSettings(consume_thread_min=100)
+    with pytest.raises(SettingError, match="at most half of lock_lease_ms"):
+        ConsumerSettings(lock_lease_ms=5_000, lock_renew_ms=4_000)
+    with pytest.raises(SettingError, match="must be of type int"):
+        ProducerSettings(default_topic_queue_nums="4")  # type: ignore[arg-type]  # the point
+    with pytest.raises(SettingError, match="must be one of CLUSTERING, BROADCASTING"):
+        ConsumerSettings(message_model="CLUSTERING")  # type: ignore[arg-type]  # the point
+    with pytest.raises(SettingError, match="yyyyMMddHHmmss"):
+        ConsumerSettings(consume_timestamp="2026-01-01")
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("first", ConsumeFrom.FIRST),
+        ("earliest", ConsumeFrom.FIRST),
+        ("latest", ConsumeFrom.LAST),
+        ("CONSUME_FROM_TIMESTAMP", ConsumeFrom.TIMESTAMP),
+        ("CONSUME_FROM_MIN_OFFSET", ConsumeFrom.LAST),
+        ("CONSUME_FROM_MAX_OFFSET", ConsumeFrom.LAST),
+        ("CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST", ConsumeFrom.LAST),
+        (ConsumeFrom.FIRST, ConsumeFrom.FIRST),
+    ],
+)
+def test_start_positions_have_short_and_rocketmq_names(
+    text: str | ConsumeFrom, where: ConsumeFrom
+) -> None:
+    """CFG-S3: the three deprecated names still parse."""
+    assert parse_consume_from(text) is where
+
+
+def test_an_unknown_start_position_names_the_known_ones() -> None:
+    """CFG-S3."""
+    with pytest.raises(SettingError, match="first, last or timestamp"):
+        parse_consume_from("somewhere")
+
+
+def test_the_consume_timestamp_is_local_time() -> None:
+    """CFG-S4: seconds, in the zone of the process."""
+    assert (
+        parse_consume_timestamp("20260131120001") - parse_consume_timestamp("20260131120000")
+        == 1_000
+    )
+    for bad in ("", "20260131", "2026013112000a", "20261331120000"):
+        with pytest.raises(SettingError, match="yyyyMMddHHmmss"):
+            parse_consume_timestamp(bad)
+
+
+def test_the_reconsume_maximum_depends_on_the_kind_of_consumer() -> None:
+    """CFG-S18: -1 is 16 concurrent and 2147483647 ordered."""
+    assert ConsumerSettings().reconsume_max(ordered=True) == 2**31 - 1
+    assert ConsumerSettings().reconsume_max(ordered=False) == 16
+    assert ConsumerSettings(max_reconsume_times=3).reconsume_max(ordered=True) == 3
