@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import OffsetsReset
 from orderlymq_protocol import fastjson
@@ -9,7 +10,7 @@ from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
 from tests.broker.processors.administering import AdminShell, create_topic
-from tests.broker.processors.driver import ALICE, BOB, START_MS, TOOL, Peer
+from tests.broker.processors.driver import ALICE, BOB, START_MS, TOOL
 from tests.broker.processors.requests import (
     commit_ext,
     create,

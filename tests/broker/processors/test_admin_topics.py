@@ -1,5 +1,7 @@
 """Administration of topics: what may be changed, what is stored, what is told."""
 
+from typing import Any
+
 import pytest
 
 from orderlymq_broker.processors.admin_topics import merge_attributes
@@ -72,7 +74,7 @@ def test_a_name_that_is_not_allowed_is_refused(admin: AdminShell, name: str, par
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(
-    admin: AdminShell, more: dict[str, int], part: str
+    admin: AdminShell, more: dict[str, Any], part: str
 ) -> None:
     """A topic needs queues, each written one must be readable, perm has three bits."""
     reply = create_topic(admin, **more)
