@@ -56,6 +56,10 @@ class TopicAdministration:
         # Topics whose change is in the log and not applied: the next one must be judged after it.
         self._changing: set[str] = set()
 
+    def ended(self) -> None:
+        """Forget the changes under way: their fate is the next leader's to know."""
+        self._changing.clear()
+
     # -- changes -----------------------------------------------------------------------------------
 
     def create(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:

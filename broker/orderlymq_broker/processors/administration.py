@@ -108,6 +108,7 @@ class Administration:
     def ended(self) -> list[Effect]:
         """Give up on all clients: another replica leads."""
         self.figures.ended()
+        self.topics.ended()
 
         return self.asker.ended()
 

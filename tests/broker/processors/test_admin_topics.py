@@ -289,3 +289,24 @@ def test_a_change_whose_leader_was_lost_is_told_so(admin: AdminShell) -> None:
     assert reply is not None
     assert (reply.code, "nothing changed" in (reply.remark or "")) == (1, True)
     assert create_topic(admin).code == 0
+
+
+def test_a_change_of_unknown_fate_does_not_block_the_next_term(admin: AdminShell) -> None:
+    """A leader that comes back takes changes of the topic again, whatever became of the first."""
+    admin.submit(
+        17,
+        {
+            "topic": "orders",
+            "defaultTopic": "TBW102",
+            "readQueueNums": "4",
+            "writeQueueNums": "4",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+        },
+    )
+    admin.follow()
+    admin.pending.clear()
+    admin.lead()
+
+    assert create_topic(admin).code == 0
