@@ -145,6 +145,7 @@ class Consumer:
         self._wake: asyncio.TimerHandle | None = None
         self._wake_ms: int | None = None
         self._state = "CREATE_JUST"
+        self._ended = False
         self._core = make_core(group, self.settings, ordered=ordered)
         self._calls = BrokerCalls(
             self._instance,
@@ -276,6 +277,7 @@ class Consumer:
                 *(self.group, sorted(self._core.queues)),
             )
         await self._offsets.persist(list(self._core.queues))
+        self._ended = True
         if self._wake is not None:
             self._wake.cancel()
         await self._instance.remove_consumer(self)
@@ -296,6 +298,8 @@ class Consumer:
 
     def post(self, event: Event) -> None:
         """Hand an event to the core and do what it says."""
+        if self._ended:
+            return  # a listener that was cut off at the end of `close` has nothing to say any more
         self._run(self._core.handle(event, _now_ms()))
         if self._state == "SHUTDOWN_ALREADY" and self._core.is_idle:
             self._idle.set()

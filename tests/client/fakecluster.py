@@ -123,10 +123,8 @@ class FakeCluster:
                 continue
             self.seen.append(command)
             faults = self.faults[command.code]
-            if faults:
-                answer = faults.pop(0)(command, conn)
-            else:
-                answer = self.serve(command, conn)
+            fault = faults.pop(0) if faults else self.serve
+            answer = fault(command, conn)
             if answer is not None and not command.is_oneway:
                 conn.send(answer)
 
@@ -178,14 +176,11 @@ class FakeCluster:
             first = self.dedup[dedup_key]
             return command.reply(first.code, first.ext)
         if header.batch:
-            ids = []
             base = len(self.logs[topic, header.queue_id])
-            for entry in decode_batch(command.body):
-                ids.append(
-                    self.append(
-                        topic, header.queue_id, entry.body, entry.properties, flag=entry.flag
-                    )
-                )
+            ids = [
+                self.append(topic, header.queue_id, entry.body, entry.properties, flag=entry.flag)
+                for entry in decode_batch(command.body)
+            ]
             ext = {
                 "msgId": ",".join(ids),
                 "queueId": str(header.queue_id),
@@ -505,7 +500,7 @@ def serve_then_reset(cluster: FakeCluster) -> Fault:
 async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
     """Wait until *condition* holds; the loop is given up in between, not the clock."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - what is waited for happens in code under test
             await asyncio.sleep(0.002)
 
 

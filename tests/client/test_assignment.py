@@ -1,5 +1,7 @@
 """Division of queues: what RocketMQ's strategies give for the same sorted input."""
 
+from hashlib import md5
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,7 +88,6 @@ def test_by_circle_deals_like_cards() -> None:
 
 def test_the_consistent_ring_is_rocketmqs() -> None:
     """MD5 of `client-0`..`client-9`, queues by their Java text; points computed by hand from MD5."""
-    from hashlib import md5
 
     def point(text: str) -> int:
         return int.from_bytes(md5(text.encode()).digest()[:4], "big")

@@ -84,9 +84,9 @@ def test_a_plain_send_tries_these_elsewhere(code: int) -> None:
     attempts.note_refusal("b:1", _answer(code))
 
     attempts.raise_if_final(plain=True)
+    illegal = Attempts(3.0, "T")
+    illegal.note_refusal("b:1", _answer(13))
     with pytest.raises(SendRefused):
-        illegal = Attempts(3.0, "T")
-        illegal.note_refusal("b:1", _answer(13))
         illegal.raise_if_final(plain=True)
 
 
