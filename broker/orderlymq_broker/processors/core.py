@@ -224,7 +224,7 @@ class BrokerCore:
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
         self.locks.start(now)
-        self.delays.start()
+        self.delays.start(now)
         self.retention.start(now)
 
         return self.members.start(now)

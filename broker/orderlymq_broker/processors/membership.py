@@ -40,6 +40,9 @@ from orderlymq_protocol.headers import GetConsumerListByGroupHeader, UnregisterC
 from orderlymq_protocol.names import TOPIC_LENGTH_MAX, retry_topic
 from orderlymq_protocol.tags import TagExpressionError, TagFilter
 
+# How many client ids seen on two connections the status shows; the counter counts them all.
+DUPLICATES_SHOWN_MAX: Final = 100
+
 _LOST: Final = "the leader changed before the membership was stored; send it again"
 
 
@@ -261,6 +264,8 @@ class MembershipProcessor:
             # id, which would consume everything twice; only the operator can tell.
             context.counters["duplicate_clients"] += 1
             context.duplicate_clients[client_id] = (before.connection, connection)
+            if len(context.duplicate_clients) > DUPLICATES_SHOWN_MAX:
+                del context.duplicate_clients[next(iter(context.duplicate_clients))]
 
     def _missing(self, consumer: ConsumerData, client_id: str, session: Session) -> list[Record]:
         """Return the records that make the state agree with a heartbeat."""

@@ -10,10 +10,11 @@ from tests.broker.processors.driver import Shell
 
 @pytest.fixture
 def shell() -> Iterator[Shell]:
-    """A leader of a fresh broker; at the end its state is consistent and survives a restart."""
+    """A leader of a fresh broker; at the end its state is sound, in its store and in its log."""
     leader = Shell().lead()
     yield leader
     leader.settle()
+    leader.replay()
     leader.restart()
 
 
@@ -24,4 +25,5 @@ def admin() -> Iterator[AdminShell]:
     leader.lead()
     yield leader
     leader.settle()
+    leader.replay()
     leader.restart()

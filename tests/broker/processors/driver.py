@@ -21,6 +21,7 @@ from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import message_key
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
+from tests.broker.state.entries import Replica
 
 START_MS = 1_700_000_000_000
 
@@ -96,6 +97,14 @@ class Shell:
         copy.wall_ms, copy.term, copy.log = self.wall_ms, self.term, self.log
         assert copy.state.digest() == self.state.digest()
         return copy
+
+    def replay(self) -> None:
+        """Assert that a replica which only has the log comes to the same state."""
+        replica = Replica()
+        for data in self.log:
+            replica.apply(data)
+        assert replica.state.digest() == self.state.digest()
+        replica.state.check_invariants()
 
     def pass_time(self, ms: int, *, step: int = 100) -> None:
         """Let time pass, ticking as the loop does."""

@@ -215,7 +215,7 @@ def test_copies_and_progress_are_one_entry(shell: Shell) -> None:
 def test_many_due_messages_are_handed_on_in_order_over_several_ticks(shell: Shell) -> None:
     """A limit per tick keeps the loop responsive; nothing is skipped."""
     ready(shell)
-    for number in range(700):
+    for number in range(1_500):
         shell.submit(310, _delayed(number), str(number).encode())
     shell.settle()
 
@@ -223,7 +223,7 @@ def test_many_due_messages_are_handed_on_in_order_over_several_ticks(shell: Shel
 
     queue = shell.state.topics.by_name["orders"].queues[0]
     assert [decode_record(bytes(each.message)).body for each in queue.tail] == [
-        str(number).encode() for number in range(700)
+        str(number).encode() for number in range(1_500)
     ]
 
 
