@@ -105,22 +105,28 @@ def wanted_layout(topic: Topic, desired: Desired, observed: Observed) -> Mapping
 
 def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterator[Action]:
     """Plan a consumer group: it must exist in every raft group that may hold its queues."""
+    if _unreachable(desired, observed):
+        return
     config = group_config(group)
     seed = tuple(topic.name for topic in group.spec.topics)
+    own_topics = [topic for topic in desired.topics if topic.topic_name in seed]
+    known = any(
+        group.group_name in (item.consumer_groups or {}) for item in observed.groups.values()
+    )
+    # A group that exists already gets everything from queues in a raft group that was added later:
+    # "Latest" would skip what came in between.
+    start = "Earliest" if known and group.spec.start_from != "Client" else group.spec.start_from
     for name in desired.cluster.group_names:
-        found = observed.groups.get(name, ObservedGroup())
-        if found.consumer_groups is None or found.topics is None:
-            continue
-        declared = {topic.topic_name for topic in desired.topics if topic.topic_name in seed}
-        if _unreachable(desired, observed) or any(
-            name in wanted_layout(topic, desired, observed) and topic.topic_name not in found.topics
-            for topic in desired.topics
-            if topic.topic_name in declared
+        found = observed.groups[name]
+        existing = found.topics or {}
+        if any(
+            name in wanted_layout(topic, desired, observed) and topic.topic_name not in existing
+            for topic in own_topics
         ):
             continue  # its topics come first: a start position needs queues
-        present = found.consumer_groups.get(group.group_name)
+        present = (found.consumer_groups or {}).get(group.group_name)
         if present is None:
-            yield SetGroup(group.group_name, name, config, group.spec.start_from, seed)
+            yield SetGroup(group.group_name, name, config, start, seed)
         elif present != config:
             yield SetGroup(group.group_name, name, config)
 

@@ -83,6 +83,17 @@ def test_a_group_with_a_start_position_waits_for_its_topics() -> None:
     assert SetGroup("billing", "demo-0", config, "Latest", ("orders",)) in done
 
 
+def test_a_group_that_exists_skips_nothing_in_a_raft_group_added_later() -> None:
+    """Latest is meant for the beginning of the group, not for queues that come later."""
+    consumers = group(startFrom="Latest")
+    world = _settled(desired(consumers))
+
+    done = _work(world.settle(desired(consumers, groups=2)))
+
+    config = GroupConfig(True, True, 16, 1, 15)
+    assert done[-1] == SetGroup("billing", "demo-1", config, "Earliest", ())
+
+
 def test_nothing_is_planned_for_topics_while_a_group_is_silent() -> None:
     """What exists there is not known; a guess could spread queues twice."""
     wanted = desired(topic(type="Normal"), groups=2)
