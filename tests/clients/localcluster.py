@@ -117,7 +117,7 @@ class LocalCluster:
     def command(self, *words: str) -> str:
         """Run an `orderlymq` command on this cluster; it must succeed."""
         result = subprocess.run(
-            [sys.executable, "-m", "orderlymq.cli", words[0], *words[1:], *self._where(words[0])],
+            [sys.executable, "-m", "orderlymq", words[0], *words[1:], *self._where(words[0])],
             capture_output=True,
             text=True,
             timeout=120,
