@@ -175,7 +175,7 @@ def test_the_status_tells_rates_counters_and_what_the_shell_knows(shell: Shell) 
     assert status["counters"]["messages_in"] == 50
 
 
-@hypothesis_settings(max_examples=300, deadline=None)
+@hypothesis_settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(SERVED),
     st.dictionaries(

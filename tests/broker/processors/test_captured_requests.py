@@ -1,0 +1,62 @@
+"""Requests that real clients sent, captured, against the core."""
+
+import pytest
+
+from orderlymq_protocol.framing import FrameDecoder
+from orderlymq_protocol.headers import REQUEST_HEADERS
+from tests.broker.processors.driver import ALICE, Shell
+from tests.protocol.golden import GoldenFrame, frames
+
+# Refusals that fit requests which were made to another broker, with topics, groups and messages
+# that do not exist here.
+REFUSALS = (
+    "not exist",
+    "not latest",
+    "look message by offset failed",
+    "can not find message",
+    "no consumer for this group",
+    "SQL92",
+    "sending transaction message is forbidden",
+    "has no queue",
+    "illegal",
+)
+
+
+def captured() -> list[GoldenFrame]:
+    served = Shell().lead().core.codes
+    return [
+        frame
+        for frame in frames()
+        if frame.is_request and frame.server in ("broker", "variant") and frame.code in served
+    ]
+
+
+def test_every_captured_request_is_understood() -> None:
+    """Java 4.3, 4.9, 5.3 and their tools: served, or refused for what this broker does not have."""
+    shell = Shell().lead()
+    requests = captured()
+    assert len(requests) > 60
+
+    for number, frame in enumerate(requests):
+        (command,) = FrameDecoder().receive_data(frame.wire)
+        command.opaque = number
+        shell.run(shell.core.handle(command, ALICE, shell.now))
+        shell.settle()
+        reply = shell.reply_to(number)
+        if command.is_oneway:
+            assert reply is None
+        elif reply is not None and reply.code not in (0, 19, 20, 21):
+            assert any(text in (reply.remark or "") for text in REFUSALS), (frame.line, reply)
+
+    shell.replay()
+
+
+@pytest.mark.parametrize(
+    "code", sorted({frame.code for frame in captured() if frame.code in REQUEST_HEADERS})
+)
+def test_a_captured_request_without_its_header_is_refused(code: int) -> None:
+    """What requires fields says which is missing."""
+    reply = Shell().lead().call(code)
+
+    assert reply.code == 1
+    assert "<" in (reply.remark or "")
