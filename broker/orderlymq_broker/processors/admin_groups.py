@@ -15,6 +15,7 @@ from orderlymq_broker.processors.changing import propose
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.figures import Figures
+from orderlymq_broker.processors.membership import missing_retry_topic
 from orderlymq_broker.processors.querying import QueryProcessor
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record
 from orderlymq_broker.state.topics import Topic
@@ -104,7 +105,9 @@ class GroupAdministration:
                 },
             )
 
-        return [propose(self._context, [record], request, peer)]
+        records = [record, *missing_retry_topic(self._context.state, record)]
+
+        return [propose(self._context, records, request, peer)]
 
     def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 207: delete a group, its locks and members, and its offsets if asked for."""

@@ -16,6 +16,7 @@ from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Send
 from orderlymq_broker.processors.filtering import SQL_REFUSED
 from orderlymq_broker.processors.locking import check_client
 from orderlymq_broker.processors.sessions import Session
+from orderlymq_broker.state.machine import BrokerState
 from orderlymq_broker.state.records import (
     ClientDead,
     GroupSet,
@@ -278,14 +279,7 @@ class MembershipProcessor:
                 return []
             config = GroupSet(group, only_if_absent=True)
             records.append(config)
-        topic = retry_topic(group)
-        if (
-            config.retry_queues > 0
-            and state.topics.get(topic) is None
-            and len(topic) <= TOPIC_LENGTH_MAX
-        ):
-            queues = config.retry_queues
-            records.append(TopicSet(topic, queues, queues, only_if_absent=True))
+        records += missing_retry_topic(state, config)
         member = MemberSeen(
             group,
             client_id,
@@ -339,3 +333,16 @@ def _subscription(wish: SubscriptionData) -> Subscription:
         tuple(sorted(codes)),
         tuple(sorted(wish.tags_set)),
     )
+
+
+def missing_retry_topic(state: BrokerState, config: GroupSet) -> list[Record]:
+    """Return what creates the retry topic of a group that lacks it.
+
+    It must be in the route before a consumer starts: one that finds no route for it looks again
+    after half a minute, and its retries wait as long.
+    """
+    topic, queues = retry_topic(config.name), config.retry_queues
+    if queues <= 0 or state.topics.get(topic) is not None or len(topic) > TOPIC_LENGTH_MAX:
+        return []
+
+    return [TopicSet(topic, queues, queues, only_if_absent=True)]

@@ -36,6 +36,16 @@ def test_captured_requests_create_a_group(admin: AdminShell) -> None:
         )
 
 
+def test_a_new_group_has_its_retry_topic_at_once(admin: AdminShell) -> None:
+    """A consumer that starts next finds a route for it, and its first retry does not wait."""
+    assert admin.tool(200, b'{"groupName":"billing","retryQueueNums":3}').code == 0
+    assert admin.tool(200, b'{"groupName":"audit","retryQueueNums":0}').code == 0
+
+    topics = admin.state.topics
+    assert topics.by_name["%RETRY%billing"].config.write_queues == 3
+    assert topics.get("%RETRY%audit") is None
+
+
 def test_an_older_tool_does_not_undo_what_it_does_not_know(admin: AdminShell) -> None:
     """A 4.9 body has no consumeMessageOrderly: an ordered group stays ordered."""
     old, new = (frame.body for frame in golden(200, "request"))

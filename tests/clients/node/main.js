@@ -12,6 +12,9 @@ const logger = {
   error: (...words) => process.stderr.write(words.join(' ') + '\n'),
 };
 
+// The client asks for an HTTP client for its address server, which a name server's address makes needless.
+const httpclient = { request() { throw new Error('no HTTP request is expected'); } };
+
 function event(kind, values = {}) {
   process.stdout.write(JSON.stringify({ event: kind, at: Number(process.hrtime.bigint()), ...values }) + '\n');
 }
@@ -21,7 +24,7 @@ function parse(words) {
 }
 
 async function send(options) {
-  const producer = new Producer({ namesrvAddr: options.ns, producerGroup: 'node-producers', logger });
+  const producer = new Producer({ nameSrv: options.ns, httpclient, producerGroup: 'node-producers', logger });
   producer.on('error', error => event('error', { text: error.message }));
   await producer.ready();
   event('started');
@@ -45,7 +48,7 @@ async function send(options) {
 }
 
 async function consume(options) {
-  const consumer = new Consumer({ namesrvAddr: options.ns, consumerGroup: options.group, logger });
+  const consumer = new Consumer({ nameSrv: options.ns, httpclient, consumerGroup: options.group, logger });
   consumer.on('error', error => event('error', { text: error.message }));
   let remaining = Number(options.expected || 1);
   let finish;

@@ -6,6 +6,7 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -24,12 +25,13 @@ import org.apache.rocketmq.common.message.MessageQueue;
  */
 final class Consuming {
     private final Options options;
-    private final CountDownLatch remaining;
+    private final CountDownLatch end = new CountDownLatch(1);
+    private final AtomicInteger remaining;
     private final Map<String, Integer> failures = new ConcurrentHashMap<>();
 
     private Consuming(Options options) {
         this.options = options;
-        this.remaining = new CountDownLatch(options.number("expected", Integer.MAX_VALUE));
+        this.remaining = new AtomicInteger(options.number("expected", Integer.MAX_VALUE));
     }
 
     static void run(Options options) throws Exception {
@@ -69,7 +71,7 @@ final class Consuming {
         Thread watcher = new Thread(this::waitForEndOfInput);
         watcher.setDaemon(true);
         watcher.start();
-        remaining.await(options.number("seconds", 30), TimeUnit.SECONDS);
+        end.await(options.number("seconds", 30), TimeUnit.SECONDS);
         Thread.sleep(options.number("linger", 0));
         consumer.shutdown();
         Report.event("finished");
@@ -83,9 +85,7 @@ final class Consuming {
         } catch (java.io.IOException ignored) {
             // A broken pipe is an end of input too.
         }
-        while (remaining.getCount() > 0) {
-            remaining.countDown();
-        }
+        end.countDown();
     }
 
     private boolean handle(List<MessageExt> messages, MessageQueue queue) {
@@ -103,8 +103,8 @@ final class Consuming {
                 report("done", message, queue, text);
             }
         }
-        if (good) {
-            messages.forEach(message -> remaining.countDown());
+        if (good && remaining.addAndGet(-messages.size()) <= 0) {
+            end.countDown();
         }
         return good;
     }

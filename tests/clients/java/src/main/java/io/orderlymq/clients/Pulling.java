@@ -20,6 +20,7 @@ final class Pulling {
     static void pull(Options options) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(options.text("group"));
         consumer.setNamesrvAddr(options.text("ns"));
+        consumer.setBrokerSuspendMaxTimeMillis(options.number("suspend", 20_000));
         consumer.start();
         for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(options.text("topic"))) {
             long offset = options.number("offset", 0);
