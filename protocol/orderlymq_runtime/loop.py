@@ -1,5 +1,5 @@
 """
-Run a process: the event loop, and the signals that end it.
+Run a process: the event loop, the signals that end it, and enough open files for its clients.
 
 The first SIGTERM or SIGINT cancels the main coroutine once, which then hands over and closes what it
 owns; a second one ends the process at once, for someone is waiting. Exit codes follow the shell's
@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import uvloop
 
+from orderlymq_runtime import openfiles
+
 _log = logging.getLogger(__name__)
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -25,6 +27,7 @@ def run(main: Coroutine[Any, Any, int | None]) -> int:
 
     Exceptions of *main* pass through; being cancelled by a signal is a normal end (0).
     """
+    openfiles.raise_limit()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_supervise(main))
 

@@ -18,14 +18,16 @@ from orderlymq_runtime.connection import (
     ConnectionTable,
     FrameHandler,
 )
+from orderlymq_runtime.openfiles import connections_allowed
 from orderlymq_runtime.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
 # Every client of a group connects again within milliseconds after a fail-over.
 BACKLOG: Final = 4096
-# File descriptors and about 5 KB of memory each; RocketMQ has no limit, its file limit is the limit.
+# A file descriptor and about 5 KB of memory each; fewer where fewer files may be open.
 CONNECTIONS_MAX: Final = 50_000
+COMPLAINT_PERIOD_S: Final = 5.0
 
 
 class PortInUseError(OSError):
@@ -47,7 +49,8 @@ class RemotingServer:
     Args:
         handler: gets every connection and every command.
         linger_reset: reset accepted connections instead of closing them when the process dies.
-        connections_max: further connections are accepted and closed at once.
+        connections_max: further connections are accepted and closed at once, as are those that
+            would leave too few open files for the rest of the process.
         limits: of each connection; *idle_timeout_s* overrides the one in it.
         traffic: counters to add to.
     """
@@ -70,6 +73,7 @@ class RemotingServer:
         self._connections_max = connections_max
         self._table = ConnectionTable(limits, self.traffic)
         self._listeners: list[asyncio.Server] = []
+        self._complain_at = 0.0
 
     async def listen(self, host: str, port: int, *, reuse_address: bool = True) -> tuple[str, int]:
         """Listen on one more address and return it, with the port that was given for port 0.
@@ -121,11 +125,19 @@ class RemotingServer:
         await self._table.emptied.wait()
 
     def _accept(self) -> asyncio.BaseProtocol:
-        if len(self._table) >= self._connections_max:
+        # Asked each time, as it costs a microsecond and the limit can be changed from outside.
+        if len(self._table) >= min(self._connections_max, connections_allowed()):
             self.traffic.errors["too_many_connections"] += 1
-            _log.warning("a connection was refused: %d are open", len(self._table))
+            self._complain()
             return _Refusal()
         return Connection(self._handler, self._table, linger_reset=self._linger_reset)
+
+    def _complain(self) -> None:
+        """Say that connections are refused, once in a while: a flood of them must not fill a log."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAINT_PERIOD_S
+            _log.warning("connections are refused: %d are open", len(self._table))
 
 
 class _Refusal(asyncio.Protocol):

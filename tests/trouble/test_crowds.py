@@ -1,0 +1,219 @@
+"""Too many clients, and clients that do not do their part: memory stays bounded, others are served."""
+
+import asyncio
+import resource
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.framing import encode
+from orderlymq_runtime.client import RemotingClient
+from tests.cluster.messaging import Sender, report, send_command
+from tests.cluster.processes import Group
+from tests.trouble.rawsocket import RawSocket, memory_bytes
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+
+MEBIBYTE = 1 << 20
+
+CROWD = 10_000
+# Besides the crowd a test has sockets, logs and libraries open.
+SPARE_FILES = 200
+# What the runtime says a connection costs at most, and as much again for the kernel's accounts and
+# the allocator.
+CONNECTION_SIZE_MAX = 10 * 1024
+
+# An address of their own, so that the crowd takes no port from the servers under test.
+CROWD_ADDRESS = "127.0.0.9"
+
+# The rest of a frame must come within 30 s, and is looked for every 5 s; see ConnectionLimits.
+HALF_FRAME_TIMEOUT_S = 36.0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def files() -> Iterator[int]:
+    """Allow as many open files as this machine does, to the children as well."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def group(files: int, make_group: Callable[..., Group]) -> Group:
+    made = make_group(1)
+    with RawSocket(made.port) as connection:
+        for number in range(64):
+            answer = connection.call(send_command("large", 0, bytes(256 * 1024)))
+            assert answer is not None, number
+            assert answer.code == ResponseCode.SUCCESS
+    return made
+
+
+@pytest.fixture(scope="module")
+def silent(group: Group) -> Iterator[tuple[RawSocket, float]]:
+    """Return a connection that has sent half a frame, and since when it is silent."""
+    with RawSocket(group.port) as made:
+        made.send(encode(send_command("large", 0, b"half"))[:40])
+        yield made, time.monotonic()
+
+
+async def longest_send_s(group: Group, client: RemotingClient, count: int = 50) -> float:
+    """Send one after the other and return the longest time from one acknowledgement to the next."""
+    sender = Sender(client, group.address, "s0", 0)
+    await sender.send(count)
+    assert not sender.failures
+    return sender.longest_gap_s()
+
+
+async def test_ten_thousand_idle_connections_cost_little_and_slow_nobody(
+    silent: tuple[RawSocket, float], files: int, group: Group, client: RemotingClient
+) -> None:
+    """10 000 connections that say nothing, broker and name server: sends go on, memory is bounded."""
+    count = min(CROWD, files - SPARE_FILES)
+    if count < CROWD:
+        report(f"only {files} open files are allowed: a crowd of {count} instead of {CROWD}")
+    await longest_send_s(group, client)
+    for port, child in (
+        (group.port, group.brokers[1]),
+        (group.name_server_port, group.name_server),
+    ):
+        before = memory_bytes(child.pid)
+        began = time.monotonic()
+        crowd = [RawSocket(port, source=CROWD_ADDRESS) for _ in range(count)]
+        took_s = time.monotonic() - began
+        try:
+            # Behind all of them in the queue of connections: when it is answered all are accepted.
+            with RawSocket(port) as last:
+                assert last.call(request(9_999)) is not None
+            grown = memory_bytes(child.pid) - before
+            gap_s = await longest_send_s(group, client)
+            report(
+                f"{count} idle: {took_s:.1f} s, {grown / count:.0f} bytes each, gap {gap_s:.3f} s"
+            )
+
+            assert grown < count * CONNECTION_SIZE_MAX
+            assert gap_s < 1.0
+            # They are idle, not dead.
+            assert crowd[0].call(request(9_999)) is not None
+            assert crowd[-1].call(request(9_999)) is not None
+        finally:
+            for each in crowd:
+                each.close()
+        assert await longest_send_s(group, client) < 1.0
+
+
+async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
+    make_group: Callable[..., Group], client: RemotingClient
+) -> None:
+    """With few open files allowed the crowd is turned away; the store goes on writing new files."""
+    group = make_group(1)
+    await longest_send_s(group, client)
+    limit = 200
+    resource.prlimit(group.brokers[1].pid, resource.RLIMIT_NOFILE, (limit, limit))
+
+    crowd = [RawSocket(group.port, source=CROWD_ADDRESS) for _ in range(2 * limit)]
+    try:
+        body = bytes(MEBIBYTE)
+        for _ in range(100):
+            reply = await client.invoke(group.address, send_command("orders", 0, body), 5.0)
+            assert reply.code == ResponseCode.SUCCESS
+        assert crowd[0].call(request(9_999)) is not None
+        assert crowd[-1].is_hung_up()
+    finally:
+        for each in crowd:
+            each.close()
+
+    assert await longest_send_s(group, client) < 1.0
+    with RawSocket(group.port) as newcomer:
+        assert newcomer.call(request(9_999)) is not None
+    assert "Traceback" not in group.logs(lines=100_000)
+
+
+def large_pull(opaque: int) -> RemotingCommand:
+    """Return a pull whose answer holds 256 KiB."""
+    ext = {
+        "consumerGroup": "TOOLS_CONSUMER",
+        "topic": "large",
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "1",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subVersion": "0",
+        "subscription": "*",
+    }
+    command = request(RequestCode.PULL_MESSAGE, ext)
+    command.opaque = opaque
+    return command
+
+
+async def test_consumers_that_never_read_are_not_read_either(
+    group: Group, client: RemotingClient
+) -> None:
+    """Ten clients ask for 2.5 GiB and read nothing: a few MiB each are kept, others are served."""
+    pid = group.brokers[1].pid
+    await longest_send_s(group, client)
+    before = memory_bytes(pid)
+    pulls = b"".join(encode(large_pull(number)) for number in range(1_000))
+    deaf = [RawSocket(group.port, receive_buffer=4096) for _ in range(10)]
+    try:
+        for each in deaf:
+            await asyncio.to_thread(each.send_some, pulls, timeout_s=0.1)
+        gap_s = await longest_send_s(group, client)
+        grown = memory_bytes(pid) - before
+        report(f"deaf consumers: {grown / MEBIBYTE:.0f} MiB for ten, longest gap {gap_s:.3f} s")
+
+        assert grown < 10 * 16 * MEBIBYTE
+        assert gap_s < 1.0
+        # Deaf, but not forgotten: who begins to read gets the answers in their order.
+        for number in range(20):
+            answer = await asyncio.to_thread(deaf[0].receive)
+            assert answer is not None
+            assert (answer.opaque, answer.code) == (number, ResponseCode.SUCCESS)
+    finally:
+        for each in deaf:
+            each.close()
+    assert await longest_send_s(group, client) < 1.0
+
+
+async def test_long_polls_without_number_are_bounded(group: Group, client: RemotingClient) -> None:
+    """A client that asks 20 000 times for what is not there yet holds memory, not the others."""
+    pid = group.brokers[1].pid
+    await longest_send_s(group, client)
+    before = memory_bytes(pid)
+    waiting = request(
+        RequestCode.PULL_MESSAGE,
+        large_pull(0).ext
+        | {"queueId": "1", "sysFlag": "6", "suspendTimeoutMillis": "30000", "queueOffset": "0"},
+    )
+    frame = encode(waiting)
+    with RawSocket(group.port) as hungry:
+        await asyncio.to_thread(hungry.send, frame * 20_000)
+        gap_s = await longest_send_s(group, client)
+        grown = memory_bytes(pid) - before
+        report(f"20 000 long polls: {grown / MEBIBYTE:.0f} MiB, longest gap {gap_s:.3f} s")
+
+        assert grown < 20_000 * 4096
+        assert gap_s < 1.0
+    await asyncio.sleep(0.2)
+    status = await asyncio.to_thread(group.status, 1)
+    assert status is not None
+    assert status["heldPulls"] == 0
+
+
+async def test_half_a_frame_is_waited_for_half_a_minute(
+    silent: tuple[RawSocket, float], group: Group, client: RemotingClient
+) -> None:
+    """Who has sent half a frame and falls silent is hung up on; meanwhile nobody noticed."""
+    stranger, since = silent
+    left_s = HALF_FRAME_TIMEOUT_S - (time.monotonic() - since)
+
+    hung_up = await asyncio.to_thread(stranger.is_hung_up, max(left_s, 0.1))
+
+    assert hung_up
+    assert await longest_send_s(group, client) < 1.0
