@@ -14,18 +14,17 @@ from typing import Any, Final, Self
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,
-    OrderlyMQError,
     SettingError,
     TopicNotFound,
 )
+from orderlymq.identity import NameServers
 from orderlymq.instance import ClientInstance
 from orderlymq.message import Message, ReceivedMessage, SendResult
-from orderlymq.offsets import NOT_FOUND
 from orderlymq.producer import Producer
 from orderlymq.pullconsumer import QueueReader
 from orderlymq.routes import TopicRoute
-from orderlymq.settings import DEFAULT_NAME_SERVER, ClientSettings
-from orderlymq.wire import read_record
+from orderlymq.settings import ClientSettings
+from orderlymq.wire import commit_request, read_record
 from orderlymq_protocol import fastjson, properties
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import request
@@ -91,7 +90,7 @@ class AdminClient:
 
     def __init__(
         self,
-        name_servers: str | list[str] | tuple[str, ...] = DEFAULT_NAME_SERVER,
+        name_servers: NameServers = None,
         *,
         client_settings: ClientSettings | None = None,
         instance: ClientInstance | None = None,
@@ -450,12 +449,13 @@ class AdminClient:
                 offset = await reader.max_offset(queue)
             else:
                 offset = await reader.offset_at(queue, int(to))
-            reader.offsets.update(queue, offset, epoch=None, increase_only=False)
+            # Without the fields that name a client: a tool sets offsets, a member only moves them on.
+            command = commit_request(group, queue, offset, {})
+            address = self._instance.routes.address(queue.broker_name)
+            if address is None:
+                raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+            await self._instance.call(address, RequestCode(command.code), command.ext)
             found[queue] = offset
-        await reader.offsets.persist(found)
-        missing = [queue for queue in found if await reader.offsets.fetch(queue) == NOT_FOUND]
-        if missing:
-            raise OrderlyMQError(f"the offsets of {missing} could not be set; see the log")
         return found
 
     # -- messages

@@ -52,14 +52,13 @@ from orderlymq.events import (
     StopPull,
     Tick,
 )
-from orderlymq.identity import BROADCAST_INSTANCE
+from orderlymq.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.instance import ClientInstance
 from orderlymq.listening import Listening
 from orderlymq.message import ReceivedMessage
 from orderlymq.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
 from orderlymq.ordering import OrderedConsumer
 from orderlymq.settings import (
-    DEFAULT_NAME_SERVER,
     ClientSettings,
     ConsumeFrom,
     ConsumerSettings,
@@ -94,7 +93,8 @@ class Consumer:
 
     Args:
         group: the consumer group.
-        name_servers: "host:port;host:port".
+        name_servers: "host:port;host:port"; else the environment says (ORDERLYMQ_NAME_SERVER,
+            NAMESRV_ADDR), else it is this machine.
         topics: a topic, several, or a mapping from topics to tag expressions (`"A || B"`).
         listener: gets a sequence of messages and a context; async or not; returns an `OrderedResult`
             or a `ConcurrentResult`. Raising and returning None mean "again".
@@ -110,7 +110,7 @@ class Consumer:
     def __init__(  # noqa: PLR0913 - what a user may say about a consumer
         self,
         group: str,
-        name_servers: str | list[str] | tuple[str, ...] = DEFAULT_NAME_SERVER,
+        name_servers: NameServers = None,
         *,
         topics: str | Iterable[str] | Mapping[str, str] = (),
         listener: Listener | None = None,

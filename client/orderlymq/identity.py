@@ -10,9 +10,10 @@ import secrets
 import socket
 import time
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, TypeAlias
 
 from orderlymq.errors import SettingError
+from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_protocol.message_id import UniqueKeyFactory
 from orderlymq_runtime.client import split_address
 
@@ -20,12 +21,22 @@ BROADCAST_INSTANCE: Final = "DEFAULT"
 """RocketMQ keeps this name for broadcasting, so that the local offsets survive a restart."""
 
 
-def parse_name_servers(text: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
+NameServers: TypeAlias = str | list[str] | tuple[str, ...] | None
+"""Addresses as users give them; None leaves them to the environment."""
+
+
+def parse_name_servers(text: NameServers) -> tuple[str, ...]:
     """Read `host:port;host:port`, separated by semicolons or commas, or a list of addresses.
+
+    None means the environment, ORDERLYMQ_NAME_SERVER before RocketMQ's NAMESRV_ADDR, or this machine.
 
     Raises:
         SettingError: There is none, or one has another form.
     """
+    if text is None:
+        environment = os.environ
+        text = environment.get("ORDERLYMQ_NAME_SERVER") or environment.get("NAMESRV_ADDR")
+        text = text or DEFAULT_NAME_SERVER
     parts = text.replace(",", ";").split(";") if isinstance(text, str) else list(text)
     addresses = tuple(part.strip() for part in parts if part.strip())
     if not addresses:

@@ -20,7 +20,7 @@ from orderlymq.errors import (
     StateError,
     TopicNotFound,
 )
-from orderlymq.identity import make_client_id, own_ip, parse_name_servers
+from orderlymq.identity import NameServers, make_client_id, own_ip, parse_name_servers
 from orderlymq.routes import Routes, TopicRoute, template_route
 from orderlymq.settings import ClientSettings
 from orderlymq.signing import signed
@@ -79,7 +79,7 @@ class ClientInstance:
 
     def __init__(
         self,
-        name_servers: str | tuple[str, ...] | list[str],
+        name_servers: NameServers = None,
         settings: ClientSettings | None = None,
         *,
         instance_name: str = "",

@@ -16,12 +16,12 @@ from orderlymq.assignment import AssignmentStrategy, Averagely, assign
 from orderlymq.brokercalls import BrokerCalls, Subscription
 from orderlymq.errors import BrokerError, OrderlyMQError, PullError, SettingError, StateError
 from orderlymq.events import FindStart, StartFailed, StartFound
+from orderlymq.identity import NameServers
 from orderlymq.instance import ClientInstance
 from orderlymq.message import ReceivedMessage
 from orderlymq.offsets import NOT_FOUND
 from orderlymq.pullconsumer import QueueReader
 from orderlymq.settings import (
-    DEFAULT_NAME_SERVER,
     ClientSettings,
     ConsumeFrom,
     ConsumerSettings,
@@ -67,7 +67,7 @@ class LitePullConsumer:
     def __init__(  # noqa: PLR0913 - what a user may say about a consumer
         self,
         group: str,
-        name_servers: str | list[str] | tuple[str, ...] = DEFAULT_NAME_SERVER,
+        name_servers: NameServers = None,
         *,
         auto_commit: bool = True,
         auto_commit_interval_ms: int = 5_000,

@@ -21,14 +21,14 @@ from orderlymq.errors import (
     StateError,
     TopicNotFound,
 )
-from orderlymq.identity import make_unique_keys
+from orderlymq.identity import NameServers, make_unique_keys
 from orderlymq.instance import ClientInstance
 from orderlymq.lanes import Lane, LaneKey
 from orderlymq.message import Message, SendResult, SendStatus
 from orderlymq.routes import TopicRoute
 from orderlymq.selectors import RoundRobin, Selector, by_hash, check_selected
 from orderlymq.sending import Attempts, check_batch, check_message
-from orderlymq.settings import DEFAULT_NAME_SERVER, ClientSettings, ProducerSettings
+from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq.wire import SendOptions, batch_request, is_stored, read_send_result, send_request
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -52,7 +52,8 @@ class Producer:
 
     Args:
         group: names the application; shown in listings.
-        name_servers: "host:port;host:port".
+        name_servers: "host:port;host:port"; else the environment says (ORDERLYMQ_NAME_SERVER,
+            NAMESRV_ADDR), else it is this machine.
         settings: of the producer.
         client_settings: of the connection.
         instance: share connections with other producers and consumers.
@@ -61,7 +62,7 @@ class Producer:
     def __init__(
         self,
         group: str = "orderlymq-producer",
-        name_servers: str | list[str] | tuple[str, ...] = DEFAULT_NAME_SERVER,
+        name_servers: NameServers = None,
         *,
         settings: ProducerSettings | None = None,
         client_settings: ClientSettings | None = None,

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator
 from typing import Final, Self
 
 from orderlymq.errors import BrokerError, BrokerUnreachable, PullError, StateError
+from orderlymq.identity import NameServers
 from orderlymq.instance import ClientInstance
 from orderlymq.message import ReceivedMessage
 from orderlymq.offsets import NOT_FOUND, BrokerOffsets
-from orderlymq.settings import DEFAULT_NAME_SERVER, ClientSettings
+from orderlymq.settings import ClientSettings
 from orderlymq.subscribing import check_group, make_subscription
 from orderlymq.wire import (
     PullOptions,
@@ -137,7 +138,7 @@ class PullConsumer:
     def __init__(
         self,
         group: str,
-        name_servers: str | list[str] | tuple[str, ...] = DEFAULT_NAME_SERVER,
+        name_servers: NameServers = None,
         *,
         client_settings: ClientSettings | None = None,
         instance: ClientInstance | None = None,

@@ -1,7 +1,6 @@
 """The push consumer against a cluster on loopback."""
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -12,63 +11,21 @@ import pytest
 
 from orderlymq.consumer import Consumer
 from orderlymq.contexts import (
-    ConcurrentContext,
     ConsumeContext,
     ConsumeHook,
     ConsumeReturn,
     OrderedContext,
 )
-from orderlymq.errors import SettingError, StateError
 from orderlymq.events import ConcurrentResult, OrderedResult
-from orderlymq.instance import ClientInstance
 from orderlymq.message import ReceivedMessage
 from orderlymq.offsets import LocalOffsets
-from orderlymq.producer import Producer
 from orderlymq.settings import ConsumerSettings, MessageModel
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import request
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import OffsetTable
-from orderlymq_protocol.record import encode_record
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.inbox import Inbox, fill, ordered_consumer
 
 QUEUE = MessageQueue("T", BROKER, 0)
-
-
-class Inbox:
-    """A listener that keeps what it gets and returns what the test says."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[int, int, str]] = []
-        self.messages: list[ReceivedMessage] = []
-        self.answers: list[object] = []
-
-    def _take(self, messages: Sequence[ReceivedMessage]) -> object:
-        for message in messages:
-            self.messages.append(message)
-            self.seen.append((message.queue.queue_id, message.queue_offset, message.text))
-        answer = self.answers.pop(0) if self.answers else None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    async def ordered(
-        self, messages: Sequence[ReceivedMessage], _context: OrderedContext
-    ) -> OrderedResult | None:
-        answer = self._take(messages)
-        return OrderedResult.SUCCESS if answer is None else answer  # type: ignore[return-value]  # scripted
-
-    async def concurrent(
-        self, messages: Sequence[ReceivedMessage], _context: ConcurrentContext
-    ) -> ConcurrentResult | None:
-        answer = self._take(messages)
-        return ConcurrentResult.SUCCESS if answer is None else answer  # type: ignore[return-value]  # scripted
-
-    @property
-    def texts(self) -> list[str]:
-        return [text for _, _, text in self.seen]
 
 
 @pytest.fixture
@@ -77,31 +34,14 @@ async def cluster() -> AsyncIterator[FakeCluster]:
         yield found
 
 
-def _ordered(cluster: FakeCluster, inbox: Inbox, **settings: int) -> Consumer:
-    return Consumer(
-        "G",
-        cluster.address,
-        topics="T",
-        ordered=True,
-        consume_from="first",
-        listener=inbox.ordered,
-        settings=ConsumerSettings(**settings),  # type: ignore[arg-type]  # numbers all
-    )
-
-
-def _fill(cluster: FakeCluster, count: int, queues: int = 2) -> None:
-    for number in range(count):
-        cluster.append("T", number % queues, f"m{number}".encode())
-
-
 async def test_an_ordered_consumer_gets_every_queue_in_order_and_commits(
     cluster: FakeCluster,
 ) -> None:
     """ORD-02, OFS-02: ascending without gaps per queue; committed when it closes."""
-    _fill(cluster, 40)
+    fill(cluster, 40)
     inbox = Inbox()
 
-    async with _ordered(cluster, inbox):
+    async with ordered_consumer(cluster, inbox):
         await until(lambda: len(inbox.seen) == 40)
 
     for queue in (0, 1):
@@ -111,10 +51,10 @@ async def test_an_ordered_consumer_gets_every_queue_in_order_and_commits(
 
 async def test_locks_come_before_pulls_and_are_given_back_at_the_end(cluster: FakeCluster) -> None:
     """LCK-01, LCK-23, PSH-03: 34, 38, 41, 14, 11 ... 15, 42, 35."""
-    _fill(cluster, 2)
+    fill(cluster, 2)
     inbox = Inbox()
 
-    async with _ordered(cluster, inbox):
+    async with ordered_consumer(cluster, inbox):
         await until(lambda: len(inbox.seen) == 2)
         assert {queue for _, queue in cluster.locks} == {
             MessageQueue("T", BROKER, 0),
@@ -130,9 +70,9 @@ async def test_locks_come_before_pulls_and_are_given_back_at_the_end(cluster: Fa
 
 async def test_pulls_and_commits_name_the_client_and_its_epoch(cluster: FakeCluster) -> None:
     """The fence is exact for this SDK; a concurrent consumer locks nothing."""
-    _fill(cluster, 2)
+    fill(cluster, 2)
     inbox = Inbox()
-    async with _ordered(cluster, inbox) as consumer:
+    async with ordered_consumer(cluster, inbox) as consumer:
         await until(lambda: len(inbox.seen) == 2)
         client_id = consumer.client_id
 
@@ -146,12 +86,12 @@ async def test_a_queue_held_by_another_is_taken_over_when_it_is_given_back(
 ) -> None:
     """ODL-26, LOG-06, LOG-13: the second member waits, says why, and goes on by itself."""
     caplog.set_level(logging.INFO, "orderlymq.consumer")
-    _fill(cluster, 1)
+    fill(cluster, 1)
     cluster.locks["G", QUEUE] = fakecluster.Lock("other", 5, time.monotonic() + 60)
     cluster.epochs["G", QUEUE] = 5
     inbox = Inbox()
 
-    async with _ordered(cluster, inbox):
+    async with ordered_consumer(cluster, inbox):
         await until(lambda: "because lock failed" in caplog.text)
         assert inbox.seen == []
         del cluster.locks["G", QUEUE]
@@ -166,20 +106,20 @@ async def test_two_members_share_the_queues_and_hand_over_without_a_gap(
 ) -> None:
     """RBL-03, GRP-04, LCK-13: joining takes a share, closing gives it back at once."""
     first, second = Inbox(), Inbox()
-    async with _ordered(cluster, first) as one:
+    async with ordered_consumer(cluster, first) as one:
         await until(lambda: len(cluster.locks) == 3)
-        async with _ordered(cluster, second) as two:
+        async with ordered_consumer(cluster, second) as two:
             await until(
                 lambda: (
                     {lock.client_id for lock in cluster.locks.values()}
                     == {one.client_id, two.client_id}
                 )
             )
-            _fill(cluster, 20)
+            fill(cluster, 20)
             await until(lambda: len(first.seen) + len(second.seen) == 20)
             assert first.seen
             assert second.seen
-        _fill(cluster, 10)
+        fill(cluster, 10)
         await until(lambda: len(first.seen) + len(second.seen) == 30)
 
     for queue in (0, 1):
@@ -191,11 +131,11 @@ async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ODL-11, ODL-12, RTY-04: exception, None, SUSPEND; no send-back leaves."""
-    _fill(cluster, 3, queues=1)
+    fill(cluster, 3, queues=1)
     inbox = Inbox()
     inbox.answers = [ValueError("bad"), OrderedResult.SUSPEND, "nonsense"]
 
-    async with _ordered(cluster, inbox, suspend_current_queue_time_ms=10):
+    async with ordered_consumer(cluster, inbox, suspend_current_queue_time_ms=10):
         await until(lambda: len(inbox.seen) == 6)
 
     assert inbox.texts == ["m0", "m0", "m0", "m0", "m1", "m2"]
@@ -212,7 +152,9 @@ async def test_a_poison_message_ends_in_the_dead_letter_queue_at_once(cluster: F
     inbox = Inbox()
     inbox.answers = [OrderedResult.SUSPEND] * 4
 
-    async with _ordered(cluster, inbox, suspend_current_queue_time_ms=10, max_reconsume_times=3):
+    async with ordered_consumer(
+        cluster, inbox, suspend_current_queue_time_ms=10, max_reconsume_times=3
+    ):
         await until(lambda: inbox.texts == ["poison"] * 4 + ["next"])
 
     (dead,) = cluster.logs["%DLQ%G", 0]
@@ -231,7 +173,7 @@ async def test_a_poison_message_ends_in_the_dead_letter_queue_at_once(cluster: F
 
 async def test_a_plain_function_listens_in_a_thread_and_may_block(cluster: FakeCluster) -> None:
     """One thread per queue at a time, several queues in parallel; the loop stays free."""
-    _fill(cluster, 2)
+    fill(cluster, 2)
     both = threading.Barrier(2, timeout=5)
     names: set[str] = set()
 
@@ -251,15 +193,15 @@ async def test_a_plain_function_listens_in_a_thread_and_may_block(cluster: FakeC
 
 async def test_a_lost_connection_is_greeted_and_consumption_goes_on(cluster: FakeCluster) -> None:
     """PUL-12, CLI-05: a new leader hears from us at once, not after 30 s."""
-    _fill(cluster, 2)
+    fill(cluster, 2)
     inbox = Inbox()
-    async with _ordered(cluster, inbox):
+    async with ordered_consumer(cluster, inbox):
         await until(lambda: len(inbox.seen) == 2)
         before = len(cluster.heartbeats)
 
         for conn in list(cluster.connections):
             conn.close(orderly=False)
-        _fill(cluster, 2)
+        fill(cluster, 2)
 
         await until(lambda: len(inbox.seen) == 4 and len(cluster.heartbeats) > before)
 
@@ -269,14 +211,14 @@ async def test_a_consumer_stops_by_itself_when_its_locks_cannot_be_renewed(
 ) -> None:
     """Ordering 2: our own clock ends the lease, whatever the network does."""
     inbox = Inbox()
-    async with _ordered(cluster, inbox, lock_lease_ms=200, lock_renew_ms=50) as consumer:
+    async with ordered_consumer(cluster, inbox, lock_lease_ms=200, lock_renew_ms=50) as consumer:
         await until(lambda: len(cluster.locks) == 3)
         await until(lambda: all(s.intake.in_flight for s in consumer.core.queues.values()))
         cluster.faults[41] = [fakecluster.refuse(1, "no quorum")] * 1000
         await until(
             lambda: not any(each.intake.in_flight for each in consumer.core.queues.values())
         )
-        _fill(cluster, 2)
+        fill(cluster, 2)
         await asyncio.sleep(0.05)
         assert inbox.seen == []
 
@@ -288,12 +230,12 @@ async def test_an_error_instead_of_an_offset_never_starts_a_queue_at_a_guess(
     cluster: FakeCluster,
 ) -> None:
     """Wire 4.6: only code 22 means that there is no offset."""
-    _fill(cluster, 4, queues=1)
+    fill(cluster, 4, queues=1)
     cluster.offsets["G", "T", 0] = 2
     cluster.faults[14] = [fakecluster.refuse(1, "loading")] * 3
     inbox = Inbox()
 
-    async with _ordered(cluster, inbox):
+    async with ordered_consumer(cluster, inbox):
         await until(lambda: inbox.texts == ["m2", "m3"])
 
 
@@ -301,12 +243,12 @@ async def test_an_offset_outside_the_queue_is_corrected(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """OFS-09, LOG-08: below the oldest message -> the oldest."""
-    _fill(cluster, 10, queues=1)
+    fill(cluster, 10, queues=1)
     cluster.trimmed["T", 0] = 7
     cluster.offsets["G", "T", 0] = 3
     inbox = Inbox()
 
-    async with _ordered(cluster, inbox):
+    async with ordered_consumer(cluster, inbox):
         await until(lambda: inbox.texts == ["m7", "m8", "m9"])
 
     assert "fix the pull request offset" in caplog.text
@@ -319,7 +261,7 @@ async def test_a_new_group_starts_where_it_says(
     cluster: FakeCluster, where: str, expected: list[str]
 ) -> None:
     """OFS-07: FIRST and LAST; a second start ignores it."""
-    _fill(cluster, 2, queues=1)
+    fill(cluster, 2, queues=1)
     inbox = Inbox()
     consumer = Consumer(
         "G", cluster.address, topics="T", consume_from=where, listener=inbox.concurrent
@@ -342,7 +284,7 @@ async def test_concurrent_failures_come_back_by_the_retry_topic_under_their_own_
     cluster: FakeCluster,
 ) -> None:
     """CON-04, CON-09, RTY-02, RTY-14: sent back, redelivered with one more try, topic restored."""
-    _fill(cluster, 1, queues=1)
+    fill(cluster, 1, queues=1)
     inbox = Inbox()
     inbox.answers = [ConcurrentResult.RECONSUME_LATER]
 
@@ -361,7 +303,7 @@ async def test_concurrent_failures_come_back_by_the_retry_topic_under_their_own_
 
 async def test_a_refused_send_back_becomes_a_copy(cluster: FakeCluster) -> None:
     """Wire 4.3: 310 to the retry topic with one more try and a delay."""
-    _fill(cluster, 1, queues=1)
+    fill(cluster, 1, queues=1)
     cluster.faults[36] = [fakecluster.refuse(1)]
     inbox = Inbox()
     inbox.answers = [ConcurrentResult.RECONSUME_LATER]
@@ -402,7 +344,7 @@ async def test_tags_are_compared_as_text_after_the_broker_compared_hashes(
 
 async def test_filters_may_drop_messages_before_the_listener(cluster: FakeCluster) -> None:
     """FLT-04."""
-    _fill(cluster, 4, queues=1)
+    fill(cluster, 4, queues=1)
     inbox = Inbox()
 
     async with Consumer(
@@ -422,7 +364,7 @@ async def test_broadcasting_members_all_get_everything_and_keep_offsets_in_a_fil
     cluster: FakeCluster, tmp_path: Path
 ) -> None:
     """BRD-01, BRD-02, BRD-04: no lock, no offset request, no retry topic; a restart goes on."""
-    _fill(cluster, 4)
+    fill(cluster, 4)
 
     def member(number: int, inbox: Inbox) -> Consumer:
         return Consumer(
@@ -451,7 +393,7 @@ async def test_broadcasting_members_all_get_everything_and_keep_offsets_in_a_fil
 
 async def test_hooks_see_every_call_and_what_they_raise_is_dropped(cluster: FakeCluster) -> None:
     """TRC-01, ODL-13, ODL-15."""
-    _fill(cluster, 1, queues=1)
+    fill(cluster, 1, queues=1)
     inbox = Inbox()
     inbox.answers = [OrderedResult.SUSPEND]
     seen: list[tuple[str, bool, str, ConsumeReturn | None]] = []
@@ -483,169 +425,3 @@ async def test_hooks_see_every_call_and_what_they_raise_is_dropped(cluster: Fake
         ("before", False, "", None),
         ("after", True, "SUCCESS", ConsumeReturn.SUCCESS),
     ]
-
-
-async def test_closing_lets_the_running_listener_finish_and_commits_it(
-    cluster: FakeCluster,
-) -> None:
-    """PSH-21: nothing of what was done is delivered again."""
-    _fill(cluster, 2, queues=1)
-    started, finish = asyncio.Event(), asyncio.Event()
-
-    async def listener(
-        _messages: Sequence[ReceivedMessage], _context: OrderedContext
-    ) -> OrderedResult:
-        started.set()
-        await finish.wait()
-        return OrderedResult.SUCCESS
-
-    consumer = Consumer(
-        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
-    )
-    await consumer.start()
-    await started.wait()
-    closing = asyncio.create_task(consumer.close())
-    await asyncio.sleep(0)
-    assert not closing.done()
-    finish.set()
-    await closing
-
-    assert cluster.offsets["G", "T", 0] == 1
-    assert cluster.locks == {}
-
-
-async def test_a_listener_that_does_not_end_keeps_its_lock_until_the_lease_is_over(
-    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its queue must not be consumed elsewhere while it still acts."""
-    _fill(cluster, 1, queues=1)
-    started = asyncio.Event()
-
-    async def listener(
-        _messages: Sequence[ReceivedMessage], _context: OrderedContext
-    ) -> OrderedResult:
-        started.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.Event().wait()
-        return OrderedResult.SUCCESS
-
-    consumer = Consumer(
-        "G",
-        cluster.address,
-        topics="T",
-        ordered=True,
-        consume_from="first",
-        listener=listener,
-        settings=ConsumerSettings(shutdown_timeout_ms=50),
-    )
-    await consumer.start()
-    await started.wait()
-    await consumer.close()
-
-    assert [queue for _, queue in cluster.locks] == [QUEUE]
-    assert "closed while listeners still run" in caplog.text
-
-
-async def test_two_consumers_of_one_group_in_one_client_are_refused(cluster: FakeCluster) -> None:
-    """PSH-10, LOG-02: the second says where the first is; the first goes on."""
-    inbox = Inbox()
-    instance = ClientInstance(cluster.address)
-    async with Consumer(
-        "G", topics="T", listener=inbox.concurrent, instance=instance, consume_from="first"
-    ):
-        second = Consumer("G", topics="T", listener=inbox.concurrent, instance=instance)
-        with pytest.raises(StateError, match=r"consumer group\[G\] has been created before"):
-            await second.start()
-        assert second.state == "CREATE_JUST"
-        _fill(cluster, 1)
-        await until(lambda: inbox.texts == ["m0"])
-
-
-async def test_bad_configurations_are_refused_before_any_socket(cluster: FakeCluster) -> None:
-    """PSH-04, PSH-02."""
-    with pytest.raises(SettingError, match="DEFAULT_CONSUMER is reserved"):
-        Consumer("DEFAULT_CONSUMER")
-    with pytest.raises(SettingError, match="characters outside"):
-        Consumer("a b")
-    with pytest.raises(SettingError, match="names no tag"):
-        Consumer("G", topics={"T": "||"})
-    with pytest.raises(SettingError, match="subscribes to no topic"):
-        await Consumer("G", cluster.address, listener=Inbox().concurrent).start()
-    with pytest.raises(SettingError, match="has no listener"):
-        await Consumer("G", cluster.address, topics="T").start()
-    consumer = Consumer("G", cluster.address, topics="T", listener=Inbox().concurrent)
-    async with consumer:
-        with pytest.raises(StateError, match="maybe started once, RUNNING"):
-            await consumer.start()
-    assert consumer.state == "SHUTDOWN_ALREADY"
-
-
-async def test_suspending_the_consumer_stops_listeners_until_it_is_resumed(
-    cluster: FakeCluster,
-) -> None:
-    """The locks are kept meanwhile."""
-    inbox = Inbox()
-    async with _ordered(cluster, inbox) as consumer:
-        await until(lambda: len(cluster.held) == 3)
-        consumer.suspend()
-        _fill(cluster, 2)
-        await asyncio.sleep(0.02)
-        assert inbox.seen == []
-        assert len(cluster.locks) == 3
-
-        consumer.resume()
-        await until(lambda: len(inbox.seen) == 2)
-
-
-async def test_brokers_may_ask_for_status_running_info_and_a_reset(cluster: FakeCluster) -> None:
-    """220, 221, 307, 309: what RocketMQ's tools show and do."""
-    _fill(cluster, 3, queues=1)
-    inbox = Inbox()
-    async with _ordered(cluster, inbox):
-        await until(lambda: len(inbox.seen) == 3)
-        conn = next(iter(cluster.members["G"].values()))
-        ask = {"consumerGroup": "G", "topic": "T", "group": "G", "brokerName": BROKER}
-
-        conn.send(request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ask))
-        conn.send(request(RequestCode.GET_CONSUMER_RUNNING_INFO, ask))
-        record = encode_record(cluster.logs["T", 0][1])
-        conn.send(request(RequestCode.CONSUME_MESSAGE_DIRECTLY, ask, record))
-        conn.send(request(RequestCode.CHECK_TRANSACTION_STATE, ask))
-        await until(lambda: len(cluster.answers) == 4)
-        body = OffsetTable({QUEUE: 1}).to_json()
-        conn.send(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ask, body, oneway=True))
-        await until(lambda: inbox.texts[-2:] == ["m1", "m2"] and len(inbox.seen) == 6)
-
-    status, info, unknown, direct = sorted(cluster.answers, key=lambda each: len(each.ext))[:4]
-    bodies = [fastjson.loads(each.body) for each in (status, info, unknown, direct) if each.body]
-    tables = next(each["messageQueueTable"] for each in bodies if "messageQueueTable" in each)
-    assert tables[QUEUE] == 3
-    running_info = next(each for each in bodies if "mqTable" in each)
-    assert running_info["mqTable"][QUEUE]["commitOffset"] == 3
-    assert running_info["mqTable"][QUEUE]["locked"] is True
-    assert any(each.get("consumeResult") == "CR_SUCCESS" for each in bodies)
-    assert 3 in [each.code for each in cluster.answers]
-
-
-async def test_producer_and_consumer_may_share_one_client(cluster: FakeCluster) -> None:
-    """CLI-02, CLI-03: one connection per broker for both."""
-    inbox = Inbox()
-    instance = ClientInstance(cluster.address)
-    async with (
-        Producer("P", instance=instance) as producer,
-        Consumer(
-            "G",
-            topics="T",
-            ordered=True,
-            listener=inbox.ordered,
-            instance=instance,
-            consume_from="first",
-        ),
-    ):
-        await producer.send("T", "x", key="k")
-        await until(lambda: inbox.texts == ["x"])
-        assert len(cluster.connections) == 1
-        beat = cluster.heartbeats[-1]
-
-    assert [each.group_name for each in beat.producer_data_set] == ["P"]
-    assert [each.group_name for each in beat.consumer_data_set] == ["G"]

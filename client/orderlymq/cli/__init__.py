@@ -7,6 +7,7 @@ one sentence that says what to do next, never a traceback; a package whose comma
 a warning, not the others' commands.
 """
 
+import logging
 import sys
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
@@ -70,6 +71,8 @@ def cli() -> None:
 
 def main() -> None:
     """Run the command; the entry point of the `orderlymq` script."""
+    # The SDK's warnings are for programs; a person gets the error itself.
+    logging.getLogger("orderlymq").setLevel(logging.CRITICAL)
     try:
         cli.main(prog_name="orderlymq", standalone_mode=True)
     except KeyboardInterrupt:

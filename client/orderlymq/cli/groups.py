@@ -16,7 +16,7 @@ from orderlymq.cli.session import (
 )
 from orderlymq.errors import BrokerError, TopicNotFound
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.names import is_retry_topic
+from orderlymq_protocol.names import is_retry_topic, is_system_group
 
 
 @click.group()
@@ -25,12 +25,15 @@ def group() -> None:
 
 
 @group.command("list")
+@click.option("--all", "with_system", is_flag=True, help="Also the system's own.")
 @connected
-async def list_groups(name_server: str, output: str) -> None:
+async def list_groups(with_system: bool, name_server: str, output: str) -> None:
     """List the consumer groups."""
     async with AdminClient(name_server) as admin:
         found: list[dict[str, Any]] = []
         for name, config in (await admin.groups()).items():
+            if is_system_group(name) and not with_system:
+                continue
             members = await admin.members(name)
             found.append(
                 {
@@ -144,8 +147,8 @@ def _advice(members: int, rows: list[dict[str, Any]]) -> str | None:
 
 
 def _print(data: dict[str, Any]) -> None:
-    kind = "ordered" if data["ordered"] else "not ordered"
-    click.echo(f"{data['group']}: {kind}, {len(data['members'])} members, lag {data['lag']}")
+    kind = "ordered, " if data["ordered"] else ""
+    click.echo(f"{data['group']}: {kind}{len(data['members'])} members, lag {data['lag']}")
     if data["members"]:
         click.echo()
         rows: list[list[object]] = [list(each.values()) for each in data["members"]]

@@ -112,6 +112,7 @@ def _print(found: ReceivedMessage) -> None:
     shown = _shown(found)
     for name in ("properties", "body"):
         shown.pop(name)
+    shown["keys"] = " ".join(found.keys) or None
     rows: list[list[object]] = [[name, value] for name, value in shown.items()]
     rows += [[f"property {name}", value] for name, value in sorted(found.properties.items())]
     print_table("", ["FIELD", "VALUE"], rows)

@@ -6,7 +6,6 @@ Rule: a command computes plain data first; text and JSON are two views of the sa
 
 import asyncio
 import functools
-import logging
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import datetime
@@ -97,9 +96,6 @@ def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
     @reporting
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        # Warnings of the SDK are for programs; a person gets the error itself.
-        logging.basicConfig(level=logging.ERROR, format="%(message)s", stream=sys.stderr)
-        logging.getLogger("orderlymq").setLevel(logging.CRITICAL)
         asyncio.run(command(*args, **kwargs))
 
     return run

@@ -1,0 +1,10 @@
+"""Poll messages; a later poll commits what an earlier one returned."""
+
+from orderlymq.blocking import LitePullConsumer
+
+consumer = LitePullConsumer("poller", consume_from="first")
+consumer.subscribe("orders")
+with consumer:
+    while messages := consumer.poll(timeout_ms=3_000):
+        for message in messages:
+            print(message.queue.queue_id, message.queue_offset, message.text)

@@ -1,0 +1,19 @@
+"""Consume in order until Ctrl-C; what raises is tried again before anything later of its queue."""
+
+from orderlymq import OrderedResult
+from orderlymq.blocking import Consumer
+
+
+def listener(messages, context):
+    for message in messages:
+        print(
+            f"{context.queue.queue_id}@{message.queue_offset} {message.key}: {message.text}",
+            flush=True,
+        )
+        if message.text == "not yet" and message.reconsume_times < 3:
+            context.suspend_current_queue_time_ms = 500
+            return OrderedResult.SUSPEND
+    return OrderedResult.SUCCESS
+
+
+Consumer("billing", topics="orders", ordered=True, consume_from="first", listener=listener).run()

@@ -1,0 +1,61 @@
+"""A listener that records, and consumers for tests against the fake cluster."""
+
+from collections.abc import Sequence
+
+from orderlymq.consumer import Consumer
+from orderlymq.contexts import ConcurrentContext, OrderedContext
+from orderlymq.events import ConcurrentResult, OrderedResult
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import ConsumerSettings
+from tests.client.fakecluster import FakeCluster
+
+
+class Inbox:
+    """A listener that keeps what it gets and returns what the test says."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, str]] = []
+        self.messages: list[ReceivedMessage] = []
+        self.answers: list[object] = []
+
+    def _take(self, messages: Sequence[ReceivedMessage]) -> object:
+        for message in messages:
+            self.messages.append(message)
+            self.seen.append((message.queue.queue_id, message.queue_offset, message.text))
+        answer = self.answers.pop(0) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def ordered(
+        self, messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult | None:
+        answer = self._take(messages)
+        return OrderedResult.SUCCESS if answer is None else answer  # type: ignore[return-value]  # scripted
+
+    async def concurrent(
+        self, messages: Sequence[ReceivedMessage], _context: ConcurrentContext
+    ) -> ConcurrentResult | None:
+        answer = self._take(messages)
+        return ConcurrentResult.SUCCESS if answer is None else answer  # type: ignore[return-value]  # scripted
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for _, _, text in self.seen]
+
+
+def ordered_consumer(cluster: FakeCluster, inbox: Inbox, **settings: int) -> Consumer:
+    return Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        listener=inbox.ordered,
+        settings=ConsumerSettings(**settings),  # type: ignore[arg-type]  # numbers all
+    )
+
+
+def fill(cluster: FakeCluster, count: int, queues: int = 2) -> None:
+    for number in range(count):
+        cluster.append("T", number % queues, f"m{number}".encode())

@@ -1,0 +1,167 @@
+"""The `orderlymq` command without a cluster: plug-ins, usage, exit codes, the oracle."""
+
+import json
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import orderlymq.cli as command_line
+from orderlymq.cli import cli
+from orderlymq.cli.session import CommandFailed, ExitCode, exit_code, parse_moment
+from orderlymq.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    NameServersUnreachable,
+    SendRefused,
+    SendUnknown,
+    SettingError,
+    TopicNotFound,
+)
+
+NOBODY = "127.0.0.1:1"
+SENT: list[dict[str, object]] = [
+    {"kind": "send", "message": "m1"},
+    {"kind": "ack", "message": "m1", "offset": 0},
+]
+KEPT: list[dict[str, object]] = [
+    *SENT,
+    {"kind": "deliver", "message": "m1", "offset": 0, "group": "G", "client": "c"},
+]
+BROKEN: list[dict[str, object]] = [*SENT, {"kind": "scanned"}]
+
+
+def test_the_help_lists_every_command() -> None:
+    """Own commands and those of other packages stand side by side."""
+    result = CliRunner().invoke(cli, ["--help"])
+
+    assert result.exit_code == 0
+    for name in ("status", "topic", "send", "consume", "group", "message", "verify"):
+        assert f"  {name} " in result.stdout
+
+
+def test_a_broken_plug_in_costs_a_warning_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other commands go on; the warning says which module."""
+    broken = EntryPoint("broken", "orderlymq_no_such_module:run", "orderlymq.commands")
+    wrong = EntryPoint("wrong", "json:dumps", "orderlymq.commands")
+    monkeypatch.setattr(command_line, "_plugins", lambda: {"broken": broken, "wrong": wrong})
+
+    result = CliRunner().invoke(cli, ["--help"])
+
+    assert result.exit_code == 0
+    assert (
+        "Warning: the command broken cannot be loaded from orderlymq_no_such_module"
+        in result.stderr
+    )
+    assert "Warning: json:dumps is no command" in result.stderr
+    assert "  status " in result.stdout
+
+
+def test_a_plug_in_cannot_take_an_own_command_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`send` stays `send`."""
+    foreign = EntryPoint("send", "orderlymq_no_such_module:run", "orderlymq.commands")
+    monkeypatch.setattr(command_line, "_plugins", lambda: {"send": foreign})
+
+    found = command_line.CommandTable().get_command(click.Context(cli), "send")
+
+    assert found is not None
+    assert found.name == "send"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status"],
+        ["topic", "list"],
+        ["topic", "show", "T"],
+        ["topic", "create", "T"],
+        ["topic", "delete", "T", "--yes"],
+        ["send", "T", "x"],
+        ["consume", "T", "--for", "1"],
+        ["group", "list"],
+        ["group", "show", "G"],
+        ["group", "reset", "G", "--topic", "T", "--to", "latest"],
+        ["message", "find", "--topic", "T", "--key", "K"],
+    ],
+)
+def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -> None:
+    """Exit code 4, one sentence, no traceback; the same as JSON."""
+    text = CliRunner().invoke(cli, [*arguments, "--name-server", NOBODY])
+    as_json = CliRunner().invoke(cli, [*arguments, "--name-server", NOBODY, "--output", "json"])
+
+    assert (text.exit_code, as_json.exit_code) == (ExitCode.UNREACHABLE, ExitCode.UNREACHABLE)
+    assert text.stderr.startswith("Error: ")
+    assert text.stderr.count("\n") == 1
+    assert "orderlymq up" in text.stderr
+    assert json.loads(as_json.stdout)["exitCode"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["send", "T", "x", "--property", "novalue"], "is not NAME=VALUE"),
+        (["send", "a/b", "x"], "characters outside"),
+        (["consume", "T", "--from", "yesterday"], "is no moment"),
+        (["send", "T", "x", "--name-server", ""], "ORDERLYMQ_NAME_SERVER"),
+        (["topic", "create", "a b"], "characters outside"),
+    ],
+)
+def test_wrong_usage_ends_with_code_2_and_the_reason(arguments: list[str], text: str) -> None:
+    """What is not allowed is said before anything is asked."""
+    if "--name-server" not in arguments:
+        arguments = [*arguments, "--name-server", NOBODY]
+
+    result = CliRunner().invoke(cli, arguments)
+
+    assert result.exit_code == ExitCode.USAGE
+    assert text in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (TopicNotFound("t"), ExitCode.NOT_FOUND),
+        (NameServersUnreachable("n"), ExitCode.UNREACHABLE),
+        (BrokerUnreachable("b"), ExitCode.UNREACHABLE),
+        (SettingError("s"), ExitCode.USAGE),
+        (SendUnknown("u"), ExitCode.UNKNOWN),
+        (SendRefused("r"), ExitCode.FAILED),
+        (BrokerError(26, "group"), ExitCode.NOT_FOUND),
+        (BrokerError(1, "broken"), ExitCode.FAILED),
+        (CommandFailed(ExitCode.NOT_FOUND, "x"), ExitCode.NOT_FOUND),
+    ],
+)
+def test_errors_have_documented_exit_codes(error: Exception, code: ExitCode) -> None:
+    """The table of the package's docstring."""
+    assert exit_code(error) is code
+
+
+def test_moments_are_words_times_or_milliseconds() -> None:
+    """`--from` and `--to`."""
+    assert parse_moment("earliest") == "earliest"
+    assert parse_moment("1767225600000") == 1_767_225_600_000
+    assert parse_moment("2026-01-01T00:00:00+00:00") == 1_767_225_600_000
+
+
+def test_the_oracle_judges_a_recorded_history(tmp_path: Path) -> None:
+    """0 when the order was kept, 1 when not, 3 without the file."""
+    base: dict[str, object] = {"process": "p", "topic": "T", "key": "k", "queue": "a:0"}
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text(
+        "\n".join(json.dumps(base | {"at": at} | event) for at, event in enumerate(KEPT)) + "\n"
+    )
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text(
+        "\n".join(json.dumps(base | {"at": at} | event) for at, event in enumerate(BROKEN)) + "\n"
+    )
+
+    good = CliRunner().invoke(cli, ["verify", str(kept), "--output", "json"])
+    bad = CliRunner().invoke(cli, ["verify", str(broken)])
+    missing = CliRunner().invoke(cli, ["verify", str(tmp_path / "none")])
+
+    assert (good.exit_code, json.loads(good.stdout)["kept"]) == (0, True)
+    assert bad.exit_code == 1
+    assert "lost" in bad.stdout
+    assert missing.exit_code == ExitCode.NOT_FOUND

@@ -1,0 +1,106 @@
+"""The example programs run as they stand, and the ordered quick start stays short."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orderlymq.blocking import AdminClient, Producer
+from tests.cluster.processes import Group
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "python"
+SERVICES = {
+    "ordered_consumer.py": ("orders", "hello"),
+    "commit_every_ten.py": ("orders", "stored"),
+    "concurrent_retry.py": ("mail", "hello"),
+}
+
+
+@pytest.fixture(scope="module")
+def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    group = Group(tmp_path_factory.mktemp("examples"), replicas=1)
+    try:
+        group.start()
+        with AdminClient(group.name_server_address) as admin:
+            admin.create_topic("orders", queues=2, ordered=True)
+            admin.create_topic("mail", queues=1)
+        yield group.name_server_address
+    finally:
+        group.stop()
+
+
+def _environment(name_server: str, home: Path) -> dict[str, str]:
+    return {**os.environ, "ORDERLYMQ_NAME_SERVER": name_server, "HOME": str(home)}
+
+
+def test_the_ordered_quick_start_has_under_30_lines() -> None:
+    """ORD-17: producer and consumer together."""
+    assert len((EXAMPLES / "quickstart.py").read_text().splitlines()) < 30
+
+
+def test_every_example_is_listed() -> None:
+    """The README of the examples names each file."""
+    readme = (EXAMPLES / "README.md").read_text()
+
+    assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in readme] == []
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("quickstart.py", "order-4711 created\norder-4711 paid\norder-4711 shipped\n"),
+        ("ordered_async_sends.py", "100 sends are done"),
+        ("batch.py", "50 messages from offset"),
+        ("pull.py", "created"),
+        ("lite_pull.py", "created"),
+        ("delay.py", ""),
+    ],
+)
+def test_a_program_that_ends_prints_what_it_promises(
+    name: str, expected: str, name_server: str, tmp_path: Path
+) -> None:
+    """Section 40: each works on the first try."""
+    ended = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)],
+        env=_environment(name_server, tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert expected in ended.stdout
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_consumes_and_ends_on_sigterm(
+    name: str, name_server: str, tmp_path: Path
+) -> None:
+    """PSH-21: alive after start, clean end."""
+    topic, expected = SERVICES[name]
+    with subprocess.Popen(
+        [sys.executable, str(EXAMPLES / name)],
+        env=_environment(name_server, tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            with Producer("p", name_server) as producer:
+                for _ in range(10):
+                    producer.send(topic, "hello", key="k")
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline and expected not in process.stdout.readline():
+                pass
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(15) == 0
+        finally:
+            process.kill()

@@ -1,0 +1,351 @@
+"""The SDK and the command against real broker processes."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from orderlymq import (
+    AdminClient,
+    ConcurrentResult,
+    Consumer,
+    ConsumerSettings,
+    LitePullConsumer,
+    Message,
+    OrderedContext,
+    OrderedResult,
+    Producer,
+    PullConsumer,
+    PullStatus,
+    ReceivedMessage,
+)
+from orderlymq.cli import cli
+from tests.client.fakecluster import until
+from tests.cluster.processes import Group
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    """A name server and one broker, for everything that needs no fail-over."""
+    found = Group(tmp_path_factory.mktemp("single"), replicas=1)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+async def admin(group: Group) -> AsyncIterator[AdminClient]:
+    async with AdminClient(group.name_server_address) as client:
+        yield client
+
+
+def _run(group: Group, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, [*arguments, "--name-server", group.name_server_address])
+
+
+def test_the_life_of_a_topic_at_the_command_line(group: Group) -> None:
+    """create, list, send, show, consume, group show, message, reset, delete: the quick start."""
+    assert _run(group, "topic", "create", "shop", "--queues", "4", "--ordered").exit_code == 0
+    listed = json.loads(_run(group, "topic", "list", "--output", "json").stdout)
+    assert {"topic": "shop", "queues": 4, "ordered": True, "groups": ["g"]} in listed
+    sent = json.loads(
+        _run(
+            group, "send", "shop", "paid", "--key", "4711", "--keys", "K1", "--output", "json"
+        ).stdout
+    )
+    assert (sent["status"], sent["queue"]) == ("OK", 3)
+    assert _run(group, "send", "shop", "more", "--key", "4711", "--count", "3").exit_code == 0
+
+    shown = json.loads(_run(group, "topic", "show", "shop", "--output", "json").stdout)
+    assert [each["messages"] for each in shown["queues"]] == [0, 0, 0, 4]
+    assert shown["ordered"] is True
+    consumed = _run(
+        group,
+        *("consume", "shop", "--group", "till", "--ordered"),
+        *("--from", "earliest", "--max", "4", "--output", "json"),
+    )
+    bodies = [json.loads(line)["body"] for line in consumed.stdout.splitlines()]
+    assert bodies == ["paid", "more", "more", "more"]
+    described = json.loads(_run(group, "group", "show", "till", "--output", "json").stdout)
+    assert described["lag"] == 0
+    found = _run(group, "message", "show", sent["offsetMessageId"])
+    assert "paid" in found.stdout
+    by_key = json.loads(
+        _run(group, "message", "find", "--topic", "shop", "--key", "K1", "--output", "json").stdout
+    )
+    assert [each["messageId"] for each in by_key] == [sent["messageId"]]
+    reset = json.loads(
+        _run(
+            group,
+            *("group", "reset", "till", "--topic", "shop", "--to", "earliest", "--output", "json"),
+        ).stdout
+    )
+    assert [each["offset"] for each in reset] == [0, 0, 0, 0]
+    again = _run(group, "consume", "shop", "--group", "till", "--ordered", "--max", "1")
+    assert "paid" in again.stdout
+    status = json.loads(_run(group, "status", "--output", "json").stdout)
+    assert status["healthy"] is True
+    assert _run(group, "topic", "delete", "shop", "--yes").exit_code == 0
+
+
+def test_what_does_not_exist_ends_with_code_3(group: Group) -> None:
+    """Topics, groups and messages that nobody has."""
+    for arguments in (
+        ["topic", "show", "nowhere"],
+        ["consume", "nowhere"],
+        ["group", "show", "nobody"],
+        ["message", "show", "7F0000010000000100000000000003E8"],
+        ["topic", "delete", "nowhere", "--yes"],
+    ):
+        assert _run(group, *arguments).exit_code == 3, arguments
+
+
+async def test_concurrent_failures_come_back_and_end_as_dead_letters(
+    group: Group, admin: AdminClient
+) -> None:
+    """RTY-02, RTY-03, RTY-16: sent back, redelivered, dead-lettered, sent again from there."""
+    await admin.create_topic("mail", queues=2)
+    seen: list[tuple[str, int]] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _context: object) -> ConcurrentResult:
+        seen.extend((message.text, message.reconsume_times) for message in messages)
+        bad = any(message.text == "poison" for message in messages)
+        return ConcurrentResult.RECONSUME_LATER if bad else ConcurrentResult.SUCCESS
+
+    async with (
+        Producer("p", group.name_server_address) as producer,
+        Consumer(
+            "mailer",
+            group.name_server_address,
+            topics="mail",
+            consume_from="first",
+            listener=listener,
+            settings=ConsumerSettings(max_reconsume_times=0),
+        ),
+    ):
+        await producer.send("mail", "fine")
+        await producer.send("mail", "poison")
+        await until(lambda: len(seen) == 2)
+        async with PullConsumer("inspector", group.name_server_address) as inspector:
+            dead: list[ReceivedMessage] = []
+            while not dead:
+                try:
+                    (queue,) = await inspector.fetch_queues("%DLQ%mailer")
+                except LookupError:
+                    await asyncio.sleep(0.02)
+                    continue
+                dead += (await inspector.pull(queue, None, 0)).messages
+        assert [message.text for message in dead] == ["poison"]
+        result = await admin.resend(dead[0])
+        await until(lambda: len(seen) == 3)
+
+    assert result.queue.topic == "mail"
+
+
+async def test_an_ordered_poison_message_is_dead_lettered_at_once(
+    group: Group, admin: AdminClient
+) -> None:
+    """RTY-05, RTY-10: the next message follows without a delay."""
+    await admin.create_topic("steps", queues=1, ordered=True)
+    texts: list[str] = []
+
+    async def listener(
+        messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        texts.append(messages[0].text)
+        return OrderedResult.SUSPEND if messages[0].text == "m1" else OrderedResult.SUCCESS
+
+    settings = ConsumerSettings(max_reconsume_times=2, suspend_current_queue_time_ms=10)
+    async with (
+        Producer("p", group.name_server_address) as producer,
+        Consumer(
+            "stepper",
+            group.name_server_address,
+            topics="steps",
+            ordered=True,
+            consume_from="first",
+            listener=listener,
+            settings=settings,
+        ),
+    ):
+        for number in range(3):
+            await producer.send("steps", f"m{number}", key="k")
+        await until(lambda: texts == ["m0", "m1", "m1", "m1", "m2"])
+
+    stats = await admin.topic_stats("%DLQ%stepper")
+    assert [offsets.max_offset for offsets in stats.values()] == [1]
+
+
+async def test_pull_and_lite_pull_read_what_was_sent(group: Group, admin: AdminClient) -> None:
+    """PUL-02 to PUL-05, PUL-14: every status, seek, commit, time search."""
+    await admin.create_topic("log", queues=2)
+    async with Producer("p", group.name_server_address) as producer:
+        batch = [
+            Message(topic="log", body=f"m{n}".encode(), tags="A" if n % 2 else "B")
+            for n in range(10)
+        ]
+        await producer.send_batch(batch, queue=0)
+
+    async with PullConsumer("reader", group.name_server_address) as reader:
+        full, empty = await reader.fetch_queues("log")
+        found = await reader.pull(full, None, 0)
+        tagged = await reader.pull(full, "A", 0)
+        beyond = await reader.pull(full, None, 99)
+        at_end = await reader.pull(full, None, 10)
+        nothing = await reader.pull(full, "C", 0)
+        await reader.commit(full, 4)
+        assert await reader.committed(full) == 4
+        assert await reader.committed(empty) in (None, 0)
+        assert (await reader.min_offset(full), await reader.max_offset(full)) == (0, 10)
+
+    assert (found.status, len(found.messages), found.next_offset) == (PullStatus.FOUND, 10, 10)
+    assert [message.text for message in tagged.messages] == ["m1", "m3", "m5", "m7", "m9"]
+    assert (beyond.status, beyond.next_offset) == (PullStatus.OFFSET_ILLEGAL, 10)
+    assert at_end.status is PullStatus.NO_NEW_MSG
+    assert (nothing.status, nothing.next_offset) == (PullStatus.NO_MATCHED_MSG, 10)
+
+    lite = LitePullConsumer("lite", group.name_server_address, consume_from="first")
+    lite.subscribe("log")
+    async with lite:
+        polled: list[str] = []
+        while len(polled) < 10:
+            polled += [message.text for message in await lite.poll(1_000)]
+        lite.seek(full, 8)
+        polled += [message.text for message in await lite.poll(1_000)]
+    assert polled == [*(f"m{n}" for n in range(10)), "m8", "m9"]
+
+
+async def test_order_is_kept_while_the_leader_is_killed(tmp_path: Path) -> None:
+    """ORD-08, SND-09: acknowledged order per key = delivered order, nothing lost, nothing twice."""
+    group = Group(tmp_path / "three")
+    keys = [f"order-{number}" for number in range(8)]
+    acknowledged: dict[str, list[str]] = defaultdict(list)
+    delivered: dict[str, list[str]] = defaultdict(list)
+
+    async def listener(
+        messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        for message in messages:
+            assert message.key is not None
+            delivered[message.key].append(message.text)
+        return OrderedResult.SUCCESS
+
+    try:
+        group.start()
+        async with (
+            AdminClient(group.name_server_address) as admin,
+            Producer("p", group.name_server_address) as producer,
+        ):
+            await admin.create_topic("orders", queues=4, ordered=True)
+            async with Consumer(
+                "billing",
+                group.name_server_address,
+                topics="orders",
+                ordered=True,
+                consume_from="first",
+                listener=listener,
+            ):
+
+                async def produce(key: str) -> None:
+                    for number in range(60):
+                        await producer.send("orders", f"{key}/{number}", key=key, timeout_ms=10_000)
+                        acknowledged[key].append(f"{key}/{number}")
+                        await asyncio.sleep(0.01)
+
+                async def kill() -> None:
+                    await until(lambda: len(acknowledged[keys[0]]) >= 10)
+                    leader = group.leader()
+                    assert leader is not None
+                    group.brokers[leader].kill()
+
+                async with asyncio.TaskGroup() as tasks:
+                    for key in keys:
+                        tasks.create_task(produce(key))
+                    tasks.create_task(kill())
+                await until(lambda: sum(map(len, delivered.values())) >= 60 * len(keys), 20.0)
+    finally:
+        group.stop()
+
+    # A listener call that ran at the moment of the crash may be repeated; order allows no more.
+    for key in keys:
+        assert list(dict.fromkeys(delivered[key])) == acknowledged[key]
+
+
+MEMBER = textwrap.dedent(
+    """
+    import asyncio, sys
+    from orderlymq import Consumer, OrderedResult
+
+    async def listener(messages, context):
+        for message in messages:
+            print(message.text, flush=True)
+        return OrderedResult.SUCCESS
+
+    async def main():
+        async with Consumer("crew", sys.argv[1], topics="jobs", ordered=True,
+                            consume_from="first", listener=listener):
+            await asyncio.Event().wait()
+
+    asyncio.run(main())
+    """
+)
+
+
+async def test_the_queues_of_a_killed_process_are_taken_over_at_once(
+    group: Group, admin: AdminClient
+) -> None:
+    """LCK-13: the client id carries the process id; its death is the proof."""
+    await admin.create_topic("jobs", queues=1, ordered=True)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", MEMBER, group.name_server_address), stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    texts: list[str] = []
+
+    async def listener(
+        messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        texts.extend(message.text for message in messages)
+        return OrderedResult.SUCCESS
+
+    try:
+        async with Producer("p", group.name_server_address) as producer:
+            await producer.send("jobs", "first", key="k")
+            assert await process.stdout.readline() == b"first\n"
+            async with Consumer(
+                "crew",
+                group.name_server_address,
+                topics="jobs",
+                ordered=True,
+                consume_from="first",
+                listener=listener,
+            ):
+                # The broker looks once, soon after the first heartbeat, whose socket it is; nothing
+                # outside tells when it has.
+                await asyncio.sleep(0.3)
+                os.kill(process.pid, signal.SIGKILL)
+                await process.wait()
+                began = time.monotonic()
+                await producer.send("jobs", "second", key="k")
+                await until(lambda: "second" in texts, 10.0)
+                took_s = time.monotonic() - began
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+    assert took_s < 3.0, "the lease of 15 s was waited for"
