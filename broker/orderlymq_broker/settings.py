@@ -48,6 +48,10 @@ class TimerSettings(msgspec.Struct, frozen=True, kw_only=True):
     register_ms: int = 30_000
     long_poll_sweep_ms: int = 500
     retention_scan_ms: int = 10_000
+    transaction_timeout_ms: int = 6_000  # how old a half message is when its producer is first asked
+    transaction_check_interval_ms: int = 60_000  # from one question to the next
+    transaction_check_max: int = 15  # questions without an answer before it is given up
+    transaction_scan_ms: int = 500  # how often is looked for halves that are due
 
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):

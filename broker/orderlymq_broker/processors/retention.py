@@ -3,7 +3,7 @@ Retention: which messages are old enough to go, by time and by size.
 
 The rules: the leader decides and says so in records; queues are trimmed first and the messages last, so
 a reader never finds a queue entry without having been able to find its message; what still waits
-for its delay is kept; a round is cut into small steps, one per tick, whatever the number of queues.
+for its delay or the end of its transaction is kept; a round is cut into small steps, one per tick, whatever the number of queues.
 """
 
 from collections.abc import Iterator
@@ -66,9 +66,9 @@ class RetentionService:
         floor = self._first_from(wall_ms - storage.retention_ms)
         if storage.retention_size is not None:
             floor = max(floor, self._boundary(state.physical_end - storage.retention_size))
-        waiting = self._delays.first_waiting()
-        if waiting is not None:
-            floor = min(floor, waiting)
+        for waiting in (self._delays.first_waiting(), state.transactions.first_open()):
+            if waiting is not None:
+                floor = min(floor, waiting)
         everything = floor == state.physical_end
         if floor <= state.floor or (floor - state.floor < STEP_SIZE_MIN and not everything):
             return 0

@@ -34,6 +34,11 @@ from orderlymq_broker.state.records import (
     GroupChanged,
     GroupDeleted,
     GroupSet,
+    HalfEnded,
+    HalfGivenUp,
+    HalfOpened,
+    HalfResumed,
+    HalvesChecked,
     LocksExpired,
     LocksReleased,
     LocksRequested,
@@ -54,6 +59,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.tables import TableWrites, encode_row, erase_range, read_rows
 from orderlymq_broker.state.topics import GroupTable, TopicTable
+from orderlymq_broker.state.transactions import TransactionTable
 from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, EntryParts
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import (
@@ -92,6 +98,7 @@ class BrokerState:
         self.members = MemberTable()
         self.dedup = DedupWindow()
         self.delay: dict[int, int] = {}
+        self.transactions = TransactionTable()
         self.tail = TailCache()
         self.last_timestamp = 0
         self.applied_index = 0
@@ -109,6 +116,7 @@ class BrokerState:
         state.offsets = OffsetTable.load(reader)
         state.members = MemberTable.load(reader)
         state.dedup = DedupWindow.load(reader)
+        state.transactions = TransactionTable.load(reader)
         for value in read_rows(reader, Table.DELAY):
             queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
             state.delay[queue_id] = offset
@@ -155,6 +163,7 @@ class BrokerState:
             self.locks,
             self.members,
             self.dedup,
+            self.transactions,
         )
         for table in tables:
             for row in table.rows():
@@ -169,6 +178,7 @@ class BrokerState:
         self.locks.check()
         self.members.check()
         self.dedup.check()
+        self.transactions.check()
         assert self.floor <= self.physical_end
         in_tails = [entry for queue in self.topics.queues() for entry in queue.tail]
         assert sum(len(entry.message) for entry in in_tails) <= self.tail.size
@@ -308,6 +318,16 @@ class Machine:
                 return state.topics.set(record, wall_ms, writes)
             case GroupSet():
                 return state.groups.set(record, wall_ms, writes)
+            case HalfOpened():
+                return state.transactions.begin(record, writes)
+            case HalfEnded():
+                return state.transactions.end(record, writes)
+            case HalvesChecked():
+                return state.transactions.check_again(record, wall_ms, writes)
+            case HalfGivenUp():
+                return state.transactions.give_up(record, writes)
+            case HalfResumed():
+                return state.transactions.resume(record, writes)
             case OffsetsReset():
                 return state.offsets.reset(record.commits, writes)
             case ClientDead():
@@ -356,6 +376,7 @@ class Machine:
         if record.floor > state.floor:
             state.floor = min(record.floor, state.physical_end)
             erase_range(batch, Family.MESSAGES, message_key(0), message_key(state.floor))
+            state.transactions.drop_below(state.floor, self._writes)
 
         return Trimmed(count)
 

@@ -8,6 +8,7 @@ a default, so that an old log stays readable. Next step: ``machine.py``.
 """
 
 from collections.abc import Sequence
+from enum import Enum
 from typing import TypeAlias
 
 import msgspec
@@ -238,6 +239,56 @@ class MemberLeft(Struct, frozen=True, array_like=True, tag=41):
     client_id: str
 
 
+# -- transactions ----------------------------------------------------------------------------------
+
+
+class HalfOpened(Struct, frozen=True, array_like=True, tag=50):
+    """A half message of this entry waits for its producer's decision.
+
+    Attributes:
+        offset: its queue offset in the topic of halves.
+        physical: physical offset of its stored record.
+        group: producer group that may end it and is asked about it.
+        topic: where it goes when it is committed.
+        unique_key: the producer's own id of the message.
+        opened_ms: store time of the half, wall ms.
+        immunity_ms: do not ask before that long after opening; negative for the setting.
+    """
+
+    offset: int
+    physical: int
+    group: str
+    topic: str
+    unique_key: str
+    opened_ms: int
+    immunity_ms: int = -1
+
+
+class HalfEnded(Struct, frozen=True, array_like=True, tag=51):
+    """A transaction is over; the copy of a committed one is an append of the same entry."""
+
+    offset: int
+    committed: bool
+
+
+class HalvesChecked(Struct, frozen=True, array_like=True, tag=52):
+    """Producers are asked about these halves as soon as this is applied."""
+
+    offsets: tuple[int, ...]
+
+
+class HalfGivenUp(Struct, frozen=True, array_like=True, tag=53):
+    """Nobody answered; a copy for people is an append of the same entry."""
+
+    offset: int
+
+
+class HalfResumed(Struct, frozen=True, array_like=True, tag=54):
+    """An administrator wants a half to be asked about again, from the first check on."""
+
+    offset: int
+
+
 Record: TypeAlias = (
     Append
     | DelayProgress
@@ -255,6 +306,11 @@ Record: TypeAlias = (
     | ClientDead
     | MemberSeen
     | MemberLeft
+    | HalfOpened
+    | HalfEnded
+    | HalvesChecked
+    | HalfGivenUp
+    | HalfResumed
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -337,6 +393,23 @@ class DelayAdvanced(Struct, frozen=True):
     offset: int
 
 
+class HalfChange(Enum):
+    """What became of half messages."""
+
+    OPENED = "opened"
+    ENDED = "ended"
+    CHECKED = "checked"
+    GIVEN_UP = "given up"
+    RESUMED = "resumed"
+
+
+class HalvesMoved(Struct, frozen=True):
+    """The half messages that changed; those that had ended before are not among them."""
+
+    offsets: tuple[int, ...]
+    change: HalfChange
+
+
 class Trimmed(Struct, frozen=True):
     """Old entries of a window or of queues went."""
 
@@ -355,5 +428,6 @@ Outcome: TypeAlias = (
     | LocksFreed
     | MembersChanged
     | DelayAdvanced
+    | HalvesMoved
     | Trimmed
 )

@@ -63,6 +63,7 @@ class Table(IntEnum):
     COUNTERS = 10
     SUBSCRIPTIONS = 11
     BROADCAST = 12
+    TRANSACTIONS = 13
 
 
 class IndexKind(IntEnum):

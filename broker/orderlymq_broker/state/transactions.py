@@ -1,0 +1,193 @@
+# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
+"""
+Half messages whose transaction is open: what is known of each until it is committed or rolled back.
+
+The rules: a half is open from the entry that stores it to the entry that ends it, and the copy that
+consumers see stands in the same entry as its end, so no crash can part them; a half that is not here
+has ended, whoever asks again; one that was given up after too many checks stays known, so that a late
+answer or an administrator can still end it, until retention takes its message. Next step: the
+processors ``transacting.py`` (begin and end) and ``checking.py`` (asking the producers).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.state.records import (
+    HalfChange,
+    HalfEnded,
+    HalfGivenUp,
+    HalfOpened,
+    HalfResumed,
+    HalvesChecked,
+    HalvesMoved,
+)
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
+
+# Each costs some 400 bytes of memory on every replica; a producer that never ends its transactions
+# must not be able to take all of it.
+OPEN_MAX: Final = 500_000
+
+
+class Half(msgspec.Struct, frozen=True, array_like=True):
+    """One half message.
+
+    Attributes:
+        opened: the record that opened it: where it is, whose it is, since when.
+        checks: how often its producer group was asked.
+        checked_ms: when it was last asked, wall ms of the leader; 0 before.
+        given_up: nobody is asked any more.
+    """
+
+    opened: HalfOpened
+    checks: int = 0
+    checked_ms: int = 0
+    given_up: bool = False
+
+    @property
+    def offset(self) -> int:
+        """Queue offset in the topic of halves, by which everybody names this half."""
+        return self.opened.offset
+
+
+class TransactionTable:
+    """All halves that are open, and those that were given up; both in the order of their offsets."""
+
+    def __init__(self) -> None:
+        self.open: dict[int, Half] = {}
+        self.given_up: dict[int, Half] = {}
+        self.open_by_group: Counter[str] = Counter()
+        self.given_up_by_group: Counter[str] = Counter()
+
+    @classmethod
+    def load(cls, reader: Reader) -> "TransactionTable":
+        """Read the table."""
+        table = cls()
+        halves = [
+            msgspec.msgpack.decode(value, type=Half)
+            for value in read_rows(reader, Table.TRANSACTIONS)
+        ]
+        for half in sorted(halves, key=lambda each: each.offset):
+            table._add(half)
+
+        return table
+
+    def get(self, offset: int) -> Half | None:
+        """Return a half that has not ended, given up or not."""
+        return self.open.get(offset) or self.given_up.get(offset)
+
+    def first_open(self) -> int | None:
+        """Return the physical offset of the oldest open half: retention must not pass it."""
+        return next((half.opened.physical for half in self.open.values()), None)
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def begin(self, record: HalfOpened, writes: TableWrites) -> HalvesMoved:
+        """Open a half; its message stands in the same entry."""
+        assert self.get(record.offset) is None, f"{record} is open already"
+        self._put(Half(record), writes)
+
+        return HalvesMoved((record.offset,), HalfChange.OPENED)
+
+    def end(self, record: HalfEnded, writes: TableWrites) -> HalvesMoved:
+        """End a half; one leader ends each only once, because it remembers what is under way."""
+        half = self.get(record.offset)
+        assert half is not None, f"{record} ends what is not open"
+        self._remove(half)
+        writes.delete(Table.TRANSACTIONS, record.offset)
+
+        return HalvesMoved((record.offset,), HalfChange.ENDED)
+
+    def check_again(self, record: HalvesChecked, wall_ms: int, writes: TableWrites) -> HalvesMoved:
+        """Count a check of each half that is still open."""
+        asked = []
+        for offset in record.offsets:
+            half = self.open.get(offset)
+            if half is None:
+                continue
+            # Replaced in place: the order of the dictionary stays that of the offsets.
+            half = msgspec.structs.replace(half, checks=half.checks + 1, checked_ms=wall_ms)
+            self.open[offset] = half
+            writes.put(Table.TRANSACTIONS, offset, value=half)
+            asked.append(offset)
+
+        return HalvesMoved(tuple(asked), HalfChange.CHECKED)
+
+    def give_up(self, record: HalfGivenUp, writes: TableWrites) -> HalvesMoved:
+        """Ask nobody about a half any more."""
+        half = self.open.get(record.offset)
+        if half is None:
+            return HalvesMoved((), HalfChange.GIVEN_UP)
+        self._remove(half)
+        self._put(msgspec.structs.replace(half, given_up=True), writes)
+
+        return HalvesMoved((record.offset,), HalfChange.GIVEN_UP)
+
+    def resume(self, record: HalfResumed, writes: TableWrites) -> HalvesMoved:
+        """Begin to ask about a half anew."""
+        half = self.get(record.offset)
+        if half is None:
+            return HalvesMoved((), HalfChange.RESUMED)
+        self._remove(half)
+        self._put(Half(half.opened), writes)
+
+        return HalvesMoved((record.offset,), HalfChange.RESUMED)
+
+    def drop_below(self, floor: int, writes: TableWrites) -> None:
+        """Forget halves whose messages retention has taken."""
+        for half in [*self.open.values(), *self.given_up.values()]:
+            if half.opened.physical < floor:
+                self._remove(half)
+                writes.delete(Table.TRANSACTIONS, half.offset)
+
+    # -- for the digest and tests ------------------------------------------------------------------
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield halves for the digest."""
+        for half in self.open.values():
+            yield (half,)
+        for half in self.given_up.values():
+            yield (half,)
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        assert list(self.open) == sorted(self.open), "open halves are out of order"
+        assert list(self.given_up) == sorted(self.given_up), "given up halves are out of order"
+        assert not self.open.keys() & self.given_up.keys()
+        for halves, counts in (
+            (self.open, self.open_by_group),
+            (self.given_up, self.given_up_by_group),
+        ):
+            assert +counts == Counter(half.opened.group for half in halves.values())
+        assert not any(half.given_up for half in self.open.values())
+        assert all(half.given_up for half in self.given_up.values())
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _put(self, half: Half, writes: TableWrites) -> None:
+        self._add(half)
+        writes.put(Table.TRANSACTIONS, half.offset, value=half)
+
+    def _add(self, half: Half) -> None:
+        halves = self.given_up if half.given_up else self.open
+        counts = self.given_up_by_group if half.given_up else self.open_by_group
+        last = next(reversed(halves), -1)
+        halves[half.offset] = half
+        counts[half.opened.group] += 1
+        if half.offset < last:
+            # Only one that was resumed or given up goes into the middle; both are rare.
+            ordered = sorted(halves.items())
+            halves.clear()
+            halves.update(ordered)
+
+    def _remove(self, half: Half) -> None:
+        halves = self.given_up if half.given_up else self.open
+        counts = self.given_up_by_group if half.given_up else self.open_by_group
+        del halves[half.offset]
+        counts[half.opened.group] -= 1
+        if not counts[half.opened.group]:
+            del counts[half.opened.group]
