@@ -28,7 +28,7 @@ from orderlymq_broker.replication.ports import (
 from orderlymq_broker.replication.writer import WriterEvents, WriterThread
 from orderlymq_broker.settings import BrokerSettings, RaftSettings
 from orderlymq_broker.state.machine import BrokerState, Machine
-from orderlymq_broker.store.kv import Batch
+from orderlymq_broker.store.kv import Batch, KeyValueStore
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_raft import Config, Membership, Node
@@ -60,7 +60,7 @@ class Instance:
     ) -> None:
         self.store = store
         self.log = RaftLogStore(store, settings.storage.tail_cache_size)
-        _bootstrap(settings, store, self.log)
+        bootstrap(settings, store, self.log)
         self.state = BrokerState.load(store)
         self.machine = Machine(self.state)
         self.core = BrokerCore(settings, self.state, store)
@@ -120,7 +120,7 @@ def raft_config(node_id: int, settings: RaftSettings) -> Config:
     )
 
 
-def _bootstrap(settings: BrokerSettings, store: RocksStore, log: RaftLogStore) -> None:
+def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore) -> None:
     """Write what a replica begins with, once."""
     hard_state, membership = log.initial_state()
     if log.last_index() or membership.members or hard_state != HardState():

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from orderlymq_broker.store import layout
-from orderlymq_broker.store.kv import Batch, Family, Reader, StoreError
+from orderlymq_broker.store.kv import Batch, Family, KeyValueStore, Reader, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_raft.types import HardState, Index, Membership, SnapshotMeta, Term
@@ -172,26 +172,7 @@ def _adopt(
         raise SnapshotRefused(f"the snapshot cannot be opened: {error}") from error
     try:
         check(store)
-        meta, physical_end = _applied_state(store, directory)
-        log = RaftLogStore(store, 0)
-        batch = Batch()
-        log.install(batch, meta, physical_end=physical_end)
-        # A replica in an older term than the snapshot has not voted in the snapshot's.
-        kept = hard_state.term >= meta.term
-        log.set_hard_state(
-            batch,
-            HardState(
-                hard_state.term if kept else meta.term,
-                hard_state.vote if kept else None,
-                meta.index,
-            ),
-        )
-        for key in layout.META_OF_REPLICA:
-            if key in own:
-                batch.put(Family.META, key, own[key])
-            else:
-                batch.delete(Family.META, key)
-        store.write(batch, sync=True)
+        meta = adopt_state(store, hard_state, own, where=str(directory))
         store.flush()
     finally:
         store.close()
@@ -199,11 +180,43 @@ def _adopt(
     return meta
 
 
-def _applied_state(store: RocksStore, directory: Path) -> tuple[SnapshotMeta, int]:
+def adopt_state(
+    store: KeyValueStore, hard_state: HardState, own: Mapping[bytes, bytes], *, where: str
+) -> SnapshotMeta:
+    """Make the copied state in *store*, found at *where*, the replica's own; arguments as above.
+
+    Raises:
+        SnapshotRefused: the state holds nothing.
+    """
+    meta, physical_end = _applied_state(store, where)
+    log = RaftLogStore(store, 0)
+    batch = Batch()
+    log.install(batch, meta, physical_end=physical_end)
+    # A replica in an older term than the snapshot has not voted in the snapshot's.
+    kept = hard_state.term >= meta.term
+    log.set_hard_state(
+        batch,
+        HardState(
+            hard_state.term if kept else meta.term,
+            hard_state.vote if kept else None,
+            meta.index,
+        ),
+    )
+    for key in layout.META_OF_REPLICA:
+        if key in own:
+            batch.put(Family.META, key, own[key])
+        else:
+            batch.delete(Family.META, key)
+    store.write(batch, sync=True)
+
+    return meta
+
+
+def _applied_state(store: Reader, where: Path | str) -> tuple[SnapshotMeta, int]:
     applied = layout.decode_applied(store.get(Family.META, layout.META_APPLIED))
     if applied.index == 0:
         raise SnapshotRefused(
-            f"{directory}: nothing was applied yet, there is nothing to take over"
+            f"{where}: nothing was applied yet, there is nothing to take over"
         )
     membership = RaftLogStore(store, 0).initial_state()[1]
 
