@@ -29,7 +29,11 @@ lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated
 
 .PHONY: bench
 bench: $(VENV)/.dev ## Measure sends with 1 and 64 senders and a drain; QUICK=1 for a short run
-	@$(BIN)/python -m bench.sends $(if $(QUICK),--quick)
+	@$(BIN)/python -m bench.sends $(if $(QUICK),--quick,--write docs/benchmarks.md)
+
+.PHONY: bench-spark
+bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction; QUICK=1 for a short run
+	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick)
 
 .PHONY: crds
 crds: $(VENV)/.dev ## Generate crds/ from the manifest models
@@ -38,9 +42,10 @@ crds: $(VENV)/.dev ## Generate crds/ from the manifest models
 .PHONY: lock
 lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	@$(BIN)/pip -q install uv
-	@for extra in run dev; do \
+	@for extra in run dev spark; do \
 	  $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate \
-	    --no-emit-index-url --no-emit-find-links $$([ $$extra = dev ] && echo --extra dev) \
+	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) \
+	    $$([ $$extra = spark ] && echo --constraint requirements/dev.lock) \
 	    pyproject.toml -o requirements/$$extra.lock; done
 
 .PHONY: clean
@@ -60,8 +65,9 @@ $(VENV)/.run: requirements/run.lock pyproject.toml | $(VENV)/bin/python
 	@$(BIN)/pip -q --disable-pip-version-check install --no-deps -e .
 	@touch $@
 
-$(VENV)/.dev: requirements/dev.lock pyproject.toml | $(VENV)/bin/python
-	@echo "Installing what the tests need (once; requirements/dev.lock)"
-	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/dev.lock
+# With Spark, whose tests are among the tests: 500 MB, once. They are skipped when there is no Java.
+$(VENV)/.dev: requirements/dev.lock requirements/spark.lock pyproject.toml | $(VENV)/bin/python
+	@echo "Installing what the tests need (once; requirements/dev.lock, requirements/spark.lock)"
+	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/dev.lock -r requirements/spark.lock
 	@$(BIN)/pip -q --disable-pip-version-check install --no-deps -e .
 	@touch $@ $(VENV)/.run

@@ -1,51 +1,71 @@
 """
-Sends per second through a real group: a name server and three replicas on loopback.
+What one group does on this machine: acknowledged sends, then a drain of what is stored.
 
-``python bench/sends.py [--replicas 3] [--in-flight 1 64 256] [--seconds 5] [--size 1024]`` prints rate
-and latencies for each number of sends in flight. Sender and replicas share this machine.
+``python -m bench.sends [--quick] [--write docs/benchmarks.md]``. A name server and three replicas
+run on loopback and share the machine with the load; an acknowledgement means: on disk at a
+majority. Rounds are interleaved and the median is shown with the extremes, because a busy
+machine moves single rounds by a factor of two.
 """
 
 import argparse
 import asyncio
 import itertools
+import os
+import platform
+import statistics
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
 from tests.cluster.messaging import send_command
 from tests.cluster.processes import Group
 
-from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_protocol.headers import PullMessageHeader
 from orderlymq_runtime.client import RemotingClient
 
 QUEUES = 8
+CLIENTS = 4
+TOPIC = "bench"
 
 
-async def measure(group: Group, in_flight: int, seconds: float, size: int, clients: int) -> None:
-    body = b"x" * size
+@dataclass(frozen=True)
+class Round:
+    """One measured round: operations per second, and latencies in ms where there are any."""
+
+    rate: float
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+
+
+async def measure(
+    group: Group, in_flight: int, seconds: float, size: int, clients: int = CLIENTS
+) -> Round:
+    """Send with *in_flight* senders, each waiting for its acknowledgement, for *seconds*."""
+    body = os.urandom(size // 2).hex().encode()
     connections = [RemotingClient() for _ in range(clients)]
     for connection in connections:
-        await connection.invoke(group.address, send_command("bench", 0, body), 5.0)
+        await connection.invoke(group.address, send_command(TOPIC, 0, body), 5.0)
     latencies: list[float] = []
-    failed = 0
-    end = time.perf_counter() + seconds
     numbers = itertools.count()
+    end = time.perf_counter() + seconds
 
     async def sender(number: int) -> None:
-        nonlocal failed
         connection = connections[number % len(connections)]
-        while True:
-            began = time.perf_counter()
-            if began >= end:
-                return
+        while (began := time.perf_counter()) < end:
             key = f"{number:016X}{next(numbers):016X}"
-            command = send_command("bench", number % QUEUES, body, unique_key=key)
+            command = send_command(TOPIC, number % QUEUES, body, unique_key=key)
             reply = await connection.invoke(group.address, command, 5.0)
-            if reply.code == ResponseCode.SUCCESS:
-                latencies.append(time.perf_counter() - began)
-            else:
-                failed += 1
+            if reply.code != ResponseCode.SUCCESS:
+                raise RuntimeError(f"a send was refused: code {reply.code}, {reply.remark}")
+            latencies.append(time.perf_counter() - began)
 
     began = time.perf_counter()
     await asyncio.gather(*(sender(number) for number in range(in_flight)))
@@ -53,33 +73,138 @@ async def measure(group: Group, in_flight: int, seconds: float, size: int, clien
     for connection in connections:
         await connection.close()
     latencies.sort()
-    middle = latencies[len(latencies) // 2] * 1000
-    high = latencies[int(len(latencies) * 0.99)] * 1000
-    print(
-        f"{in_flight:4d} in flight: {len(latencies) / elapsed:8.0f} sends/s, "
-        f"p50 {middle:6.2f} ms, p99 {high:6.2f} ms, {failed} refused"
+    return Round(
+        len(latencies) / elapsed,
+        latencies[len(latencies) // 2] * 1000,
+        latencies[int(len(latencies) * 0.99)] * 1000,
     )
 
 
-async def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--replicas", type=int, default=3)
-    parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 64, 256])
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--size", type=int, default=1024)
-    parser.add_argument("--clients", type=int, default=4)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
+async def drain(group: Group, consumers: int) -> Round:
+    """Pull everything that is stored, 32 messages at a time, each queue in order by one consumer."""
+    client = RemotingClient()
+    pulled = 0
+
+    async def consumer(number: int) -> None:
+        nonlocal pulled
+        for queue_id in range(number, QUEUES, consumers):
+            offset = 0
+            while True:
+                header = PullMessageHeader(
+                    consumer_group="bench-drain",
+                    topic=TOPIC,
+                    queue_id=queue_id,
+                    queue_offset=offset,
+                    max_msg_nums=32,
+                    sys_flag=0x4,
+                    commit_offset=0,
+                    suspend_timeout_millis=0,
+                    subscription="*",
+                    sub_version=0,
+                )
+                command = request(RequestCode.PULL_MESSAGE, header.to_ext())
+                reply = await client.invoke(group.address, command, 10.0)
+                if reply.code != ResponseCode.SUCCESS:
+                    break
+                # Queue offsets are dense, so that the next offset tells how many there were.
+                pulled += int(reply.ext["nextBeginOffset"]) - offset
+                offset = int(reply.ext["nextBeginOffset"])
+
+    began = time.perf_counter()
+    await asyncio.gather(*(consumer(number) for number in range(consumers)))
+    elapsed = time.perf_counter() - began
+    await client.close()
+    return Round(pulled / elapsed)
+
+
+Results = dict[str, list[Round]]
+
+
+async def run(given: argparse.Namespace) -> Results:
+    """Start a group and take all rounds."""
+    rounds = 2 if given.quick else given.rounds
+    seconds = 1.5 if given.quick else given.seconds
+    results: Results = {}
+    with tempfile.TemporaryDirectory() as directory, Progress() as progress:
         group = Group(Path(directory), given.replicas)
+        task = progress.add_task("measuring", total=rounds * (len(given.in_flight) + 2))
         try:
             group.start()
-            for in_flight in given.in_flight:
-                await measure(group, in_flight, given.seconds, given.size, given.clients)
-            leader = group.leader()
-            print(None if leader is None else group.status(leader))
+            for _ in range(rounds):
+                for in_flight in given.in_flight:
+                    name = f"sends, {in_flight} in flight, {given.size} B"
+                    progress.update(task, description=name)
+                    found = await measure(group, in_flight, seconds, given.size)
+                    results.setdefault(name, []).append(found)
+                    progress.advance(task)
+                for consumers in (1, 4):
+                    name = f"drain by {consumers}"
+                    progress.update(task, description=name)
+                    results.setdefault(name, []).append(await drain(group, consumers))
+                    progress.advance(task)
         finally:
             group.stop()
+    return results
+
+
+def rows(results: Results) -> list[Sequence[str]]:
+    """Return one row per measurement: name, rates and median latencies."""
+    return [
+        (
+            name,
+            f"{min(r.rate for r in rounds):,.0f}",
+            f"{statistics.median(r.rate for r in rounds):,.0f}",
+            f"{max(r.rate for r in rounds):,.0f}",
+            f"{statistics.median(r.p50_ms for r in rounds):.2f}" if rounds[0].p50_ms else "",
+            f"{statistics.median(r.p99_ms for r in rounds):.2f}" if rounds[0].p50_ms else "",
+        )
+        for name, rounds in results.items()
+    ]
+
+
+HEADINGS = ("work", "min /s", "median /s", "max /s", "p50 ms", "p99 ms")
+
+
+def page(results: Results, given: argparse.Namespace) -> str:
+    """Return the results as a page of the documentation."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`; one raft group, load and replicas on the same machine. An",
+        "acknowledgement means that the message is on disk at a majority.",
+        "",
+        f"{os.cpu_count()} processors, Linux {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}, {given.replicas} replicas, "
+        f"{time.strftime('%Y-%m-%d', time.gmtime())}.",
+        "",
+        "| " + " | ".join(HEADINGS) + " |",
+        "|---" * len(HEADINGS) + "|",
+        *("| " + " | ".join(row) + " |" for row in rows(results)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replicas", type=int, default=3)
+    parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 16, 64, 256])
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--quick", action="store_true", help="two short rounds")
+    parser.add_argument("--write", type=Path, help="also write the results to this page")
+    given = parser.parse_args()
+
+    results = uvloop.run(run(given))
+
+    table = Table(*HEADINGS)
+    for row in rows(results):
+        table.add_row(*row)
+    Console().print(table)
+    if given.write is not None:
+        given.write.write_text(page(results, given))
 
 
 if __name__ == "__main__":
-    uvloop.run(main())
+    main()
