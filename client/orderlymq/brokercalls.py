@@ -10,7 +10,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from orderlymq.errors import NameServersUnreachable, OrderlyMQError
@@ -38,6 +37,7 @@ from orderlymq.settings import (
     MessageModel,
     parse_consume_timestamp,
 )
+from orderlymq.subscribing import Subscription
 from orderlymq.wire import (
     PullOptions,
     PullStatus,
@@ -60,9 +60,8 @@ from orderlymq_protocol.headers import (
     SearchOffsetHeader,
 )
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import ConsumerIdList, SubscriptionData
+from orderlymq_protocol.model import ConsumerIdList
 from orderlymq_protocol.names import is_retry_topic
-from orderlymq_protocol.tags import TagFilter
 from orderlymq_runtime.client import RemotingError
 
 _log = logging.getLogger(__name__)
@@ -78,14 +77,6 @@ _TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
 _RESUBSCRIBE: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
-
-
-@dataclass(slots=True)
-class Subscription:
-    """What is wanted of one topic."""
-
-    data: SubscriptionData
-    tags: TagFilter
 
 
 class BrokerCalls:

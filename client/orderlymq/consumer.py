@@ -17,7 +17,7 @@ from typing import Final, Self, assert_never
 
 from orderlymq.answering import Answering
 from orderlymq.assignment import assign
-from orderlymq.brokercalls import BrokerCalls, Subscription
+from orderlymq.brokercalls import BrokerCalls
 from orderlymq.concurrency import ConcurrentConsumer
 from orderlymq.contexts import ConsumeHook, Listener
 from orderlymq.cores import make_core
@@ -65,7 +65,7 @@ from orderlymq.settings import (
     MessageModel,
     parse_consume_from,
 )
-from orderlymq.subscribing import check_group, make_subscription
+from orderlymq.subscribing import Subscription, check_group, make_subscription
 from orderlymq.tasks import OwnedTasks
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand

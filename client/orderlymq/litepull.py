@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Self
 
 from orderlymq.assignment import AssignmentStrategy, Averagely, assign
-from orderlymq.brokercalls import BrokerCalls, Subscription
+from orderlymq.brokercalls import BrokerCalls
 from orderlymq.errors import BrokerError, OrderlyMQError, PullError, SettingError, StateError
 from orderlymq.events import FindStart, StartFailed, StartFound
 from orderlymq.identity import NameServers
@@ -27,7 +27,7 @@ from orderlymq.settings import (
     ConsumerSettings,
     parse_consume_from,
 )
-from orderlymq.subscribing import check_group, make_subscription
+from orderlymq.subscribing import Subscription, check_group, make_subscription
 from orderlymq.tasks import OwnedTasks
 from orderlymq.wire import PullStatus
 from orderlymq_protocol.codes import RequestCode

@@ -264,9 +264,8 @@ class OrderedConsumer:
             return
         planned = state.intake.next_offset
         state.epoch = epoch
-        self._report(
-            "info", f"the message queue lock OK, {self._group} {state.queue} epoch={epoch}"
-        )
+        facts = f"{self._group} {state.queue} epoch={epoch}"
+        self._report("info", f"the message queue lock OK, {facts}")
         self._restart(state)
         state.planned = planned if planned >= 0 else None
 

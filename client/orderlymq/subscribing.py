@@ -1,10 +1,19 @@
 """Checks of groups and subscriptions, before any socket is opened. Pure."""
 
-from orderlymq.brokercalls import Subscription
+from dataclasses import dataclass
+
 from orderlymq.errors import SettingError
 from orderlymq_protocol.model import EXPRESSION_SQL92, EXPRESSION_TAG, SubscriptionData
 from orderlymq_protocol.names import InvalidName, check_group_name, check_topic_name
 from orderlymq_protocol.tags import TagExpressionError, TagFilter
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What is wanted of one topic."""
+
+    data: SubscriptionData
+    tags: TagFilter
 
 
 def check_group(group: str) -> None:

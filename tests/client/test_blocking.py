@@ -1,0 +1,145 @@
+"""The blocking facade: the same classes for programs without asyncio."""
+
+import inspect
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from orderlymq import admin, blocking, consumer, litepull, producer, pullconsumer
+from orderlymq.blocking import LoopThread
+from orderlymq.contexts import OrderedContext
+from orderlymq.errors import SendRefused, StateError
+from orderlymq.events import OrderedResult
+from orderlymq.message import Message, ReceivedMessage
+from orderlymq.wire import PullStatus
+from tests.client import fakecluster
+from tests.client.fakecluster import FakeCluster, running
+
+
+@pytest.fixture
+def cluster() -> Iterator[FakeCluster]:
+    """A fake cluster on a loop of its own, as it would be elsewhere."""
+    thread = LoopThread("fake cluster")
+    context = running(topics={"T": 2}, ordered=True)
+    try:
+        yield thread.run(context.__aenter__())
+        thread.run(context.__aexit__(None, None, None))
+    finally:
+        thread.close()
+
+
+@pytest.mark.parametrize(
+    ("facade", "original"),
+    [
+        (blocking.Producer, producer.Producer),
+        (blocking.Consumer, consumer.Consumer),
+        (blocking.PullConsumer, pullconsumer.PullConsumer),
+        (blocking.LitePullConsumer, litepull.LitePullConsumer),
+        (blocking.AdminClient, admin.AdminClient),
+    ],
+)
+def test_every_public_method_has_its_blocking_twin(facade: type, original: type) -> None:
+    """Equally complete: what asyncio users can call, others can call too."""
+    # What the instance and the brokers call is no user's business.
+    internal = {"post", "heartbeat", "on_request", "routes_changed", "rebalance_now", "core"}
+    internal |= {"subscriptions", "listening", "instance", "client_id"}
+    names = {name for name, _ in inspect.getmembers(original) if not name.startswith("_")}
+
+    assert {name for name in names - internal if not hasattr(facade, name)} == set()
+
+
+def test_sends_wait_for_their_result_and_raise_the_same_errors(cluster: FakeCluster) -> None:
+    """send, send_batch, send_oneway, queues."""
+    with blocking.Producer("G", cluster.address) as sender:
+        result = sender.send("T", "x", key="k")
+        sender.send_batch([Message(topic="T", body=b"y")], key="k")
+        cluster.faults[310] = [fakecluster.refuse(13)]
+        with pytest.raises(SendRefused):
+            sender.send("T", "z", key="k")
+        assert len(sender.queues("T")) == 2
+
+    assert cluster.bodies("T", result.queue.queue_id) == [b"x", b"y"]
+    with pytest.raises(StateError, match="closed"):
+        sender.send("T", "x")
+
+
+def test_sends_of_one_thread_that_do_not_wait_keep_their_order(cluster: FakeCluster) -> None:
+    """The order of calls with one key is the order in the queue."""
+    with blocking.Producer("G", cluster.address) as sender:
+        futures = [sender.send_nowait("T", f"m{n}", key="k") for n in range(20)]
+        offsets = [future.result(5).queue_offset for future in futures]
+
+    assert offsets == list(range(20))
+
+
+def test_a_plain_listener_consumes_in_order(cluster: FakeCluster) -> None:
+    """The facade's natural listener: a function in a worker thread."""
+    for number in range(6):
+        cluster.append("T", 0, f"m{number}".encode())
+    texts: list[str] = []
+    done = threading.Event()
+
+    def listener(messages: Sequence[ReceivedMessage], _context: OrderedContext) -> OrderedResult:
+        texts.extend(message.text for message in messages)
+        if len(texts) == 6:
+            done.set()
+        return OrderedResult.SUCCESS
+
+    with blocking.Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    ) as member:
+        assert done.wait(5)
+        assert member.state == "RUNNING"
+        assert len(member.queues) == 3
+        member.suspend()
+        member.resume()
+
+    assert texts == [f"m{number}" for number in range(6)]
+    assert cluster.offsets["G", "T", 0] == 6
+
+
+def test_pull_and_lite_pull_wait_for_messages(cluster: FakeCluster) -> None:
+    """Both consumers that a program drives itself."""
+    cluster.append("T", 0, b"m0")
+    cluster.append("T", 0, b"m1")
+    with blocking.PullConsumer("P", cluster.address) as reader:
+        queue = reader.fetch_queues("T")[0]
+        found = reader.pull(queue, None, 0)
+        following = reader.messages(queue, 1)
+        assert (found.status, len(found.messages)) == (PullStatus.FOUND, 2)
+        assert next(following).text == "m1"
+
+    lite = blocking.LitePullConsumer("L", cluster.address)
+    lite.assign([queue])
+    with lite:
+        lite.seek(queue, 0)
+        polled: list[str] = []
+        deadline = time.monotonic() + 5
+        while len(polled) < 2 and time.monotonic() < deadline:
+            polled += [message.text for message in lite.poll(timeout_ms=500)]
+        lite.pause([queue])
+        assert lite.poll(timeout_ms=10) == []
+        lite.resume([queue])
+        lite.commit()
+        assert lite.committed(queue) == 2
+
+    assert polled == ["m0", "m1"]
+
+
+def test_a_call_from_the_loops_own_thread_is_refused() -> None:
+    """It would wait for itself for ever."""
+    thread = LoopThread()
+
+    async def inside() -> None:
+        async def nothing() -> None: ...
+
+        thread.run(nothing())
+
+    try:
+        with pytest.raises(StateError, match="use the async classes"):
+            thread.run(inside())
+    finally:
+        thread.close()
+        thread.close()
