@@ -9,6 +9,7 @@ import psutil
 
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.framing import FrameDecoder, encode
+from orderlymq_runtime.connection import LINGER_RESET
 
 # A server that says nothing for so long says nothing: it answers in milliseconds.
 ANSWER_TIMEOUT_S = 5.0
@@ -26,8 +27,14 @@ class RawSocket:
         self._socket.settimeout(ANSWER_TIMEOUT_S)
         if receive_buffer:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self._socket.bind((source, 0))
-        self._socket.connect(("127.0.0.1", port))
+        # Ten thousand ports that wait for a minute after each test would soon be all there are.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+        try:
+            self._socket.bind((source, 0))
+            self._socket.connect(("127.0.0.1", port))
+        except OSError:
+            self._socket.close()
+            raise
         self._decoder = FrameDecoder()
         self._received: list[RemotingCommand] = []
         self._opaque = 0

@@ -1,6 +1,7 @@
 """Too many clients, and clients that do not do their part: memory stays bounded, others are served."""
 
 import asyncio
+import contextlib
 import resource
 import time
 from collections.abc import Callable, Iterator
@@ -115,14 +116,17 @@ async def test_a_crowd_cannot_take_the_files_that_the_store_needs(
     limit = 200
     resource.prlimit(group.brokers[1].pid, resource.RLIMIT_NOFILE, (limit, limit))
 
-    crowd = [RawSocket(group.port, source=CROWD_ADDRESS) for _ in range(2 * limit)]
+    crowd: list[RawSocket] = []
+    for _ in range(2 * limit):
+        with contextlib.suppress(ConnectionResetError):  # turned away while it was still arriving
+            crowd.append(RawSocket(group.port, source=CROWD_ADDRESS))
     try:
         body = bytes(MEBIBYTE)
         for _ in range(100):
             reply = await client.invoke(group.address, send_command("orders", 0, body), 5.0)
             assert reply.code == ResponseCode.SUCCESS
         assert crowd[0].call(request(9_999)) is not None
-        assert crowd[-1].is_hung_up()
+        assert len(crowd) < 2 * limit or crowd[-1].is_hung_up()
     finally:
         for each in crowd:
             each.close()

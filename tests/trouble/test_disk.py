@@ -1,0 +1,178 @@
+"""A disk that is nearly full, and one that is full: sends are refused, nothing is lost, it recovers."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.client import RemotingClient, RemotingError
+from tests.cluster.messaging import Sender, pull_all, report, send_command
+from tests.cluster.processes import Group
+from tests.trouble.inspection import assert_clean
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+
+MEBIBYTE = 1 << 20
+DISK_SIZE_MIB = 48
+
+# The disk is looked at once a second.
+NOTICE_TIMEOUT_S = 10.0
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory on a file system of its own, of 48 MiB."""
+    where = tmp_path / "disk"
+    where.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE_MIB}m", "tmpfs", str(where)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"no small file system can be mounted here: {done.stderr.strip()}")
+    yield where
+    subprocess.run(["umount", "--lazy", str(where)], check=True)
+
+
+@pytest.fixture
+def group(make_group: Callable[..., Group], small_disk: Path) -> Iterator[Group]:
+    """Return a group of one whose log stands on the small disk."""
+    made = make_group(1, data_dir=str(small_disk / "node-1"))
+    yield made
+    made.stop()
+
+
+def fill(disk: Path, *, leave: int) -> Path:
+    """Occupy the disk with a file, but for *leave* bytes."""
+    ballast = disk / "ballast"
+    with ballast.open("wb") as file:
+        piece = bytes(65_536)
+        while free(disk) > leave + len(piece):
+            file.write(piece)
+            file.flush()
+    return ballast
+
+
+def free(disk: Path) -> int:
+    usage = os.statvfs(disk)
+    return usage.f_bavail * usage.f_frsize
+
+
+async def call(
+    client: RemotingClient, group: Group, command: RemotingCommand, timeout_s: float = 2.0
+) -> RemotingCommand | None:
+    """Return the answer, None when there is none in time."""
+    try:
+        return await client.invoke(group.address, command, timeout_s)
+    except RemotingError:
+        return None
+
+
+async def send_until(
+    client: RemotingClient, group: Group, code: int, body: bytes = b"try"
+) -> tuple[RemotingCommand, list[int]]:
+    """Send until *code* is the answer; return it and the offsets that were acknowledged before."""
+    offsets: list[int] = []
+    deadline = time.monotonic() + NOTICE_TIMEOUT_S
+    while time.monotonic() < deadline:
+        answer = await call(client, group, send_command("orders", 0, body))
+        if answer is not None and answer.code == ResponseCode.SUCCESS:
+            offsets.append(int(answer.ext["queueOffset"]))
+        if answer is not None and answer.code == code:
+            return answer, offsets
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"no answer {code} within {NOTICE_TIMEOUT_S} s\n{group.logs()}")
+
+
+async def test_a_nearly_full_disk_refuses_sends_and_nothing_else(
+    group: Group, small_disk: Path, client: RemotingClient
+) -> None:
+    """Above 90 %: sends 14 with the ratio in the remark; pulls go on; below 88 % it is over by itself."""
+    sender = Sender(client, group.address, "s0", 0)
+    await sender.send(20)
+
+    ballast = fill(small_disk, leave=3 * MEBIBYTE)
+    refused, while_filling = await send_until(client, group, ResponseCode.SERVICE_NOT_AVAILABLE)
+    stored = await pull_all(client, group.address, "orders", 0)
+    ballast.unlink()
+    _, while_waiting = await send_until(client, group, ResponseCode.SUCCESS)
+
+    assert refused.remark is not None
+    assert "disk is full" in refused.remark
+    assert "% used" in refused.remark
+    assert [body for _, body in stored[:20]] == [f"s0:{number}".encode() for number in range(20)]
+    # What was refused was not stored: the next offset is the next one.
+    assert while_waiting == [20 + len(while_filling)]
+    group.brokers[1].signal(signal.SIGTERM)
+    assert await asyncio.to_thread(group.brokers[1].wait) == 0
+
+
+async def test_a_disk_without_a_byte_left_loses_nothing_and_recovers(
+    group: Group, small_disk: Path, client: RemotingClient
+) -> None:
+    """ENOSPC in the middle of writing: no acknowledged send is lost, and with space it goes on."""
+    sender = Sender(client, group.address, "s0", 0)
+    await sender.send(20)
+    body = b"full:" + bytes(256 * 1024)
+
+    ballast = fill(small_disk, leave=MEBIBYTE)
+    refused, while_filling = await send_until(
+        client, group, ResponseCode.SERVICE_NOT_AVAILABLE, body
+    )
+    was_full = free(small_disk)
+    began = time.monotonic()
+    ballast.unlink()
+    if not group.brokers[1].is_running:
+        # A store that failed ends its process; whoever watches over it starts it again.
+        report(f"the process ended with {await asyncio.to_thread(group.brokers[1].wait)}")
+        group.brokers[1].start()
+    _, after = await send_until(client, group, ResponseCode.SUCCESS, b"after:0")
+    report(f"{was_full} bytes were left, sends again {time.monotonic() - began:.1f} s after")
+
+    stored = await pull_all(client, group.address, "orders", 0)
+    assert [offset for offset, _ in stored] == list(range(len(stored)))
+    for acknowledged in sender.acknowledged:
+        assert stored[acknowledged.offset] == (acknowledged.offset, acknowledged.body)
+    for offset in while_filling:
+        assert stored[offset] == (offset, body)
+    assert stored[after[0]] == (after[0], b"after:0")
+    assert refused.remark
+    group.stop()
+    assert_clean(small_disk / "node-1")
+
+
+async def test_a_follower_without_space_does_not_stop_the_group(
+    make_group: Callable[..., Group], small_disk: Path, client: RemotingClient
+) -> None:
+    """One of three replicas on a full disk: the others go on; with space it catches up."""
+    group = make_group(3)
+    leader = group.leader()
+    follower = next(node for node in group.brokers if node != leader)
+    group.brokers[follower].kill()
+    group.add(follower, data_dir=str(small_disk / "node")).start()
+    sender = Sender(client, group.address, "s0", 0)
+    await sender.send(20)
+
+    ballast = fill(small_disk, leave=MEBIBYTE)
+    for number in range(20):
+        await sender.send_one(f"s0:{20 + number}".encode() + b" " * 256 * 1024)
+    gap_s = sender.longest_gap_s()
+    ballast.unlink()
+    if not group.brokers[follower].is_running:
+        group.brokers[follower].start()
+    await asyncio.to_thread(group.wait_until_equal)
+
+    report(f"a follower without space: longest gap {gap_s:.2f} s")
+    assert gap_s < 2.0
+    assert not sender.refused
+    group.stop()
+    assert_clean(small_disk / "node")
