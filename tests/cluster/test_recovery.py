@@ -33,7 +33,7 @@ async def stored(client: RemotingClient, group: Group) -> dict[int, list[tuple[i
 def doctor(group: Group, node: int) -> None:
     """Run the checker over a stopped replica; it must find nothing."""
     done = subprocess.run(
-        [sys.executable, "-m", "orderlymq.cli", "doctor", str(group.data_dir(node))],
+        [sys.executable, "-m", "orderlymq", "doctor", str(group.data_dir(node))],
         capture_output=True,
         text=True,
         check=False,
@@ -81,10 +81,8 @@ async def test_twenty_kills_under_load_lose_nothing(
     done = False
 
     async def keep_sending(sender: Sender) -> None:
-        number = 0
         while not done:
-            await sender.send_one(f"{sender.name}:{number}".encode())
-            number += 1
+            await sender.send_next()
 
     async with asyncio.TaskGroup() as tasks:
         for sender in senders:

@@ -10,7 +10,7 @@ from tests.cluster.processes import Group
 def assert_clean(data_dir: Path) -> None:
     """Run the checker over the directory of a stopped replica; it must find nothing."""
     done = subprocess.run(
-        [sys.executable, "-m", "orderlymq.cli", "doctor", str(data_dir)],
+        [sys.executable, "-m", "orderlymq", "doctor", str(data_dir)],
         capture_output=True,
         text=True,
         check=False,
