@@ -31,6 +31,7 @@ class Kind(StrEnum):
     LOCK = "lock"  # a queue was granted: group, queue, client, epoch
     UNLOCK = "unlock"
     GONE = "gone"  # a client's process is dead: client
+    LAPSED = "lapsed"  # the lease ended by the client's own clock while its listener still ran
     STORED = "stored"  # the final read of the log found it: message, queue, offset
     SCANNED = "scanned"  # the final read of this topic is complete
     DRAINED = "drained"  # this group has consumed all there is
@@ -370,7 +371,7 @@ class _Queues:
             case Kind.DONE | Kind.DEAD:
                 line.open.pop(event.client, None)
                 line.settled.add(event.offset)
-            case Kind.FAILED:
+            case Kind.FAILED | Kind.LAPSED:
                 line.open.pop(event.client, None)
             case Kind.GONE:
                 for other in self._lines.values():

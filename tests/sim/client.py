@@ -1,0 +1,192 @@
+"""
+A client process: one connection at a time to whoever seems to lead, requests with time-outs.
+
+It finds its broker as clients of a service address do: usually whoever serves, sometimes any replica. What
+was asked over a connection that breaks is not known; the caller decides.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.client import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
+from tests.sim.network import RESET_DELAY_US, Pipe
+from tests.sim.timeline import MS, SECOND, Process
+
+if TYPE_CHECKING:
+    from tests.sim.replica import Replica
+    from tests.sim.world import World
+
+KEEPALIVE_US: Final = 5 * SECOND
+ADDRESS: Final = "10.0.0.9:10911"
+
+OnAnswer = Callable[[RemotingCommand | RemotingError], None]
+
+
+class Link:
+    """A connection; the broker sees it as a Line."""
+
+    def __init__(self, client: "Client", replica: "Replica", number: int) -> None:
+        network = client.world.network
+        self.id = number
+        self.peer = (client.host, 30_000 + number % 30_000)
+        self.client = client
+        self.replica = replica
+        self.up = Pipe(network, client.name, replica)
+        self.down = Pipe(network, replica.name, client)
+        self.open = True  # as the client sees it
+        self._lost = False  # as the broker sees it
+        self._life = replica.life
+        self.up.push("connect", lambda: replica.clients.line_made(self))
+
+    # -- the broker's side
+
+    def send(self, command: RemotingCommand) -> None:
+        """Write a command to the client."""
+        if not self._lost:
+            self.down.push("answer", partial(self.client.frame_arrives, self, command))
+
+    def close(self, *, orderly: bool = True) -> None:
+        """End the connection."""
+        if self._lost:
+            return
+        self.down.push("closed", partial(self.client.link_lost, self))
+        self.replica.after(0, "line lost", self._line_lost)
+
+    def _line_lost(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self.replica.clients.line_lost(self)
+
+    # -- the client's side
+
+    @property
+    def broker_lives(self) -> bool:
+        """Tell whether the process that the connection was made to still runs."""
+        return self.replica.alive and self.replica.life == self._life
+
+    def hang_up(self) -> None:
+        """Close from the client's side; a broker that cannot hear it finds out later."""
+        if not self.open:
+            return
+        self.open = False
+        if not self.broker_lives:
+            return
+        self.up.push("hang up", self._line_lost)
+        if self.up.stuck:
+            self.replica.after(KEEPALIVE_US, "keepalive", self._line_lost)
+
+
+@dataclass(slots=True)
+class _Call:
+    on_answer: OnAnswer
+    link: Link
+
+
+class Client(Process):
+    """The common part of producers and consumers."""
+
+    def __init__(self, world: "World", name: str, host: str) -> None:
+        super().__init__(world.timeline, name)
+        self.world = world
+        self.host = host
+        self.link: Link | None = None
+        self._calls: dict[int, _Call] = {}
+        self._opaque = 0
+
+    def call(self, command: RemotingCommand, timeout_us: int, on_answer: OnAnswer) -> None:
+        """Ask; *on_answer* is called once, later: with the answer, or with why there is none."""
+        link = self._connected()
+        if link is None:
+            error = ConnectFailed("refused", address=ADDRESS, maybe_sent=False)
+            self.after(5 * MS, "refused", lambda: on_answer(error))
+            return
+        self._opaque += 1
+        opaque = command.opaque = self._opaque
+        self._calls[opaque] = _Call(on_answer, link)
+        self._push(link, command)
+        self.after(timeout_us, "time-out", partial(self._timed_out, opaque))
+
+    def tell(self, command: RemotingCommand) -> None:
+        """Send a oneway request."""
+        link = self._connected()
+        if link is not None:
+            self._opaque += 1
+            command.opaque = self._opaque
+            self._push(link, command)
+
+    def answered(self, notice: RemotingCommand) -> None:
+        """Take a request of the broker's own."""
+
+    def connected(self) -> None:
+        """Note that another connection was made."""
+
+    # -- the connection
+
+    def _connected(self) -> Link | None:
+        if self.link is not None and self.link.open:
+            return self.link
+        replica = self._choose()
+        if replica is None or not replica.alive:
+            return None
+        world = self.world
+        world.network.connections += 1
+        self.link = Link(self, replica, world.network.connections)
+        self.connected()
+        return self.link
+
+    def _choose(self) -> "Replica | None":
+        random, world = self.timeline.random, self.world
+        alive = [each for each in world.replicas.values() if each.alive]
+        serving = [each for each in alive if each.loop.serving]
+        if serving and random.random() < world.plan.find_leader:
+            return random.choice(serving)
+        return random.choice(alive) if alive else None
+
+    def _push(self, link: Link, command: RemotingCommand) -> None:
+        if not link.broker_lives:
+            # The kernel of a living machine resets; that of a dead one says nothing.
+            if not link.down.stuck:
+                self.after(RESET_DELAY_US, "reset", partial(self.link_lost, link))
+            return
+        link.up.push(
+            "request", lambda: link.replica.clients.line_received(link, [command])
+        )
+
+    def frame_arrives(self, link: Link, command: RemotingCommand) -> None:
+        """Take in what a broker sends."""
+        if not link.open:
+            return
+        if not command.is_response:
+            self.answered(command)
+            return
+        call = self._calls.pop(command.opaque, None)
+        if call is not None:
+            call.on_answer(command)
+
+    def link_lost(self, link: Link) -> None:
+        """Fail what was asked over a connection that is gone."""
+        if not link.open:
+            return
+        link.hang_up()
+        error = ConnectionLost("reset", address=ADDRESS, maybe_sent=True)
+        for opaque in [opaque for opaque, call in self._calls.items() if call.link is link]:
+            self._calls.pop(opaque).on_answer(error)
+
+    def _timed_out(self, opaque: int) -> None:
+        call = self._calls.pop(opaque, None)
+        if call is None:
+            return
+        self.world.coverage["request timed out"] += 1
+        if self.link is call.link:
+            call.link.hang_up()
+        call.on_answer(RequestTimeout("no answer", address=ADDRESS, maybe_sent=True))
+
+    def forget_calls(self) -> None:
+        """Drop everything: the process has ended."""
+        self._calls.clear()
+        if self.link is not None:
+            self.link.hang_up()
+            self.link = None

@@ -1,0 +1,580 @@
+"""
+An ordered consumer: the SDK's core with a small shell of events around it.
+
+The shell does what ``consumer.py`` and ``brokercalls.py`` of the SDK do with tasks. A *plain* consumer speaks
+as an unmodified RocketMQ client does: no epoch and no client id with pulls and commits, the broker's own
+lease. Whatever the core lets the listener see is compared with an account of its own: which offset must
+come next under one lock.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final, assert_never
+
+from orderlymq.assignment import Averagely, assign
+from orderlymq.errors import OrderlyMQError
+from orderlymq.events import (
+    AskLocks,
+    Assigned,
+    Closing,
+    CopySent,
+    DeadLetter,
+    Deliver,
+    DeliveryDropped,
+    Event,
+    FindStart,
+    Instruction,
+    ListenerDone,
+    ListenerStarted,
+    LocksAnswered,
+    LocksFailed,
+    OffsetIllegal,
+    OrderedResult,
+    Persist,
+    Pull,
+    Pulled,
+    PullFailed,
+    Release,
+    Released,
+    Report,
+    SendBack,
+    SetOffset,
+    StartFailed,
+    StartFound,
+    StopPull,
+    Tick,
+)
+from orderlymq.oracle import Kind
+from orderlymq.orderedqueue import OrderedRules
+from orderlymq.ordering import OrderedConsumer
+from orderlymq.wire import (
+    PullOptions,
+    PullStatus,
+    check,
+    commit_request,
+    copy_to_retry,
+    fence,
+    is_stored,
+    lock_request,
+    pull_request,
+    read_locks,
+    read_offset,
+    read_pull,
+)
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand, request
+from orderlymq_protocol.headers import GetConsumerListByGroupHeader, QueryConsumerOffsetHeader
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import (
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    SubscriptionData,
+)
+from orderlymq_runtime.client import RemotingError
+from tests.sim.client import ADDRESS, Client
+from tests.sim.replica import GROUP
+from tests.sim.timeline import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+LEASE_MS: Final = 3_000
+RENEW_MS: Final = 1_000
+CALL_TIMEOUT_US: Final = SECOND
+SUSPEND_MS: Final = 2_000
+WORKERS: Final = 2
+RECONSUME_MAX: Final = 2
+
+Answer = RemotingCommand | RemotingError
+_TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
+
+
+@dataclass(slots=True)
+class Account:
+    """What the listener must see next of a queue under one lock."""
+
+    epoch: int
+    next: int
+    uncommitted: int = -1  # first offset that a ROLLBACK brings back
+
+
+class Consumer(Client):
+    """A member of an ordered group."""
+
+    def __init__(self, world: "World", group: str, number: int, *, plain: bool) -> None:
+        super().__init__(world, f"{group}-{number}", f"10.0.2.{len(world.consumers) + 1}")
+        self.group = group
+        self.plain = plain
+        self._births = 0
+
+    # -- life
+
+    def start(self) -> None:
+        """Start a new process of this member."""
+        self.begin()
+        self._births += 1
+        self.client_id = f"{self.name}#{self._births}"
+        random = self.timeline.random
+        self._core = OrderedConsumer(
+            self.group,
+            OrderedRules(
+                lease_ms=LEASE_MS,
+                renew_ms=RENEW_MS,
+                suspend_ms=20,
+                batch_max=1,
+                reconsume_max=RECONSUME_MAX,
+            ),
+        )
+        self._offsets: dict[MessageQueue, tuple[int, int | None]] = {}
+        self._stored: dict[MessageQueue, tuple[int, int | None]] = {}
+        self._pulls: dict[MessageQueue, int] = {}
+        self._pull_number = 0
+        self._wake_ms: int | None = None
+        self._busy = 0
+        self._backlog: deque[Deliver] = deque()
+        self._accounts: dict[MessageQueue, Account] = {}
+        self._members: list[str] = []
+        self._closing = False
+        self.subscription = SubscriptionData.of_tags(self.world.topic, "*", 1)
+        self._subscriptions = {self.world.topic: self.subscription}
+        self._queues = [
+            MessageQueue(self.world.topic, GROUP, each) for each in range(self.world.plan.queues)
+        ]
+        self.after(random.randrange(50 * MS), "start", self._beat)
+        self.after(200 * MS + random.randrange(50 * MS), "start", self._rebalance)
+        self.after(SECOND, "persist", self._persist_all)
+
+    def crash(self) -> None:
+        """End without a word."""
+        self.world.history.event(Kind.GONE, client=self.client_id)
+        self.forget_calls()
+        self.end()
+
+    def close(self) -> None:
+        """Finish, commit, give back, leave."""
+        self._closing = True
+        self.world.coverage["consumer closed"] += 1
+        self._post(Closing())
+
+    @property
+    def core(self) -> OrderedConsumer:
+        """Return the decision maker; to look at."""
+        return self._core
+
+    # -- the core
+
+    def _post(self, event: Event) -> None:
+        for instruction in self._core.handle(event, self.now_ms()):
+            self._do(instruction)
+        wake_ms = self._core.next_wake_ms()
+        if wake_ms is not None and wake_ms != self._wake_ms:
+            self._wake_ms = wake_ms
+            delay = max(0, self.true_time(wake_ms * MS) - self.timeline.now)
+            self.after(delay, "wake", partial(self._wake, wake_ms))
+        if self._closing and self._core.is_idle:
+            self._closing = False
+            ext = {"clientID": self.client_id, "consumerGroup": self.group}
+            self.call(
+                request(RequestCode.UNREGISTER_CLIENT, ext), CALL_TIMEOUT_US, lambda _: self._gone()
+            )
+
+    def _gone(self) -> None:
+        self.world.history.event(Kind.GONE, client=self.client_id)
+        self.forget_calls()
+        self.end()
+
+    def _wake(self, wake_ms: int) -> None:
+        if wake_ms == self._wake_ms:
+            self._wake_ms = None
+            self._post(Tick())
+
+    def _do(self, instruction: Instruction) -> None:  # noqa: C901 - one arm per instruction
+        match instruction:
+            case Report():
+                if "NOTIFYME" in instruction.text:
+                    self.world.coverage["consumption restarted behind its plan"] += 1
+                elif "without process consume result" in instruction.text:
+                    self.world.coverage["late result of a lost queue dropped"] += 1
+            case SetOffset():
+                self._offsets[instruction.queue] = instruction.offset, instruction.epoch
+            case Deliver():
+                self._backlog.append(instruction)
+                self._work()
+            case Pull():
+                self._pull(instruction)
+            case StopPull():
+                self._pulls.pop(instruction.queue, None)
+            case AskLocks():
+                self._ask_locks(instruction.queues)
+            case FindStart():
+                self._find_start(instruction)
+            case DeadLetter():
+                self._dead_letter(instruction)
+            case Persist():
+                self._persist([instruction.queue])
+            case Release():
+                self._release(instruction)
+            case SendBack():
+                raise AssertionError("an ordered core sends nothing back")
+            case _:
+                assert_never(instruction)
+
+    # -- the listener
+
+    def _work(self) -> None:
+        while self._busy < WORKERS and self._backlog:
+            deliver = self._backlog.popleft()
+            identity = deliver.queue, deliver.generation, deliver.delivery
+            if not self._core.may_start(deliver, self.now_ms()):
+                self.world.coverage["delivery dropped before its listener"] += 1
+                self._post(DeliveryDropped(*identity))
+                continue
+            self._busy += 1
+            self._listen(deliver)
+            self._post(ListenerStarted(*identity))
+
+    def _listen(self, deliver: Deliver) -> None:
+        world, queue = self.world, deliver.queue
+        message = deliver.messages[0]
+        key = (self.group, queue.topic, queue.queue_id)
+        world.laws.delivered(
+            key,
+            self.client_id,
+            deliver.epoch,
+            self._core.queues[queue].holds(self.now_ms()),
+        )
+        self._check_next(deliver)
+        world.history.event(
+            Kind.DELIVER,
+            topic=queue.topic,
+            group=self.group,
+            client=self.client_id,
+            queue=str(queue.queue_id),
+            offset=message.queue_offset,
+            message=message.message_id,
+            epoch=self._epoch(deliver),
+        )
+        random = self.timeline.random
+        took = random.randrange(1 * MS, 20 * MS)
+        if random.random() < world.plan.long_listener:
+            took = random.randrange(500 * MS, 2 * LEASE_MS * MS)
+        self._watch_lease(deliver)
+        self.after(took, "listener ends", partial(self._listened, deliver))
+
+    def _epoch(self, deliver: Deliver) -> int:
+        """Return the epoch of a delivery; for a plain client, what the log says."""
+        if deliver.epoch is not None:
+            return deliver.epoch
+        queue = deliver.queue
+        return self.world.laws.model.locks[self.group, queue.topic, queue.queue_id].epoch
+
+    def _check_next(self, deliver: Deliver) -> None:
+        """Check law 4: under one lock offsets follow each other, from the committed one on."""
+        queue, laws = deliver.queue, self.world.laws
+        epoch = self._epoch(deliver)
+        offset = deliver.messages[0].queue_offset
+        account = self._accounts.get(queue)
+        if account is None or account.epoch != epoch:
+            committed = laws.model.offsets.get((self.group, queue.topic, queue.queue_id), 0)
+            account = self._accounts[queue] = Account(epoch, committed)
+        laws.ensure(
+            offset == account.next,
+            "consecutive",
+            f"{self.client_id} gets {queue.queue_id}@{offset} under epoch {epoch}, "
+            f"{account.next} is next",
+        )
+
+    def _watch_lease(self, deliver: Deliver) -> None:
+        """Tell the history when a lease ends under a listener that still runs."""
+        life = self.life
+
+        def look() -> None:
+            state = self._core.queues.get(deliver.queue)
+            running = state is not None and state.delivery == deliver.delivery
+            if self.life != life or not running or state is None:
+                return
+            until = self.true_time(state.lease_until_ms * MS)
+            if until > self.timeline.now and state.intake.generation == deliver.generation:
+                self.timeline.at(until, "lease watch", look)
+                return
+            self.world.coverage["listener outlived its lease"] += 1
+            self.world.history.event(
+                Kind.LAPSED,
+                topic=deliver.queue.topic,
+                group=self.group,
+                client=self.client_id,
+                queue=str(deliver.queue.queue_id),
+            )
+
+        look()
+
+    def _listened(self, deliver: Deliver) -> None:
+        world, queue = self.world, deliver.queue
+        random = self.timeline.random
+        message = deliver.messages[0]
+        self._busy -= 1
+        poison = message.message_id in world.poison
+        result = OrderedResult.SUCCESS
+        auto_commit = True
+        if poison or random.random() < 0.03:
+            result = OrderedResult.SUSPEND
+        elif random.random() < world.plan.manual_commits:
+            auto_commit = False
+            result = random.choice(
+                [OrderedResult.SUCCESS, OrderedResult.COMMIT, OrderedResult.ROLLBACK]
+            )
+        self._account(deliver, result, auto_commit=auto_commit)
+        good = result in (OrderedResult.SUCCESS, OrderedResult.COMMIT)
+        world.history.event(
+            Kind.DONE if good else Kind.FAILED,
+            topic=queue.topic,
+            group=self.group,
+            client=self.client_id,
+            queue=str(queue.queue_id),
+            offset=message.queue_offset,
+            message=message.message_id,
+        )
+        self._post(
+            ListenerDone(
+                queue,
+                deliver.generation,
+                deliver.delivery,
+                result,
+                suspend_ms=10,
+                auto_commit=auto_commit,
+            )
+        )
+        self._work()
+
+    def _account(self, deliver: Deliver, result: OrderedResult, *, auto_commit: bool) -> None:
+        account = self._accounts.get(deliver.queue)
+        offset = deliver.messages[0].queue_offset
+        state = self._core.queues.get(deliver.queue)
+        counts = state is not None and state.intake.generation == deliver.generation
+        if account is None or account.next != offset or not counts:
+            return
+        match result:
+            case OrderedResult.SUCCESS if auto_commit:
+                account.next, account.uncommitted = offset + 1, -1
+            case OrderedResult.COMMIT:
+                account.next, account.uncommitted = offset + 1, -1
+            case OrderedResult.SUCCESS:
+                if account.uncommitted < 0:
+                    account.uncommitted = offset
+                account.next = offset + 1
+            case OrderedResult.ROLLBACK:
+                self.world.coverage["rolled back"] += 1
+                if account.uncommitted >= 0:
+                    account.next, account.uncommitted = account.uncommitted, -1
+            case OrderedResult.SUSPEND:
+                pass
+
+    def _dead_letter(self, ask: DeadLetter) -> None:
+        message, queue = ask.message, ask.queue
+        command = copy_to_retry(
+            message,
+            self.group,
+            times=message.reconsume_times,
+            maximum=RECONSUME_MAX,
+            delay_level=0,
+            born_ms=0,
+        )
+
+        def answered(answer: Answer) -> None:
+            ok = isinstance(answer, RemotingCommand) and is_stored(answer.code)
+            if ok:
+                self.world.coverage["dead letter"] += 1
+                self.world.history.event(
+                    Kind.DEAD,
+                    topic=queue.topic,
+                    group=self.group,
+                    client=self.client_id,
+                    queue=str(queue.queue_id),
+                    offset=message.queue_offset,
+                    message=message.message_id,
+                )
+                account = self._accounts.get(queue)
+                if account is not None and account.next == message.queue_offset:
+                    account.next, account.uncommitted = message.queue_offset + 1, -1
+            self._post(CopySent(queue, ask.generation, message.queue_offset, ok, str(answer)))
+
+        self.call(command, CALL_TIMEOUT_US, answered)
+
+    # -- calls to the broker
+
+    def _fence(self, epoch: int | None) -> dict[str, str]:
+        return {} if self.plain else fence(self.client_id, epoch)
+
+    def _ask_locks(self, queues: tuple[MessageQueue, ...]) -> None:
+        asked_at_ms = self.now_ms()
+        lease = None if self.plain else LEASE_MS
+        command = lock_request(
+            RequestCode.LOCK_BATCH_MQ, self.client_id, self.group, queues, lease
+        )
+        if self.plain:
+            command.ext.clear()
+
+        def answered(answer: Answer) -> None:
+            try:
+                if isinstance(answer, RemotingError):
+                    raise answer
+                granted = read_locks(check(answer, ADDRESS).body)
+            except _TROUBLE as error:
+                self._post(LocksFailed(queues, str(error)))
+                return
+            if self.plain:
+                granted = dict.fromkeys(granted)
+            self._post(LocksAnswered(queues, granted, asked_at_ms))
+
+        self.call(command, CALL_TIMEOUT_US, answered)
+
+    def _release(self, release: Release) -> None:
+        queue = release.queue
+        self._pulls.pop(queue, None)
+
+        def unlock() -> None:
+            self._offsets.pop(queue, None)
+            self._stored.pop(queue, None)
+            if not release.unlock:
+                self._post(Released(queue))
+                return
+            command = lock_request(
+                RequestCode.UNLOCK_BATCH_MQ, self.client_id, self.group, [queue], None
+            )
+            self.world.coverage["lock given back"] += 1
+            self.call(command, CALL_TIMEOUT_US, lambda _: self._post(Released(queue)))
+
+        entry = self._offsets.get(queue)
+        if release.commit and entry is not None:
+            command = commit_request(self.group, queue, entry[0], self._fence(entry[1]))
+            self.call(command, CALL_TIMEOUT_US, lambda _: unlock())
+        else:
+            self.after(0, "unlock", unlock)
+
+    def _find_start(self, ask: FindStart) -> None:
+        queue, laws = ask.queue, self.world.laws
+        key = (self.group, queue.topic, queue.queue_id)
+        at_least = laws.model.offsets.get(key, 0)
+        header = QueryConsumerOffsetHeader(self.group, queue.topic, queue.queue_id)
+        command = request(
+            RequestCode.QUERY_CONSUMER_OFFSET, {**header.to_ext(), **self._fence(None)}
+        )
+
+        def answered(answer: Answer) -> None:
+            try:
+                if isinstance(answer, RemotingError):
+                    raise answer
+                if answer.code == ResponseCode.QUERY_NOT_FOUND:
+                    offset = 0
+                else:
+                    offset = read_offset(check(answer, ADDRESS))
+            except _TROUBLE as error:
+                self._post(StartFailed(queue, ask.generation, str(error)))
+                return
+            laws.offset_answered(key, offset, at_least)
+            self._post(StartFound(queue, ask.generation, offset))
+
+        self.call(command, CALL_TIMEOUT_US, answered)
+
+    def _pull(self, ask: Pull) -> None:
+        queue = ask.queue
+        self._pull_number += 1
+        number = self._pulls[queue] = self._pull_number
+        command = pull_request(
+            PullOptions(
+                group=self.group,
+                queue=queue,
+                offset=ask.offset,
+                count=8,
+                subscription=self.subscription,
+                suspend_ms=SUSPEND_MS,
+                commit_offset=ask.commit_offset,
+                fence=self._fence(ask.epoch),
+            )
+        )
+
+        def answered(answer: Answer) -> None:
+            if self._pulls.get(queue) != number:
+                return
+            del self._pulls[queue]
+            try:
+                if isinstance(answer, RemotingError):
+                    raise answer
+                result = read_pull(answer, queue, self.group, ADDRESS)
+            except RemotingError as error:
+                self._post(PullFailed(queue, ask.generation, str(error)))
+                return
+            except _TROUBLE as error:
+                self.world.coverage["pull refused"] += 1
+                self._post(PullFailed(queue, ask.generation, str(error), refused=True))
+                return
+            if result.status is PullStatus.OFFSET_ILLEGAL:
+                self.world.coverage["pull offset illegal"] += 1
+                self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
+                return
+            for message in result.messages:
+                self.world.laws.pulled(
+                    queue.topic, queue.queue_id, message.queue_offset, message.message_id
+                )
+            self._post(Pulled(queue, ask.generation, result.messages, result.next_offset))
+
+        self.call(command, SUSPEND_MS * MS + CALL_TIMEOUT_US, answered)
+
+    def _persist_all(self) -> None:
+        self.after(SECOND, "persist", self._persist_all)
+        self._persist(sorted(self._offsets))
+
+    def _persist(self, queues: list[MessageQueue]) -> None:
+        for queue in queues:
+            entry = self._offsets.get(queue)
+            if entry is None or self._stored.get(queue) == entry:
+                continue
+            command = commit_request(self.group, queue, entry[0], self._fence(entry[1]))
+            if self.plain:
+                command.flag |= FLAG_ONEWAY
+                self.tell(command)
+                self._stored[queue] = entry
+                continue
+            self.call(command, CALL_TIMEOUT_US, partial(self._persisted, queue, entry))
+
+    def _persisted(
+        self, queue: MessageQueue, entry: tuple[int, int | None], answer: Answer
+    ) -> None:
+        if isinstance(answer, RemotingCommand) and answer.code == 0:
+            if queue in self._offsets:
+                self._stored[queue] = entry
+        elif isinstance(answer, RemotingCommand):
+            self.world.coverage["commit refused"] += 1
+
+    # -- membership
+
+    def _beat(self) -> None:
+        self.after(SECOND, "beat", self._beat)
+        data = ConsumerData(self.group, subscription_data_set=(self.subscription,))
+        body = HeartbeatData(self.client_id, (), (data,)).to_json()
+        self.call(request(RequestCode.HEART_BEAT, None, body), CALL_TIMEOUT_US, lambda _: None)
+
+    def answered(self, notice: RemotingCommand) -> None:
+        """Take a notice: look at the members again."""
+        if notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self.world.coverage["notified of a change"] += 1
+            self._ask_members()
+
+    def _rebalance(self) -> None:
+        self.after(2 * SECOND, "rebalance", self._rebalance)
+        self._ask_members()
+
+    def _ask_members(self) -> None:
+        ext = GetConsumerListByGroupHeader(self.group).to_ext()
+
+        def answered(answer: Answer) -> None:
+            if isinstance(answer, RemotingError) or answer.code != 0 or self._closing:
+                return
+            members = list(ConsumerIdList.from_json(answer.body).consumer_id_list)
+            queues = assign(Averagely(), self.group, self.client_id, self._queues, members)
+            self._post(Assigned(frozenset(queues)))
+
+        command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+        self.call(command, CALL_TIMEOUT_US, answered)

@@ -1,0 +1,304 @@
+"""
+What goes wrong, and when: faults drawn from the seed, and the end of all trouble.
+
+The rule: a fault may hurt what one failure at a time may hurt. At most a minority of the replicas has lost
+its disk and not caught up; everything else (crashes of all, pauses, partitions) may come together. After
+`heal` nothing is wrong any more.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import request
+from orderlymq_raft import AddLearner, NotLeader, ProposalRefused, PromoteLearner, RemoveNode
+from orderlymq_raft.types import NodeId
+from tests.sim.consumer import LEASE_MS
+from tests.sim.network import Weather
+from tests.sim.timeline import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
+    from tests.sim.replica import Replica
+    from tests.sim.world import World
+
+
+class Faults:
+    """Draws faults while the safety phase lasts."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._random = world.timeline.random
+        self._over = False
+        self._newest = max(world.founders)
+        self._troubles = {name: TROUBLES[name] for name in world.plan.troubles}
+
+    def start(self) -> None:
+        """Plan the first fault."""
+        if self._troubles:
+            self._later()
+
+    def heal(self) -> None:
+        """End all trouble: the network is whole, disks work, everybody runs."""
+        self._over = True
+        world = self._world
+        world.network.heal()
+        for replica in world.replicas.values():
+            replica.disk.slow_max_us = 0
+            replica.disk.full = False
+            replica.disk.fail_next = False
+            replica.paused_until = min(replica.paused_until, world.timeline.now)
+            if not replica.alive and replica.id not in world.removed:
+                replica.start()
+        for consumer in world.consumers:
+            consumer.paused_until = min(consumer.paused_until, world.timeline.now)
+            if not consumer.alive:
+                consumer.start()
+
+    def _later(self) -> None:
+        mean = self._world.plan.every_us
+        self._world.timeline.after(
+            int(self._random.expovariate(1 / mean)) + 50 * MS, "fault", self._strike
+        )
+
+    def _strike(self) -> None:
+        if self._over:
+            return
+        name = self._random.choice(sorted(self._troubles))
+        self._world.timeline.note(f"fault: {name}")
+        self._troubles[name](self)
+        self._later()
+
+    # -- whom it hits
+
+    def _replica(self) -> "Replica | None":
+        """Return a living replica, the leader more often than its share."""
+        alive = [each for each in self._world.replicas.values() if each.alive]
+        leaders = [each for each in alive if each.loop.serving]
+        if leaders and self._random.random() < 0.5:
+            return self._random.choice(leaders)
+        return self._random.choice(alive) if alive else None
+
+    def _leader(self) -> "Replica | None":
+        leaders = [
+            each for each in self._world.replicas.values() if each.alive and each.loop.serving
+        ]
+        return max(leaders, key=lambda each: each.node.term) if leaders else None
+
+    def _consumer(self) -> "Consumer | None":
+        alive = [each for each in self._world.consumers if each.alive and not each.paused]
+        return self._random.choice(alive) if alive else None
+
+    def _until(self, low_us: int, high_us: int, name: str, call: Callable[[], None]) -> None:
+        """End a trouble later, unless all has been healed by then."""
+        self._world.timeline.after(self._random.randrange(low_us, high_us), name, call)
+
+    # -- replicas
+
+    def crash(self) -> None:
+        """A process or its machine dies and comes back."""
+        replica = self._replica()
+        if replica is not None:
+            replica.crash(silent=self._random.random() < 0.5)
+            self._world.restart_later(replica)
+
+    def crash_all(self) -> None:
+        """The power goes: everybody at once."""
+        for replica in list(self._world.replicas.values()):
+            if replica.alive:
+                replica.crash(silent=True)
+                self._world.restart_later(replica)
+        self._world.coverage["all crashed at once"] += 1
+
+    def wipe(self) -> None:
+        """A disk is lost, as long as nobody else lacks what it had."""
+        world = self._world
+        replica = self._replica()
+        if replica is None or any(each.has_forgotten for each in world.replicas.values()):
+            return
+        if len(world.replicas) < 3:
+            return
+        world.coverage["disk wiped"] += 1
+        replica.crash(wipe=True, silent=self._random.random() < 0.5)
+        world.restart_later(replica)
+
+    def pause(self) -> None:
+        """A broker stands still, sometimes longer than any lease."""
+        replica = self._replica()
+        if replica is not None:
+            world = self._world
+            replica.paused_until = world.timeline.now + self._random.choice(
+                (100 * MS, 400 * MS, SECOND, 4 * SECOND)
+            )
+            world.coverage["broker paused"] += 1
+
+    def transfer(self) -> None:
+        """Leadership is handed over as planned."""
+        leader = self._leader()
+        if leader is None or leader.paused:
+            return
+        others = sorted(each for each in self._world.replicas if each != leader.id)
+        try:
+            leader.loop.transfer(self._random.choice(others))
+        except (NotLeader, ProposalRefused):
+            return
+        self._world.coverage["leadership transferred"] += 1
+
+    def membership(self) -> None:
+        """A replica joins as a learner, votes, or one is removed."""
+        leader, world = self._leader(), self._world
+        if leader is None or leader.paused:
+            return
+        membership = leader.node.status().membership
+        try:
+            if membership.learners:
+                leader.loop.change_membership(PromoteLearner(min(membership.learners)))
+            elif len(membership.voters) > len(world.founders):
+                gone = self._random.choice(sorted(membership.voters))
+                leader.loop.change_membership(RemoveNode(gone))
+            else:
+                self._newest += 1
+                leader.loop.change_membership(AddLearner(NodeId(self._newest)))
+                world.join(self._newest)
+        except (NotLeader, ProposalRefused):
+            return
+
+    # -- disks
+
+    def slow_disk(self) -> None:
+        """A disk takes its time."""
+        replica = self._replica()
+        if replica is not None:
+            replica.disk.slow_max_us = self._random.choice((20 * MS, 150 * MS, 600 * MS))
+            disk = replica.disk
+            self._until(SECOND, 4 * SECOND, "disk fast", lambda: setattr(disk, "slow_max_us", 0))
+
+    def full_disk(self) -> None:
+        """A disk has no space for a while."""
+        replica = self._replica()
+        if replica is not None:
+            replica.disk.full = True
+            disk = replica.disk
+            self._until(SECOND // 2, 3 * SECOND, "disk space", lambda: setattr(disk, "full", False))
+
+    def failing_disk(self) -> None:
+        """A write fails and nobody knows what the disk holds."""
+        replica = self._replica()
+        if replica is not None:
+            replica.disk.fail_next = True
+
+    # -- network
+
+    def weather(self) -> None:
+        """Messages are lost, repeated and late for a while."""
+        random, network = self._random, self._world.network
+        network.weather = Weather(
+            loss=random.choice((0.0, 0.02, 0.2)),
+            repeat=random.choice((0.0, 0.1)),
+            slow=random.choice((0.0, 0.1, 0.5)),
+        )
+        calm = network.weather
+
+        def clear() -> None:
+            if network.weather is calm:
+                network.weather = Weather()
+
+        self._until(SECOND, 4 * SECOND, "weather clears", clear)
+
+    def partition(self) -> None:
+        """Somebody is cut off: from all or some, in both directions or one."""
+        random, world = self._random, self._world
+        network = world.network
+        names = [each.name for each in world.replicas.values()]
+        victim = self._replica()
+        if victim is None:
+            return
+        peers = [name for name in names if name != victim.name]
+        if random.random() < 0.4:
+            peers = random.sample(peers, 1)
+            world.coverage["partial partition"] += 1
+        outside = [each.name for each in (*world.producers, *world.consumers)]
+        if random.random() < 0.5:
+            peers += [name for name in outside if random.random() < 0.7]
+        direction = random.choice(("both", "in", "out"))
+        cut = set()
+        for peer in peers:
+            if direction in ("both", "in"):
+                cut.add((peer, victim.name))
+            if direction in ("both", "out"):
+                cut.add((victim.name, peer))
+        if direction != "both":
+            world.coverage["one-way partition"] += 1
+        network.blocked |= cut
+        self._until(SECOND // 2, 5 * SECOND, "partition ends", lambda: network.blocked.__isub__(cut))
+
+    # -- consumers
+
+    def consumer_crash(self) -> None:
+        """A consumer dies; sometimes its death can be proven."""
+        consumer, world = self._consumer(), self._world
+        if consumer is None:
+            return
+        client_id = consumer.client_id
+        consumer.crash()
+        world.coverage["consumer crashed"] += 1
+        if self._random.random() < 0.5:
+            ext = {"clientId": client_id, "proof": "the process is gone"}
+
+            def report() -> None:
+                leader = self._leader()
+                if leader is not None and not leader.paused:
+                    command = request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
+                    world.tool.call(command, SECOND, lambda _: None)
+
+            world.timeline.after(20 * MS, "death reported", report)
+        self._until(SECOND, 5 * SECOND, "consumer again", lambda: self._again(consumer))
+
+    def consumer_close(self) -> None:
+        """A consumer leaves in good order and comes back."""
+        consumer = self._consumer()
+        if consumer is not None:
+            consumer.close()
+            self._until(
+                3 * SECOND, 8 * SECOND, "consumer again", lambda: self._again(consumer)
+            )
+
+    def consumer_pause(self) -> None:
+        """A consumer stands still, sometimes longer than its lease, and then goes on."""
+        consumer = self._consumer()
+        if consumer is None:
+            return
+        length = self._random.choice((SECOND, 2 * LEASE_MS * MS, 3 * LEASE_MS * MS))
+        consumer.paused_until = self._world.timeline.now + length
+        if length > LEASE_MS * MS:
+            self._world.coverage["consumer paused beyond its lease"] += 1
+
+    def consumer_hangs_up(self) -> None:
+        """A consumer's connection breaks and it makes another."""
+        consumer = self._consumer()
+        if consumer is not None and consumer.link is not None:
+            consumer.link_lost(consumer.link)
+
+    @staticmethod
+    def _again(consumer: "Consumer") -> None:
+        if not consumer.alive:
+            consumer.start()
+
+
+TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
+    "crash": Faults.crash,
+    "crash all": Faults.crash_all,
+    "wipe": Faults.wipe,
+    "pause": Faults.pause,
+    "transfer": Faults.transfer,
+    "membership": Faults.membership,
+    "slow disk": Faults.slow_disk,
+    "full disk": Faults.full_disk,
+    "failing disk": Faults.failing_disk,
+    "weather": Faults.weather,
+    "partition": Faults.partition,
+    "consumer crash": Faults.consumer_crash,
+    "consumer close": Faults.consumer_close,
+    "consumer pause": Faults.consumer_pause,
+    "consumer hangs up": Faults.consumer_hangs_up,
+}

@@ -1,0 +1,136 @@
+"""
+A producer that waits for each answer, and sends again under the same unique key when there was none.
+
+What is known about a send is judged by the SDK's own rule (``sending.Attempts``): "refused" only when no try
+can have been stored. It finds lost answers, repeats and refusals; the history says what it was told.
+"""
+
+import zlib
+from typing import TYPE_CHECKING, Final
+
+from orderlymq.errors import OrderlyMQError, SendUnknown
+from orderlymq.message import Message
+from orderlymq.oracle import Kind
+from orderlymq.sending import Attempts
+from orderlymq.wire import SendOptions, is_stored, read_send_result, send_request
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_runtime.client import RemotingError
+from tests.sim.client import ADDRESS, Client
+from tests.sim.replica import GROUP
+from tests.sim.timeline import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+_OPTIONS: Final = SendOptions(
+    group="makers",
+    create_topic="TBW102",
+    topic_queues=4,
+    compress_over_bytes=1 << 20,
+    compress_level=1,
+)
+TRY_TIMEOUT_US: Final = 900 * MS
+DEADLINE_S: Final = 6.0
+
+
+class Producer(Client):
+    """Sends messages of its own keys, one after the other."""
+
+    def __init__(self, world: "World", number: int, keys: int) -> None:
+        super().__init__(world, f"producer-{number}", f"10.0.1.{number}")
+        self._keys = [f"k{number}-{each}" for each in range(keys)]
+        self._number = 0
+        self._message: Message | None = None
+        self.stopping = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing is being sent."""
+        return self._message is None
+
+    def start(self) -> None:
+        """Begin to send."""
+        self.begin()
+        self._later()
+
+    def _later(self) -> None:
+        random = self.timeline.random
+        self.after(random.randrange(self.world.plan.think_max_us), "think", self._next)
+
+    def _next(self) -> None:
+        if self.stopping:
+            return
+        random = self.timeline.random
+        key = random.choice(self._keys)
+        self._number += 1
+        unique = f"{self.name}.{self._number}"
+        self._message = Message(
+            topic=self.world.topic, body=unique.encode(), key=key, unique_key=unique
+        )
+        self._queue = zlib.crc32(key.encode()) % self.world.plan.queues
+        self._attempts = Attempts(self.seconds() + DEADLINE_S, self.world.topic)
+        self._tries = 0
+        self.world.history.event(
+            Kind.SEND, process=self.name, topic=self.world.topic, key=key, message=unique
+        )
+        self._try()
+
+    def _try(self) -> None:
+        message = self._message
+        assert message is not None
+        self._tries += 1
+        if self._tries > 1:
+            self.world.coverage["send tried again"] += 1
+        queue = MessageQueue(self.world.topic, GROUP, self._queue)
+        self.call(send_request(message, queue, _OPTIONS, 0), TRY_TIMEOUT_US, self._answered)
+
+    def _answered(self, answer: RemotingCommand | RemotingError) -> None:
+        message, attempts, world = self._message, self._attempts, self.world
+        assert message is not None
+        if isinstance(answer, RemotingError):
+            attempts.note_failure(ADDRESS, answer)
+        elif is_stored(answer.code):
+            queue = MessageQueue(world.topic, GROUP, self._queue)
+            result = read_send_result(answer, message.unique_key, queue)
+            if self._tries > 1:
+                world.coverage["repeat acknowledged"] += 1
+            world.history.event(
+                Kind.ACK,
+                topic=world.topic,
+                message=message.unique_key,
+                queue=str(result.queue.queue_id),
+                offset=result.queue_offset,
+            )
+            world.laws.acknowledged(
+                message.unique_key, result.queue.queue_id, result.queue_offset
+            )
+            self._message = None
+            self._later()
+            return
+        else:
+            attempts.note_refusal(ADDRESS, answer)
+            world.coverage["send refused once"] += 1
+        try:
+            attempts.raise_if_final()
+            if attempts.remaining_s(self.seconds()) <= 0:
+                raise attempts.error()
+        except OrderlyMQError as error:
+            self._give_up(message, error)
+            return
+        wait = self.timeline.random.randrange(10 * MS, 200 * MS)
+        self.after(wait, "try again", self._try)
+
+    def _give_up(self, message: Message, error: OrderlyMQError) -> None:
+        world = self.world
+        known = not isinstance(error, SendUnknown)
+        world.coverage["send refused for good" if known else "send unknown"] += 1
+        world.history.event(
+            Kind.REFUSED if known else Kind.UNKNOWN,
+            topic=world.topic,
+            message=message.unique_key,
+        )
+        if known:
+            world.laws.send_refused(message.unique_key)
+        self._message = None
+        self.after(SECOND // 10, "after trouble", self._later)

@@ -1,0 +1,397 @@
+"""
+One broker process of the simulated group: real cores, simulated surroundings.
+
+What ``app.py``, ``net/leadership.py`` and ``net/forwarding.py`` do with sockets and tasks is done here with
+events; the loop, the desk for clients, the upkeep of the log and all cores are the real ones. Requests are
+not forwarded to the leader: a client that came while this replica led is let go when it leads no more.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+from orderlymq_broker.net.clients import Clients, Desk, Line
+from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.replication.instance import Instance, bootstrap, raft_config
+from orderlymq_broker.replication.loop import ReplicationLoop
+from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
+from orderlymq_broker.replication.upkeep import Upkeep
+from orderlymq_broker.replication.writer import WriterEvents
+from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, TimerSettings
+from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.records import Outcome
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.entry import EntryParts
+from orderlymq_broker.store.kv import Batch, Family, StoreError
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.store.snapshot import adopt_state
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_raft import (
+    InstallSnapshot,
+    InstallSnapshotResponse,
+    Membership,
+    Message,
+    Node,
+    Role,
+    RoleChange,
+    SnapshotMeta,
+)
+from orderlymq_raft.types import Entry, HardState, Index, NodeId, Term
+from tests.sim.disk import DiskState, Writer
+from tests.sim.timeline import MS, SECOND, Process
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+GROUP: Final = "broker-a"
+TICK_MS: Final = 50
+CORE_TICK_US: Final = 100 * MS
+WAIT_MAX_US: Final = 1_500 * MS  # as net/leadership.py
+LOCK_LEASE_MS: Final = 6_000
+CHECK_EVERY_TURNS: Final = 8
+
+TIMERS: Final = TimerSettings(
+    lock_lease_ms=LOCK_LEASE_MS,
+    client_expiry_ms=4_000,
+    member_return_grace_ms=3_000,
+)
+
+
+class ObservedLog(RaftLogStore):
+    """The real log; tells how often a tail was cut."""
+
+    cuts = 0
+
+    def append(
+        self, batch: Batch, entries: Sequence[Entry], hard_state: HardState | None = None
+    ) -> None:
+        if entries and entries[0].index <= self.last_index():
+            self.cuts += 1
+        super().append(batch, entries, hard_state)
+
+
+class ObservedMachine(Machine):
+    """The real state machine; tells what was applied."""
+
+    def __init__(self, state: BrokerState, replica: "Replica") -> None:
+        super().__init__(state)
+        self._replica = replica
+
+    def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
+        outcomes = super().apply(index, term, parts, batch)
+        self._replica.world.laws.applied(self._replica, index, term, parts)
+        return outcomes
+
+    def apply_noop(self, index: int, term: int, batch: Batch) -> None:
+        super().apply_noop(index, term, batch)
+        self._replica.world.laws.applied(self._replica, index, term, None)
+
+
+class Replica(Process):
+    """A broker process; also what its loop acts upon: Outbound, Host, Service and Forwarder."""
+
+    loop: ReplicationLoop
+    clients: Clients
+    core: BrokerCore
+    state: BrokerState
+    node: Node
+    log: ObservedLog
+
+    def __init__(self, world: "World", node: int) -> None:
+        super().__init__(world.timeline, f"broker-{node}")
+        self.world = world
+        self.id = NodeId(node)
+        self.settings = BrokerSettings(
+            cluster="C",
+            group=GROUP,
+            node_id=node,
+            peers={each: Address("10.0.0.9", 7000 + each) for each in world.founders},
+            address=Address("10.0.0.9", 10911),
+            http=Address("10.0.0.9", 8000),
+            data_dir=Path("unused"),
+            bind="always",
+            raft=RaftSettings(
+                tick_ms=TICK_MS,
+                heartbeat_ms=100,
+                election_ms=300,
+                entries_kept=world.plan.entries_kept,
+            ),
+            timers=TIMERS,
+        )
+        self.store = MemoryStore()
+        self.disk = DiskState()
+        self.peer_lives: dict[NodeId, int] = {}
+        self.wiped = False
+        self._swapping = False
+        self._staged: MemoryStore | None = None
+        self._waiting_since: int | None = None
+        self._turns = 0
+
+    # -- life
+
+    def start(self) -> None:
+        """Start the process on what its disk holds."""
+        self.begin()
+        self.timeline.note(f"{self.name} starts")
+        self.peer_lives.clear()
+        self.clients = Clients(self, self, always_open=True)
+        self._swapping = False
+        self._waiting_since = None
+        try:
+            self._open()
+        except StoreError as error:
+            self.failed(error)
+            return
+        random = self.timeline.random
+        self.after(random.randrange(TICK_MS * MS), "tick", self._tick)
+        self.after(random.randrange(CORE_TICK_US), "core tick", self._tick_core)
+        self.after(SECOND, "upkeep", self._tick_slowly)
+
+    def _open(self) -> None:
+        store, settings = self.store, self.settings
+        self.log = ObservedLog(store, self.world.plan.tail_size)
+        bootstrap(settings, store, self.log)
+        self.state = BrokerState.load(store)
+        machine = ObservedMachine(self.state, self)
+        self.core = BrokerCore(settings, self.state, store)
+        random = self.timeline.random
+        self.node = Node(
+            raft_config(settings.node_id, settings.raft),
+            self.log,
+            applied=Index(self.state.applied_index),
+            random_below=random.randrange,
+        )
+        events = WriterEvents(full=self._disk_full, failed=self.failed)
+        writer = Writer(self, store, self.disk, events)
+        parts = ReplicaParts(self.node, self.log, store, machine, self.core)
+        ports = LoopPorts(writer, self, self.clients, self, self, self._call_soon)
+        limits = LoopLimits(tick_s=TICK_MS / 1000, sync_writes=True)
+        self.loop = ReplicationLoop(parts, ports, limits)
+        self._upkeep = Upkeep(
+            cast("Instance", self), settings.raft.entries_kept, lambda: None, self.seconds
+        )
+        self.world.laws.opened(self)
+        self.loop.start()
+
+    def crash(self, *, wipe: bool = False, silent: bool = False) -> None:
+        """End at once; the disk keeps what was synced and a prefix of what was not.
+
+        With *silent* the whole machine goes: nobody resets its connections.
+        """
+        if not self.alive:
+            return
+        self.timeline.note(f"{self.name} crashes{', disk wiped' if wipe else ''}")
+        self.loop.stop()
+        at_risk = self.store.at_risk
+        if at_risk:
+            self.world.coverage["unsynced ticket at risk in a crash"] += 1
+        kept = self.timeline.random.randint(0, at_risk)
+        self.store = MemoryStore() if wipe else self.store.crash(kept)
+        self.wiped = self.wiped or wipe
+        self.end()
+        self.world.process_ended(self, silent=silent)
+
+    @property
+    def has_forgotten(self) -> bool:
+        """Tell whether this replica still lacks what it once had."""
+        if not self.alive:
+            return self.wiped
+        return self.loop.has_forgotten
+
+    # -- time
+
+    def _tick(self) -> None:
+        self.after(TICK_MS * MS + 40, "tick", self._tick)
+        if not self._swapping:
+            self.loop.tick()
+
+    def _tick_core(self) -> None:
+        self.after(CORE_TICK_US, "core tick", self._tick_core)
+        self.clients.retry()
+        if not self.clients.waiting:
+            self._waiting_since = None
+        elif self._waiting_since is None:
+            self._waiting_since = self.timeline.now
+            self.world.coverage["requests waited for a leader"] += 1
+        elif self.timeline.now - self._waiting_since > WAIT_MAX_US:
+            self._waiting_since = None
+            self.clients.drop_waiting("nobody leads the group at present")
+        if self.loop.serving and not self._swapping:
+            self.loop.submit(self.core.tick(self.now()))
+
+    def _tick_slowly(self) -> None:
+        self.after(SECOND, "upkeep", self._tick_slowly)
+        if not self._swapping:
+            before = self.log.first_index()
+            self._upkeep.step()
+            if self.log.first_index() > before:
+                self.world.coverage["log compacted"] += 1
+
+    def _call_soon(self, call: Callable[[], None]) -> None:
+        def turn() -> None:
+            call()
+            self._turns += 1
+            if self._turns % CHECK_EVERY_TURNS == 0:
+                self.world.laws.check_replica(self)
+
+        self.after(0, "turn", turn)
+
+    # -- the loop's Outbound
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Send raft messages."""
+        world = self.world
+        forgotten = self.loop.has_forgotten
+        for message in messages:
+            target = world.replicas.get(message.target)
+            if target is not None:
+                call = partial(target.raft_arrives, self.id, self.life, forgotten, message)
+                world.network.cast(self.name, target, type(message).__name__, call)
+
+    def send_snapshot(self, message: InstallSnapshot) -> None:
+        """Bring a copy of the state to its target, some time later."""
+        target = self.world.replicas[message.target]
+        copy = self.store.checkpoint()
+        delay = self.timeline.random.randrange(30 * MS, 500 * MS)
+
+        def arrive() -> None:
+            ok = target.alive and not self.world.network.is_cut(self.name, target.name)
+            ok = ok and not target.paused and target.take_snapshot(message, copy)
+            self.loop.snapshot_sent(message.target, ok=ok)
+
+        self.after(delay, "snapshot sent", arrive)
+
+    # -- what peers send
+
+    def raft_arrives(self, sender: NodeId, life: int, forgotten: bool, message: Message) -> None:
+        """Take a message in; the first of another life of the sender is its greeting."""
+        known = self.peer_lives.get(sender, 0)
+        if life < known or self._swapping:
+            return
+        if life > known:
+            self.peer_lives[sender] = life
+            if forgotten:
+                self.loop.forget(sender)
+        self.loop.receive([message])
+
+    def take_snapshot(self, message: InstallSnapshot, copy: MemoryStore) -> bool:
+        """Take in a whole state that lies complete beside the present one."""
+        if self._swapping:
+            return False
+        applied = layout.decode_applied(copy.get(Family.META, layout.META_APPLIED))
+        if applied.index == 0:
+            return False
+        membership = RaftLogStore(copy, 0).initial_state()[1]
+        self._staged = copy
+        meta = SnapshotMeta(Index(applied.index), Term(applied.term), membership)
+        self.loop.receive([InstallSnapshot(message.sender, self.id, message.term, meta)])
+        return True
+
+    # -- the loop's Host
+
+    def role_changed(self, change: RoleChange) -> None:
+        """Turn clients to the new role."""
+        self.world.laws.role_changed(self, change)
+        if change.role is not Role.LEADER and change.leader is not None:
+            self.clients.turn_to(Desk.FORWARD)
+        elif not self.loop.serving:
+            self.clients.turn_to(Desk.WAIT)
+
+    def serving_began(self) -> None:
+        """Serve clients."""
+        self.timeline.note(f"{self.name} serves term {self.node.term}")
+        self.world.laws.serving_began(self)
+        self.clients.turn_to(Desk.SERVE)
+        self.world.leader_began(self)
+
+    def serving_ended(self) -> None:
+        """Leave the clients to the next leader."""
+        self.timeline.note(f"{self.name} serves no more")
+        self.world.coverage["leader stepped down alive"] += 1
+        self.clients.turn_to(Desk.WAIT)
+        self.after(self.timeline.random.randrange(SECOND), "let clients go", self._let_go)
+
+    def _let_go(self) -> None:
+        if not self.loop.serving:
+            for line in self.clients.lines():
+                if not self.clients.is_stranger(line):
+                    line.close(orderly=False)
+
+    def authority_changed(self) -> None:
+        """Answer what waited for certainty."""
+        self.world.coverage["authority lost or won"] += 1
+        self.clients.retry()
+
+    def membership_changed(self, index: int, membership: Membership) -> None:
+        """Count it."""
+        self.world.coverage["membership changed"] += 1
+
+    def topics_changed(self) -> None:
+        """Do nothing: routes are not simulated."""
+
+    def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
+        """Put the received state in the place of the present one."""
+        staged, self._staged = self._staged, None
+        assert staged is not None, "raft installs a snapshot that was never received"
+        self._swapping = True
+        self.world.coverage["snapshot installed"] += 1
+        self.timeline.note(f"{self.name} installs a snapshot up to {meta.index}")
+        for line in self.clients.lines():
+            line.close(orderly=False)
+        leader = self.node.leader
+        keys = sorted(layout.META_OF_REPLICA)
+        values = self.store.multi_get(Family.META, keys)
+        own = {key: value for key, value in zip(keys, values, strict=True) if value}
+
+        def swap() -> None:
+            adopt_state(staged, hard_state, own, where="a simulated snapshot")
+            self.store = staged
+            self._open()
+            self._swapping = False
+            if leader is not None:
+                done = InstallSnapshotResponse(self.id, leader, hard_state.term, meta.index)
+                self.send([done])
+
+        self.after(self.timeline.random.randrange(5 * MS, 80 * MS), "swap store", swap)
+
+    def failed(self, error: Exception) -> None:
+        """End the process; only trouble with the disk may do that."""
+        self.timeline.note(f"{self.name} fails: {error}")
+        if isinstance(error, StoreError):
+            self.world.coverage["process ended by its disk"] += 1
+            self.crash()
+            self.world.restart_later(self)
+        else:
+            self.world.laws.broken("crash", f"{self.name}: {type(error).__name__}: {error}", error)
+
+    def _disk_full(self, is_full: bool) -> None:
+        self.world.coverage["disk full"] += 1
+        self.core.set_environment(1.0 if is_full else 0.0, {})
+
+    # -- the desk's Service and Forwarder
+
+    def handle(self, request: RemotingCommand, peer: Peer) -> None:
+        """Let the core handle a request."""
+        try:
+            self.loop.handle(request, peer)
+        except Exception as error:
+            text = f"{self.name}, request {request.code}: {type(error).__name__}: {error}"
+            self.world.laws.broken("crash", text, error)
+
+    def may_answer(self) -> bool:
+        """Tell whether an answer given now is the truth."""
+        return not self._swapping and self.loop.may_answer()
+
+    def connection_closed(self, connection: int) -> None:
+        """Let the core forget a connection."""
+        self.loop.submit(self.core.connection_closed(connection, self.now()))
+
+    def forward(self, line: Line, command: RemotingCommand) -> bool:
+        """Pass nothing on: it waits, and its connection ends soon."""
+        return False
+
+    def line_lost(self, connection: int) -> None:
+        """Do nothing."""

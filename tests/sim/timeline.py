@@ -1,0 +1,148 @@
+"""
+Simulated time: one queue of events, and processes whose clocks drift and which can be stopped.
+
+The rule: nothing here reads a real clock or an unseeded random number, and events at one instant run in the
+order in which they were planned, so that a seed is a run. An event belongs to a process; it dies with the
+process, and waits while the process is paused.
+"""
+
+import random
+from collections.abc import Callable
+from hashlib import blake2b
+from heapq import heappop, heappush
+from typing import Final
+
+from orderlymq_broker.processors.effects import Now
+
+MS: Final = 1_000
+SECOND: Final = 1_000_000
+START_WALL_MS: Final = 1_700_000_000_000
+
+# Quartz is good to some 50 millionths. The promise needs clocks that are no worse than this: what one
+# lease of some seconds drifts apart must be less than a round trip.
+DRIFT_MAX: Final = 50e-6
+
+Call = Callable[[], None]
+
+
+class Timeline:
+    """The queue of events; times are microseconds since the run began."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0
+        self.steps = 0
+        self.random = random.Random(seed)
+        self._queue: list[tuple[int, int, "Process | None", int, str, Call]] = []
+        self._planned = 0
+        self._digest = blake2b(digest_size=16)
+        self.trace: Callable[[str], None] | None = None
+
+    def note(self, text: str) -> None:
+        """Make *text* part of what two runs of a seed must have in common."""
+        self._digest.update(b"%d " % self.now)
+        self._digest.update(text.encode())
+        if self.trace is not None:
+            self.trace(f"{self.now / SECOND:10.6f}  {text}")
+
+    def digest(self) -> str:
+        """Return the hash of all that happened so far."""
+        return self._digest.hexdigest()
+
+    def at(self, time_us: int, name: str, call: Call, process: "Process | None" = None) -> None:
+        """Plan *call*; it is dropped when its process has ended by then."""
+        self._planned += 1
+        life = 0 if process is None else process.life
+        heappush(self._queue, (max(time_us, self.now), self._planned, process, life, name, call))
+
+    def after(
+        self, delay_us: int, name: str, call: Call, process: "Process | None" = None
+    ) -> None:
+        """Plan *call* for later."""
+        self.at(self.now + delay_us, name, call, process)
+
+    def run(self, until_us: int, steps_max: int | None = None) -> bool:
+        """Let time pass; return False when *steps_max* ended it."""
+        queue = self._queue
+        while queue and queue[0][0] <= until_us:
+            if steps_max is not None and self.steps >= steps_max:
+                return False
+            time_us, number, process, life, name, call = heappop(queue)
+            if process is not None:
+                if process.life != life:
+                    continue
+                if process.paused_until > time_us:
+                    # The order of planning is kept: whoever waited first runs first.
+                    heappush(queue, (process.paused_until, number, process, life, name, call))
+                    continue
+            self.now = time_us
+            self.steps += 1
+            self._digest.update(b"%d %s" % (time_us, name.encode()))
+            call()
+        self.now = until_us
+        return True
+
+
+class Process:
+    """Something that runs, stops, is paused and has clocks of its own.
+
+    Attributes:
+        life: rises with every start and every end, so that events of a former life are known.
+        paused_until: the process stands still before this time.
+    """
+
+    def __init__(self, timeline: Timeline, name: str) -> None:
+        self.timeline = timeline
+        self.name = name
+        self.life = 1
+        self.alive = False
+        self.paused_until = 0
+        self._rate = 1 + timeline.random.uniform(-DRIFT_MAX, DRIFT_MAX)
+        self._boot_us = timeline.random.randrange(3600 * SECOND)
+        self.wall_offset_ms = timeline.random.randrange(-5_000, 5_000)
+
+    # -- clocks
+
+    @property
+    def clock_us(self) -> int:
+        """Return the monotonic clock of the machine."""
+        return self._boot_us + int(self.timeline.now * self._rate)
+
+    def true_time(self, clock_us: int) -> int:
+        """Return when this machine's clock shows *clock_us*, rounded up."""
+        return int((clock_us - self._boot_us) / self._rate) + 2
+
+    def now_ms(self) -> int:
+        """Return the monotonic clock in ms."""
+        return self.clock_us // MS
+
+    def now(self) -> Now:
+        """Return both clocks, as brokers want them."""
+        wall_ms = START_WALL_MS + self.timeline.now // MS + self.wall_offset_ms
+        return Now(wall_ms, self.clock_us // MS)
+
+    def seconds(self) -> float:
+        """Return the monotonic clock in seconds."""
+        return self.clock_us / SECOND
+
+    # -- life
+
+    @property
+    def paused(self) -> bool:
+        """Tell whether the process stands still now."""
+        return self.paused_until > self.timeline.now
+
+    def begin(self) -> None:
+        """Start a new life."""
+        self.life += 1
+        self.alive = True
+        self.paused_until = 0
+
+    def end(self) -> None:
+        """End; whatever was planned for this life is dropped."""
+        self.life += 1
+        self.alive = False
+        self.paused_until = 0
+
+    def after(self, delay_us: int, name: str, call: Call) -> None:
+        """Plan something of this life."""
+        self.timeline.at(self.timeline.now + delay_us, f"{self.name} {name}", call, self)

@@ -1,0 +1,289 @@
+"""
+One run: a group, its producers and consumers, a safety phase with faults, a liveness phase without.
+
+The rule: after the faults stop, everything that was acknowledged is delivered to every group within
+`LIVENESS_US`, and the history of the whole run satisfies the oracle. `simulate` runs one seed.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from orderlymq.oracle import Event, Kind, judge
+from orderlymq_broker.processors.effects import Propose
+from orderlymq_broker.processors.reading import read_queue
+from orderlymq_broker.state.records import TopicSet
+from orderlymq_protocol.record import iter_records
+from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
+from tests.sim.client import Client
+from tests.sim.consumer import Consumer
+from tests.sim.faults import TROUBLES, Faults
+from tests.sim.history import History
+from tests.sim.laws import LawBroken, Laws
+from tests.sim.network import Network
+from tests.sim.plan import Plan, draw
+from tests.sim.producer import Producer
+from tests.sim.replica import Replica
+from tests.sim.timeline import MS, SECOND, Process, Timeline
+
+TOPIC: Final = "orders"
+LIVENESS_US: Final = 60 * SECOND
+QUIET_US: Final = 300 * MS  # what the group needs to bring everybody to one index
+START_MAX_US: Final = 30 * SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one seed; *check* is empty when all laws held."""
+
+    seed: int
+    check: str
+    text: str
+    trace: str
+    digest: str
+    simulated_s: float
+    took_s: float
+    steps: int
+    coverage: Counter[str]
+    counts: dict[str, int]
+    events: tuple[Event, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Tell whether all laws held."""
+        return not self.check
+
+
+class World:
+    """Everything that takes part in a run."""
+
+    def __init__(self, seed: int, *, steps: int | None = None) -> None:
+        self.timeline = Timeline(seed)
+        self.plan: Plan = draw(Random(f"plan {seed}"), tuple(sorted(TROUBLES)))
+        self.topic = TOPIC
+        self.topic_id = -1
+        self.coverage: Counter[str] = Counter()
+        self.network = Network(self.timeline)
+        self.history = History(self.timeline)
+        self.founders = tuple(range(1, self.plan.replicas + 1))
+        self.replicas: dict[int, Replica] = {}
+        self.removed: set[int] = set()
+        self.consumers: list[Consumer] = []
+        self.laws = Laws(self)
+        for node in self.founders:
+            self.replicas[node] = Replica(self, node)
+        self.producers = [
+            Producer(self, number, 2) for number in range(1, self.plan.producers + 1)
+        ]
+        for number in range(1, self.plan.consumers + 1):
+            self.consumers.append(Consumer(self, "billing", number, plain=False))
+        for number in range(1, self.plan.plain_consumers + 1):
+            self.consumers.append(Consumer(self, "audit", number, plain=True))
+        self.tool = Client(self, "tool", "10.0.3.1")
+        self.poison: set[str] = set()
+        self._steps = steps
+        self._faults = Faults(self)
+
+    # -- what parts of it ask
+
+    def restart_later(self, replica: Replica) -> None:
+        """Start a replica again after a while."""
+
+        def start() -> None:
+            if not replica.alive and replica.id not in self.removed:
+                self.coverage["replica restarted"] += 1
+                replica.start()
+
+        self.timeline.after(
+            self.timeline.random.randrange(100 * MS, 3 * SECOND), "restart", start
+        )
+
+    def process_ended(self, replica: Replica, *, silent: bool) -> None:
+        """Let the clients of a dead process notice, unless its machine is gone as well."""
+        for client in (*self.producers, *self.consumers, self.tool):
+            link = client.link
+            if link is None or link.replica is not replica or silent:
+                continue
+            if client.alive and not self.network.is_cut(replica.name, client.name):
+                client.after(MS, "reset", lambda client=client, link=link: client.link_lost(link))
+
+    def leader_began(self, replica: Replica) -> None:
+        """Count a change of the leader; create the topic when there is none yet."""
+        self.coverage["leader elected"] += 1
+        if self.laws.model.locks:
+            self.coverage["leader changed under locks"] += 1
+        if replica.state.topics.get(self.topic) is None:
+            record = TopicSet(
+                self.topic,
+                self.plan.queues,
+                self.plan.queues,
+                order=True,
+                only_if_absent=True,
+            )
+            replica.loop.submit([Propose([record])])
+
+    def join(self, node: int) -> None:
+        """Start a replica that waits to be added."""
+
+    # -- the run
+
+    def run(self) -> None:
+        """Run all phases; raises LawBroken."""
+        for process in (*self.replicas.values(),):
+            process.start()
+        self.tool.begin()
+        self._until(self._is_up, START_MAX_US, "liveness", "no leader at the start")
+        for process in (*self.producers, *self.consumers):
+            process.start()
+        self._faults.start()
+        if not self._pass(self.plan.safety_us):
+            return
+        self._faults.heal()
+        for producer in self.producers:
+            producer.stopping = True
+        self.history.event(Kind.FAULT, detail="the faults end")
+        self._until(self._is_done, LIVENESS_US, "liveness", "not all is delivered")
+        self._pass(QUIET_US)
+        self._conclude()
+
+    def _pass(self, time_us: int) -> bool:
+        return self.timeline.run(self.timeline.now + time_us, self._steps)
+
+    def _until(self, done: Callable[[], bool], limit_us: int, check: str, text: str) -> None:
+        deadline = self.timeline.now + limit_us
+        while not done():
+            if self.timeline.now >= deadline:
+                self.laws.broken(check, f"{text} after {limit_us / SECOND:.0f} s; {self._state()}")
+            if not self._pass(50 * MS):
+                return
+
+    def _is_up(self) -> bool:
+        for replica in self.replicas.values():
+            topic = replica.state.topics.get(self.topic)
+            if replica.loop.serving and topic is not None:
+                self.topic_id = topic.id
+                return True
+        return False
+
+    def _is_done(self) -> bool:
+        if not all(producer.is_idle for producer in self.producers):
+            return False
+        model = self.laws.model
+        groups = sorted({consumer.group for consumer in self.consumers})
+        for queue in range(self.plan.queues):
+            end = model.ends[self.topic_id, queue]
+            for group in groups:
+                if end and model.offsets.get((group, self.topic, queue), 0) < end:
+                    return False
+        applied = {replica.state.applied_index for replica in self._members()}
+        return len(applied) == 1
+
+    def _members(self) -> list[Replica]:
+        return [each for each in self.replicas.values() if each.id not in self.removed]
+
+    def _state(self) -> str:
+        """Return what a reader of a finding wants to know first."""
+        lines = [
+            f"{each.name}: alive={each.alive} role={each.node.role.value} term={each.node.term} "
+            f"serving={each.loop.serving} applied={each.state.applied_index}"
+            for each in self.replicas.values()
+        ]
+        lines += [f"idle={[each.is_idle for each in self.producers]}"]
+        lines += [f"ends={dict(self.laws.model.ends)} offsets={self.laws.model.offsets}"]
+        lines += [f"locks={self.laws.model.locks}"]
+        for consumer in self.consumers:
+            states = [
+                f"{queue.queue_id}:{state.phase.name},{state.intake.next_offset}"
+                for queue, state in consumer.core.queues.items()
+            ]
+            lines.append(f"{consumer.client_id}: {states}")
+        return "\n  ".join(lines)
+
+    def _conclude(self) -> None:
+        """Read the log at the end, compare the replicas, and ask the oracle."""
+        self.laws.compare_all()
+        leader = next(each for each in self.replicas.values() if each.alive and each.loop.serving)
+        topic = leader.state.topics.get(self.topic)
+        assert topic is not None
+        for queue_id in range(self.plan.queues):
+            offset = 0
+            while True:
+                reading = read_queue(leader.store, topic.queues.get(queue_id), offset)
+                if not reading.messages:
+                    break
+                for message in iter_records(b"".join(reading.messages)):
+                    properties = decode_properties(message.properties)
+                    self.history.event(
+                        Kind.STORED,
+                        topic=self.topic,
+                        queue=str(queue_id),
+                        offset=message.queue_offset,
+                        message=properties[UNIQ_KEY],
+                    )
+                offset = reading.next_offset
+        self.history.event(Kind.SCANNED, topic=self.topic)
+        for group in sorted({consumer.group for consumer in self.consumers}):
+            self.history.event(Kind.DRAINED, group=group, topic=self.topic)
+        verdict = judge(self.history.events)
+        if not verdict.kept:
+            finding = verdict.findings[0]
+            self.laws.broken(
+                f"oracle: {finding.defect.value}",
+                f"{finding.message} in queue {finding.queue}: {finding.explanation}",
+            )
+
+    def collect(self) -> None:
+        """Add what the cores counted themselves."""
+        for replica in self.replicas.values():
+            if not hasattr(replica, "core"):
+                continue
+            for name, number in replica.core.context.counters.items():
+                self.coverage[f"core: {name}"] += number
+            self.coverage["uncommitted tail cut"] += replica.log.cuts
+            self.coverage["proposal lost"] += replica.loop.figures.proposals_lost
+
+
+def simulate(
+    seed: int,
+    *,
+    steps: int | None = None,
+    trace: Callable[[str], None] | None = None,
+    keep_history: bool = False,
+) -> Result:
+    """Run one seed."""
+    began = time.perf_counter()
+    logging.disable(logging.CRITICAL)
+    world = World(seed, steps=steps)
+    world.timeline.trace = trace
+    check = text = detail = ""
+    try:
+        world.run()
+    except LawBroken as broken:
+        check, text, detail = broken.check, broken.text, broken.trace
+    except Exception as error:
+        wrapped = LawBroken("crash", f"{type(error).__name__}: {error}", error)
+        check, text, detail = wrapped.check, wrapped.text, wrapped.trace
+    finally:
+        logging.disable(logging.NOTSET)
+    world.collect()
+    kinds = Counter(event.kind.value for event in world.history.events)
+    return Result(
+        seed,
+        check,
+        text,
+        detail,
+        world.timeline.digest(),
+        world.timeline.now / SECOND,
+        time.perf_counter() - began,
+        world.timeline.steps,
+        world.coverage,
+        dict(kinds),
+        tuple(world.history.events) if keep_history else (),
+    )
+
+
+__all__ = ["Process", "Result", "World", "simulate"]
