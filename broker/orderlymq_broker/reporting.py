@@ -77,7 +77,7 @@ class Reporter:
 
     def status(self) -> Mapping[str, object]:
         """Return what is known of the group here, and how this replica is."""
-        return {**getattr(self._instance.core, "group_status", dict)(), **self.replica_status()}
+        return {**self._instance.core.group_status(), **self.replica_status()}
 
     def replica_status(self) -> dict[str, object]:
         """Return how this replica is and, when it leads, how the others are."""
@@ -115,7 +115,7 @@ class Reporter:
         """Return what a scrape shows."""
         status = self._instance.node.status()
         figures = self._instance.figures
-        group: Mapping[str, Any] = getattr(self._instance.core, "group_status", dict)()
+        group: Mapping[str, Any] = self._instance.core.group_status()
         gauges: dict[str, tuple[str, float]] = {
             "is_leader": ("1 when this replica leads", float(status.role is Role.LEADER)),
             "is_serving": ("1 when it answers clients", float(self._instance.loop.serving)),

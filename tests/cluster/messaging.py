@@ -69,14 +69,18 @@ class Sender:
     acknowledged: list[Acknowledged] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     refused: int = 0
+    sent: int = 0
 
     async def send(self, count: int, *, pause_s: float = 0.0) -> None:
-        for number in range(count):
-            await self.send_one(f"{self.name}:{number}".encode())
+        for _ in range(count):
+            await self.send_next()
             if pause_s:
                 await asyncio.sleep(pause_s)
 
-    async def send_one(self, body: bytes) -> None:
+    async def send_next(self) -> None:
+        """Send the next message until it is acknowledged."""
+        body = f"{self.name}:{self.sent}".encode()
+        self.sent += 1
         command = send_command(self.topic, self.queue_id, body)
         while True:
             try:

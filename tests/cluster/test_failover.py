@@ -45,7 +45,9 @@ async def test_what_was_acknowledged_survives_the_death_of_the_leader(
         each.at for sender in senders for each in sender.acknowledged if each.at > killed_at
     )
     gap = max(sender.longest_gap_s() for sender in senders)
-    report(f"fail-over: first ack {first_after - killed_at:.3f} s after SIGKILL, longest gap {gap:.3f} s")
+    report(
+        f"fail-over: first ack {first_after - killed_at:.3f} s after SIGKILL, longest gap {gap:.3f} s"
+    )
     assert sum(len(sender.acknowledged) for sender in senders) == 1000
     assert_kept_in_order(senders, await stored(client, group))
     assert gap < 2.0

@@ -11,13 +11,11 @@ middle of catching up must not end it.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from orderlymq_broker.store.kv import Batch, Family, Reader
+from orderlymq_broker.store.layout import META_AMNESIA
 from orderlymq_raft import Append, Heartbeat, Message, PreVote, Vote
 from orderlymq_raft.types import Index
-
-META_AMNESIA: Final = b"amnesia"
 
 
 class Amnesia:

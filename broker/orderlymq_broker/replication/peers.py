@@ -8,16 +8,14 @@ and a member that moves announces itself.
 """
 
 from collections.abc import Mapping
-from typing import Final
 
 import msgspec
 
 from orderlymq_broker.settings import Address
 from orderlymq_broker.store.kv import Batch, Family, Reader
+from orderlymq_broker.store.layout import META_PEERS
 from orderlymq_raft import Membership
 from orderlymq_raft.types import NodeId
-
-META_PEERS: Final = b"peers"
 
 
 class AddressBook:

@@ -11,6 +11,7 @@ again, and a backlog would only delay what is new. Snapshots come on connections
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from orderlymq_broker.replication.frames import (
 from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
+from orderlymq_runtime.server import PortInUseError
 
 _log = logging.getLogger(__name__)
 
@@ -264,11 +266,21 @@ class Transport:
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> None:
-        """Accept peers at *address*; raises OSError when it is in use."""
+        """Accept peers at *address*.
+
+        Raises:
+            PortInUseError: another process listens there.
+            OSError: it cannot be bound.
+        """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._accept, address.host, address.port, reuse_address=True
-        )
+        try:
+            self._server = await loop.create_server(
+                self._accept, address.host, address.port, reuse_address=True
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise PortInUseError.of(address.host, address.port) from error
 
     def set_peers(self, peers: Mapping[NodeId, Address]) -> None:
         """Keep links to exactly *peers*, this replica left out."""
