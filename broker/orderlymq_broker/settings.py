@@ -98,6 +98,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     join: bool = False  # a replica added later starts without a vote until it is a member
     auto_create_topic: bool = True
     auto_create_group: bool = True
+    enable_property_filter: bool = True  # RocketMQ's own default is off
     raft: RaftSettings = RaftSettings()
     timers: TimerSettings = TimerSettings()
     storage: StorageSettings = StorageSettings()

@@ -33,6 +33,7 @@ _IPV6_EXTRA: Final = 12
 _HOST_BITS: Final = BORN_HOST_IPV6 | STORE_HOST_IPV6
 _CRC_MASK: Final = 0x7FFFFFFF
 # Ends a log file in RocketMQ; it is never sent, but an importer may meet it.
+_MAGIC_V1_BYTES: Final = MAGIC_V1.to_bytes(4, "big")
 _MAGIC_END_OF_FILE: Final = 0xCBD43194
 
 _START: Final = Struct(">IIIii")  # size, magic, checksum, queue id, flag
@@ -250,6 +251,27 @@ def decode_record(buffer: bytes | bytearray | memoryview, offset: int = 0) -> St
         RecordError: The bytes are not exactly one record of the length they state.
     """
     return _decode(buffer, offset)[0]
+
+
+def record_properties(record: bytes | memoryview) -> bytes:
+    """Return the stored properties of one record without decoding anything else.
+
+    Raises:
+        RecordError: The bytes are no whole record.
+    """
+    try:
+        (sys_flag,) = _SYS_FLAG.unpack_from(record, POSITION_SYS_FLAG)
+        body_at = _HEADS[sys_flag & _HOST_BITS].size
+        (body_size,) = _SYS_FLAG.unpack_from(record, body_at - 4)
+        topic_at = body_at + body_size + 1
+        if record[4:8] == _MAGIC_V1_BYTES:
+            topic_size = record[topic_at - 1]
+        else:
+            (topic_size,) = _INT16.unpack_from(record, topic_at - 1)
+            topic_at += 1
+        return bytes(record[topic_at + topic_size + 2 :])
+    except (struct.error, IndexError) as error:
+        raise RecordError(f"the record is torn: {error}") from error
 
 
 def iter_records(body: bytes | bytearray | memoryview) -> Iterator[StoredMessage]:

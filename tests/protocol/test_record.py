@@ -18,6 +18,7 @@ from orderlymq_protocol.record import (
     encode_with_positions,
     iter_records,
     pack_host,
+    record_properties,
     record_size,
 )
 from tests.protocol import golden
@@ -270,3 +271,18 @@ def test_a_packed_host_is_the_address_and_the_port(
 ) -> None:
     """8 bytes for IPv4, 20 for IPv6."""
     assert pack_host(str(address), port) == address.packed + port.to_bytes(4, "big")
+
+
+@given(messages())
+def test_properties_are_found_without_reading_the_rest(message: StoredMessage) -> None:
+    """The same bytes that decoding the whole record gives, for both layouts and both families."""
+    encoded = encode_record(message)
+
+    assert record_properties(encoded) == decode_record(encoded).properties
+    assert record_properties(memoryview(encoded)) == message.properties
+
+
+def test_properties_of_torn_bytes_are_an_error() -> None:
+    """Never an index error in the middle of a pull."""
+    with pytest.raises(RecordError, match="torn"):
+        record_properties(b"too short")

@@ -161,7 +161,7 @@ class ConfigAdministration:
             "brokerRole": "SYNC_MASTER",
             "diskMaxUsedSpaceRatio": str(round(storage.disk_refuse_ratio * 100)),
             "enableDLegerCommitLog": "true",
-            "enablePropertyFilter": "false",
+            "enablePropertyFilter": _text(settings.enable_property_filter),
             "fileReservedTime": str(storage.retention_ms // HOUR_MS),
             "flushDiskType": storage.flush,
             "listenPort": str(settings.address.port),

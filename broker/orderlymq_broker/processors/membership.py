@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.processors.committing import Committer
-from orderlymq_broker.processors.context import Context, RequestRefused, answer
+from orderlymq_broker.processors.context import Context, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Send
-from orderlymq_broker.processors.filtering import SQL_REFUSED
+from orderlymq_broker.processors.filtering import check_expression
 from orderlymq_broker.processors.locking import check_client
 from orderlymq_broker.processors.sessions import Session
 from orderlymq_broker.state.machine import BrokerState
@@ -28,6 +28,7 @@ from orderlymq_broker.state.records import (
     TopicSet,
 )
 from orderlymq_protocol.clientbodies import (
+    EXPRESSION_SQL92,
     EXPRESSION_TAG,
     CheckClientRequest,
     ConsumerData,
@@ -92,6 +93,8 @@ class MembershipProcessor:
             session.heartbeat = b""
             if header.producer_group:
                 session.producer_groups.discard(header.producer_group)
+        if header.producer_group:
+            context.sessions.retire(header.producer_group, peer.connection)
         group = header.consumer_group
         if not group:
             return answer(request, peer)
@@ -131,8 +134,7 @@ class MembershipProcessor:
     def check_config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 46: whether the client's subscription can be served."""
         wish = CheckClientRequest.from_json(request.body).subscription_data
-        if wish.expression_type != EXPRESSION_TAG:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
+        check_expression(self._context, wish.expression_type, wish.sub_string)
 
         return answer(request, peer)
 
@@ -243,6 +245,10 @@ class MembershipProcessor:
         check_client(body.client_id)
         for consumer in body.consumer_data_set:
             check_client(body.client_id, consumer.group_name)
+            for wish in consumer.subscription_data_set:
+                # Tags are left to the pull, as old clients write them in ways nobody foresaw.
+                if wish.expression_type == EXPRESSION_SQL92:
+                    check_expression(self._context, wish.expression_type, wish.sub_string)
         session = self._context.sessions.identify(peer, body.client_id)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version

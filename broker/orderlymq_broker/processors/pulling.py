@@ -15,7 +15,14 @@ from orderlymq_broker.processors.context import Context, CreateFirst, RequestRef
 from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.fencing import Fence
 from orderlymq_broker.processors.filtering import choose_filter
-from orderlymq_broker.processors.reading import SIZE_MAX, Matches, Reading, read_queue
+from orderlymq_broker.processors.reading import (
+    SIZE_MAX,
+    Matches,
+    PropertyTest,
+    Reading,
+    read_message,
+    read_queue,
+)
 from orderlymq_broker.state.records import Append, GroupSet
 from orderlymq_broker.state.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
@@ -105,13 +112,27 @@ class PullProcessor:
             pulls = self._held.get((record.topic_id, record.queue_id))
             if pulls is not None:
                 for held in pulls.values():
-                    if held.matches is None or held.matches(record.tags_code):
+                    if held.matches is None or self._is_wanted(held.matches, record):
                         woken[held.number] = held
         effects: list[Effect] = []
         for held in woken.values():
             effects += self._release(held)
 
         return effects
+
+    def _is_wanted(self, matches: Matches, record: Append) -> bool:
+        if not isinstance(matches, PropertyTest):
+            return matches(record.tags_code)
+        queue = self._context.state.topics.by_id[record.topic_id].queue(record.queue_id)
+        place = record.queue_offset - queue.tail_start
+        message: bytes | memoryview | None
+        if place >= 0:
+            message = queue.tail[place].message
+        else:
+            message = read_message(self._context.reader, record.physical)
+
+        # Without the message nothing can be said; the pull is judged again in any case.
+        return message is None or matches.passes(message)
 
     def wake_gone(self) -> list[Effect]:
         """Answer the held pulls whose topic or group is gone."""

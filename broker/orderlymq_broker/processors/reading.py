@@ -8,12 +8,14 @@ were that brought them.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from orderlymq_broker.state.queues import Queue
+from orderlymq_broker.state.queues import Queue, TailEntry
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import message_key, queue_bounds, queue_key
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.record import record_properties
 
 MESSAGES_MAX: Final = 32  # maxTransferCountOnMessageInMemory
 SIZE_MAX: Final = 262_144  # maxTransferBytesOnMessageInMemory
@@ -21,8 +23,25 @@ SCAN_MAX: Final = 800  # entries of a queue that one pull looks at when a filter
 
 _PHYSICAL_SIZE: Final = 8
 
-# Tells whether a message with this tags code passes; None lets everything pass.
-Matches = Callable[[int], bool]
+# How many stored bytes a pull looks at when it must read messages to know whether they are wanted.
+SCAN_SIZE_MAX: Final = 4 << 20
+# Messages read at a time for that; most pulls find enough in the first few.
+_SCAN_STEP: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyTest:
+    """A filter that needs the stored properties of a message; *wants* is given them."""
+
+    wants: Callable[[bytes], bool]
+
+    def passes(self, message: bytes | memoryview) -> bool:
+        """Tell whether a stored message is wanted."""
+        return self.wants(record_properties(message))
+
+
+# Tells whether a message passes: by its tags code, or by its properties. None lets everything pass.
+Matches = Callable[[int], bool] | PropertyTest
 
 
 class Reading(NamedTuple):
@@ -73,6 +92,8 @@ def read_queue(
     size_max = max(1, min(size_max, SIZE_MAX))
     if offset >= queue.tail_start:
         next_offset, messages = _read_tail(queue, offset, count_max, size_max, matches)
+    elif isinstance(matches, PropertyTest):
+        next_offset, messages = _search_store(reader, queue, offset, count_max, size_max, matches)
     else:
         next_offset, messages = _read_store(reader, queue, offset, count_max, size_max, matches)
     if messages:
@@ -80,6 +101,14 @@ def read_queue(
     status = "NO_MATCHED_MESSAGE" if matches is not None else "MESSAGE_WAS_REMOVING"
 
     return Reading(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset, low, high, [])
+
+
+def is_wanted(matches: Matches, entry: TailEntry) -> bool:
+    """Tell whether a message that is in memory passes."""
+    if isinstance(matches, PropertyTest):
+        return matches.passes(entry.message)
+
+    return matches(entry.tags_code)
 
 
 def _read_tail(
@@ -92,7 +121,7 @@ def _read_tail(
     size = 0
     while position < end and len(messages) < count_max:
         entry = tail[position]
-        if matches is None or matches(entry.tags_code):
+        if matches is None or is_wanted(matches, entry):
             message = entry.message
             size += len(message)
             if messages and size > size_max:
@@ -109,7 +138,7 @@ def _read_store(
     offset: int,
     count_max: int,
     size_max: int,
-    matches: Matches | None,
+    matches: Callable[[int], bool] | None,
 ) -> tuple[int, list[bytes | memoryview]]:
     _, end = queue_bounds(queue.topic_id, queue.queue_id)
     start = queue_key(queue.topic_id, queue.queue_id, offset)
@@ -130,6 +159,40 @@ def _read_store(
     # A message may be gone while its queue entry is still there: retention trims the queues first,
     # but a reader that was slow must not fail for it.
     return offset, [message for message in found if message is not None]
+
+
+def _search_store(
+    reader: Reader,
+    queue: Queue,
+    offset: int,
+    count_max: int,
+    size_max: int,
+    test: PropertyTest,
+) -> tuple[int, list[bytes | memoryview]]:
+    """Read messages and keep those that pass, until there are enough or too much was looked at."""
+    _, end = queue_bounds(queue.topic_id, queue.queue_id)
+    start = queue_key(queue.topic_id, queue.queue_id, offset)
+    entries = reader.scan(Family.CONSUME_QUEUE, start, end, limit=SCAN_MAX)
+    messages: list[bytes | memoryview] = []
+    size = looked = at = 0
+    while at < len(entries) and looked < SCAN_SIZE_MAX:
+        keys: list[bytes] = []
+        for _, value in entries[at : at + _SCAN_STEP]:
+            if keys and looked >= SCAN_SIZE_MAX:
+                break
+            keys.append(value[:_PHYSICAL_SIZE])
+            looked += int.from_bytes(value[8:12], "big")
+        for message in reader.multi_get(Family.MESSAGES, keys):
+            if message is not None and test.passes(message):
+                size += len(message)
+                if messages and size > size_max:
+                    return offset + at, messages
+                messages.append(message)
+            at += 1
+            if len(messages) == count_max:
+                return offset + at, messages
+
+    return offset + at, messages
 
 
 def read_message(reader: Reader, physical: int) -> bytes | None:

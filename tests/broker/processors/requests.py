@@ -96,6 +96,7 @@ def heartbeat_body(
     *,
     model: str = "CLUSTERING",
     tags: str = "*",
+    kind: str = "TAG",
     sub_version: int = 1,
 ) -> bytes:
     return fastjson.dumps(
@@ -113,7 +114,7 @@ def heartbeat_body(
                             "topic": topic,
                             "subString": tags,
                             "subVersion": sub_version,
-                            "expressionType": "TAG",
+                            "expressionType": kind,
                         }
                         for topic in (*topics, f"%RETRY%{group}")
                     ],

@@ -293,22 +293,6 @@ def test_names_nobody_knows_do_not_cost_a_heartbeat(shell: Shell) -> None:
     assert [(wish.topic, wish.codes) for wish in member.subscriptions] == [("orders", (97,))]
 
 
-def test_sql_subscriptions_are_refused_when_a_client_asks(shell: Shell) -> None:
-    """46 says what a pull would say; tags are fine."""
-
-    def ask(kind: str) -> tuple[int, str | None]:
-        wish = {"topic": "orders", "subString": "a > 1", "expressionType": kind}
-        body = {"clientId": "c", "group": "billing", "subscriptionData": wish}
-        reply = shell.call(46, {}, fastjson.dumps(body))
-        return reply.code, reply.remark
-
-    assert ask("TAG") == (0, None)
-    assert ask("SQL92") == (
-        1,
-        "The broker does not support consumer to filter message by SQL92",
-    )
-
-
 def test_a_producer_is_known_by_its_heartbeat(shell: Shell) -> None:
     """Its groups are this connection's until it says otherwise or is gone."""
     body = fastjson.dumps({"clientID": "p", "producerDataSet": [{"groupName": "shop"}]})

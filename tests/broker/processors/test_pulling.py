@@ -137,7 +137,7 @@ def _send() -> dict[str, str]:
         ({"queue": 4}, 1),
         ({"queue": -1}, 1),
         ({"subscription": " || "}, 23),
-        ({"expressionType": "SQL92", "subscription": "a > 1"}, 1),
+        ({"expressionType": "SQL92", "subscription": "a >"}, 23),
         ({"expressionType": "RUST"}, 23),
         ({"sysFlag": 0}, 24),
         ({"group": "bad/name"}, 1),
