@@ -4,7 +4,7 @@ Building the record of a message: the one place where offsets are given.
 The rules: the stored bytes are built once, with queue offset and physical offset in place; store
 timestamps never fall within a queue, whatever the clock does, so that a search by time can bisect;
 nothing is handed out before the record is complete, so a message that cannot be encoded leaves no
-hole. Senders, send-backs and the delay service append through here.
+hole. Senders, send-backs, transactions and the delay service append through here.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from orderlymq_broker.processors.scanning import DELAY, KEYS, TAGS, extended, fi
 from orderlymq_broker.state.records import Append
 from orderlymq_broker.state.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.names import SCHEDULE_TOPIC
+from orderlymq_protocol.names import SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 from orderlymq_protocol.record import (
     MAGIC_V1,
     PROPERTIES_BYTES_MAX,
@@ -25,7 +25,7 @@ from orderlymq_protocol.record import (
     body_crc,
     encode_with_positions,
 )
-from orderlymq_protocol.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6
+from orderlymq_protocol.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6, TRANSACTION_MASK
 from orderlymq_protocol.tags import tags_code
 
 _LEVEL_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -47,6 +47,7 @@ class Draft:
         born_host: packed address of the producer.
         store_host: packed address that the record names, None for our own.
         body_crc: checksum of the body, -1 when it is not known yet.
+        prepared_offset: physical offset of the half message that this is the commit of, else 0.
     """
 
     topic: Topic
@@ -62,6 +63,7 @@ class Draft:
     identity: bytes = b""
     store_host: bytes | None = None
     body_crc: int = -1
+    prepared_offset: int = 0
 
 
 Appended = tuple[Append, bytes]
@@ -119,17 +121,41 @@ class Appender:
         """
         level = min(level, len(self.delays))
         schedule = self._context.state.topics.by_name[SCHEDULE_TOPIC]
+        self._aim(draft)
+
+        return self._place(draft, schedule, level - 1, wall_ms, None, self.delays[level - 1])
+
+    def append_half(self, draft: Draft, wall_ms: int) -> Appended:
+        """Put the message where it waits for the end of its transaction.
+
+        As with a delay the record names topic and queue it belongs to; the transaction bits are
+        taken off, as RocketMQ does (TransactionalMessageBridge.parseHalfMessageInner).
+        """
+        self._aim(draft)
+        draft.sys_flag &= ~TRANSACTION_MASK
+        halves = self._context.state.topics.by_name[TRANS_HALF_TOPIC]
+
+        return self._place(draft, halves, 0, wall_ms, 0, None)
+
+    def append_given_up(self, draft: Draft, wall_ms: int) -> Appended:
+        """Put a half message where people look for transactions that nobody ended."""
+        given_up = self._context.state.topics.by_name[TRANS_CHECK_MAX_TIME_TOPIC]
+        tag = find_text(draft.properties, TAGS)
+
+        return self._place(draft, given_up, 0, wall_ms, tags_code(tag), None)
+
+    def delayed_size(self, draft: Draft) -> int:
+        """Return how many bytes of properties ``append_delayed`` or ``append_half`` add at most."""
+        return _DELAYED_SIZE + len(draft.topic.name_bytes)
+
+    @staticmethod
+    def _aim(draft: Draft) -> None:
+        """Note in the properties where the message belongs."""
         draft.properties = extended(
             extended(draft.properties, "REAL_TOPIC", draft.topic.name),
             "REAL_QID",
             str(draft.queue_id),
         )
-
-        return self._place(draft, schedule, level - 1, wall_ms, None, self.delays[level - 1])
-
-    def delayed_size(self, draft: Draft) -> int:
-        """Return how many bytes of properties ``append_delayed`` adds at most."""
-        return _DELAYED_SIZE + len(draft.topic.name_bytes)
 
     def _place(
         self,
@@ -210,6 +236,7 @@ def _encode(
             store_timestamp=timestamp,
             store_host=store_host,
             reconsume_times=draft.reconsume_times,
+            prepared_transaction_offset=draft.prepared_offset,
         )
         return encode_with_positions(template, queue_offset, physical)
     head = _HEAD.pack(
@@ -226,7 +253,7 @@ def _encode(
         timestamp,
         store_host,
         draft.reconsume_times,
-        0,
+        draft.prepared_offset,
         body_size,
     )
     return b"".join(

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from orderlymq_broker.processors.appending import Appender
+from orderlymq_broker.processors.checking import CheckService
 from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.companions import Companion
 from orderlymq_broker.processors.context import (
@@ -34,6 +35,7 @@ from orderlymq_broker.processors.retention import RetentionService
 from orderlymq_broker.processors.retrying import RetryProcessor
 from orderlymq_broker.processors.sending import SendProcessor
 from orderlymq_broker.processors.status import Rates, status
+from orderlymq_broker.processors.transacting import TransactionProcessor
 from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.machine import BrokerState
@@ -72,7 +74,9 @@ class BrokerCore:
         self.appender = Appender(self.context)
         self.fence = Fence(self.context)
         self.committer = Committer(self.context, self.fence)
-        self.sends = SendProcessor(self.context, self.appender)
+        self.checks = CheckService(self.context, self.appender)
+        self.transactions = TransactionProcessor(self.context, self.appender, self.checks)
+        self.sends = SendProcessor(self.context, self.appender, self.transactions)
         self.pulls = PullProcessor(self.context, self.fence, self.committer)
         self.locks = LockProcessor(self.context, self.committer)
         self.members = MembershipProcessor(self.context, self.committer)
@@ -102,6 +106,8 @@ class BrokerCore:
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members.list_members,
             RequestCode.CHECK_CLIENT_CONFIG: self.members.check_config,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.send_back,
+            RequestCode.END_TRANSACTION: self.transactions.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,
             RequestCode.LOCK_BATCH_MQ: self.locks.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
             RequestCode.ORDERLYMQ_GROUP_STATUS: self._answer_status,
@@ -109,6 +115,7 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_CLIENT_DEAD: self.members.report_death,
         }
         self._follower_handlers: dict[int, Handler] = followers.handlers()
+        self._follower_handlers[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
         # Those that only read what is committed, or only this replica's own connections.
         for code in (
             RequestCode.QUERY_MESSAGE,
@@ -225,6 +232,7 @@ class BrokerCore:
         self.context.leading = True
         self.locks.start(now)
         self.delays.start(now)
+        self.checks.start(now)
         self.retention.start(now)
 
         return self.members.start(now)
@@ -304,6 +312,7 @@ class BrokerCore:
             *self.locks.tick(now),
             *self.members.tick(now),
             *self.delays.tick(now),
+            *self.checks.tick(now),
             *self.retention.tick(now),
             *(effect for each in self._companions for effect in each.tick(now)),
         ]

@@ -27,13 +27,18 @@ def _named(name: str) -> PropertyName:
     return PropertyName(name, name + "\x01")
 
 
+CHECK_IMMUNITY: Final = _named("CHECK_IMMUNITY_TIME_IN_SECONDS")
 DELAY: Final = _named("DELAY")
 KEYS: Final = _named("KEYS")
 ORIGIN_MESSAGE_ID: Final = _named("ORIGIN_MESSAGE_ID")
 REAL_QID: Final = _named("REAL_QID")
 REAL_TOPIC: Final = _named("REAL_TOPIC")
+PGROUP: Final = _named("PGROUP")
+PREPARED_OFFSET: Final = _named("TRAN_PREPARED_QUEUE_OFFSET")
+REPLY_TO_CLIENT: Final = _named("REPLY_TO_CLIENT")
 RETRY_TOPIC: Final = _named("RETRY_TOPIC")
 TAGS: Final = _named("TAGS")
+TRAN_CHECKS: Final = _named("TRANSACTION_CHECK_TIMES")
 TRAN_MSG: Final = _named("TRAN_MSG")
 UNIQ_KEY: Final = _named("UNIQ_KEY")
 WAIT: Final = _named("WAIT")

@@ -15,15 +15,15 @@ from orderlymq_broker.processors.context import Context, CreateFirst, RequestRef
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.scanning import (
     DELAY,
-    TRAN_MSG,
     UNIQ_KEY,
     WAIT,
     find_text,
     without,
 )
+from orderlymq_broker.processors.transacting import ADDED_SIZE, TransactionProcessor, is_half
 from orderlymq_broker.processors.view import Flight
 from orderlymq_broker.state.dedup import send_identity
-from orderlymq_broker.state.records import Append, Outcome, Refused, TopicSet
+from orderlymq_broker.state.records import Append, HalfOpened, Outcome, Refused, TopicSet
 from orderlymq_broker.state.topics import PERM_INHERIT, Topic
 from orderlymq_protocol.batch import BatchEntry, BatchError, decode_batch
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -53,8 +53,6 @@ BATCH_COUNT_MAX: Final = 10_000
 # Without these the tracing of clients keeps silent.
 _REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 _TIMER_NAMES: Final = frozenset({TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
-_PREPARED: Final = 0x4
-_TRANSACTION_MASK: Final = 0xC
 _LOST_REMARK: Final = "the leader changed before the message was stored; send it again"
 _ILLEGAL_REMARK: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length "
@@ -73,9 +71,12 @@ class Place(NamedTuple):
 class SendProcessor:
     """Turns sends into appends."""
 
-    def __init__(self, context: Context, appender: Appender) -> None:
+    def __init__(
+        self, context: Context, appender: Appender, transactions: TransactionProcessor
+    ) -> None:
         self._context = context
         self._appender = appender
+        self._transactions = transactions
         self._cluster_entry = f"CLUSTER\x01{context.settings.cluster}"
         self._body_size_max = context.settings.storage.body_size_max
 
@@ -102,10 +103,16 @@ class SendProcessor:
         if len(request.body) > self._body_size_max:
             raise self._illegal()
         draft = self._draft(header, topic, peer, request.body, header.properties)
-        level = self._complete(draft, header.sys_flag, dead=dead)
+        half = is_half(topic, header.sys_flag, header.properties)
+        level = self._complete(draft, half=half, dead=dead)
         if draft.identity and (place := self._known(draft.identity)) is not None:
             return self._answer_repeat([place], [draft.identity], request, peer)
-        if level:
+        opened: HalfOpened | None = None
+        if half:
+            (record, message), opened = self._transactions.append_half(
+                draft, header.producer_group, peer.connection, now
+            )
+        elif level:
             record, message = self._appender.append_delayed(draft, level, now.wall_ms)
         else:
             record, message = self._appender.append(draft, now.wall_ms)
@@ -116,7 +123,7 @@ class SendProcessor:
             **_REGION,
         }
 
-        return [self._propose([record], [message], ext, request, peer)]
+        return [self._propose([record], [message], ext, request, peer, opened)]
 
     def _send_batch(
         self,
@@ -138,7 +145,9 @@ class SendProcessor:
                 raise self._illegal("the properties of a message are not UTF-8") from error
             draft = self._draft(header, topic, peer, entry.body, _joined(own, common))
             draft.flag = entry.flag
-            levels.append(self._complete(draft, header.sys_flag, batch=True))
+            if is_half(topic, header.sys_flag, draft.properties):
+                raise self._illegal("a batch cannot be sent in a transaction")
+            levels.append(self._complete(draft, batch=True))
             drafts.append(draft)
         # Only now, when nothing can be refused any more, places are handed out.
         places: list[Place] = []
@@ -272,7 +281,7 @@ class SendProcessor:
         )
 
     def _complete(
-        self, draft: Draft, sys_flag: int, *, dead: bool = False, batch: bool = False
+        self, draft: Draft, *, half: bool = False, dead: bool = False, batch: bool = False
     ) -> int:
         """Complete properties and identity of a message; return its delay level, 0 for none.
 
@@ -281,8 +290,6 @@ class SendProcessor:
         """
         properties = draft.properties
         level = 0
-        if sys_flag & _TRANSACTION_MASK == _PREPARED or "TRAN_MSG\x01" in properties:
-            self._check_transaction(properties, sys_flag)
         if "TIMER_D" in properties:
             _check_timer(properties)
         if "DELAY\x01" in properties:
@@ -291,31 +298,25 @@ class SendProcessor:
                 properties = without(properties, DELAY)
             else:
                 level = delay_level(properties)
-        if not level and not batch and "WAIT\x01" in properties:
+        if not level and not batch and not half and "WAIT\x01" in properties:
             properties = without(properties, WAIT)
         if self._cluster_entry not in properties:
             separator = "" if not properties or properties.endswith("\x02") else "\x02"
             properties = properties + separator + self._cluster_entry
-        added = self._appender.delayed_size(draft) if level else 0
+        added = self._appender.delayed_size(draft) if level or half else 0
+        added += ADDED_SIZE if half else 0
         size = len(properties) if properties.isascii() else len(properties.encode())
         if size + added > PROPERTIES_BYTES_MAX:
             raise self._illegal()
         draft.properties = properties
         draft.unique_key = unique_key = find_text(properties, UNIQ_KEY) or ""
-        if draft.topic.deduplicated:
+        if half:
+            self._transactions.check_half(draft)
+        elif draft.topic.deduplicated:
             draft.body_crc = crc = body_crc(draft.body)
             draft.identity = send_identity(draft.topic.id, unique_key, draft.reconsume_times, crc)
 
         return level
-
-    def _check_transaction(self, properties: str, sys_flag: int) -> None:
-        prepared = sys_flag & _TRANSACTION_MASK == _PREPARED
-        if prepared or find_text(properties, TRAN_MSG) == "true":
-            raise RequestRefused(
-                ResponseCode.NO_PERMISSION,
-                f"the broker[{self._context.settings.address}] sending transaction message is "
-                "forbidden: this version does not serve transactions; send it without one",
-            )
 
     # -- answers -----------------------------------------------------------------------------------
 
@@ -367,6 +368,7 @@ class SendProcessor:
         ext: dict[str, str],
         request: RemotingCommand,
         peer: Peer,
+        opened: HalfOpened | None = None,
     ) -> Propose:
         # The view of now, not of then: what was lost with a view must not touch the next one.
         view = self._context.view
@@ -381,6 +383,8 @@ class SendProcessor:
                 view.uncommitted -= len(message)
             refused = next((each for each in outcomes if type(each) is Refused), None)
             if refused is None:
+                if opened is not None:
+                    self._transactions.opened(opened)
                 effects = answer(request, peer, ext=ext)
             else:
                 effects = answer(request, peer, ResponseCode.TOPIC_NOT_EXIST, remark=refused.reason)
@@ -396,7 +400,7 @@ class SendProcessor:
                 effects += _land(flights, view.flights, Refused(_LOST_REMARK))
             return effects
 
-        return Propose(records, messages, applied, lost)
+        return Propose(records if opened is None else [*records, opened], messages, applied, lost)
 
 
 def _land(

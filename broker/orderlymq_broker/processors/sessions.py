@@ -9,9 +9,13 @@ process; members that survive are in ``state/members.py``.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from orderlymq_broker.processors.effects import Now, Peer
 from orderlymq_protocol.clientbodies import ConsumerData
+
+# Producer groups that are remembered per connection beside its heartbeats; programs have one or two.
+SENT_FOR_MAX: Final = 64
 
 
 @dataclass(slots=True)
@@ -63,6 +67,9 @@ class Sessions:
         self.presence: dict[tuple[str, str], Presence] = {}
         self._by_group: dict[str, set[str]] = {}
         self._groups: dict[str, set[str]] = {}
+        # Connections that sent half messages, by producer group, and the groups by connection.
+        self._senders: dict[str, set[int]] = {}
+        self._sent_for: dict[int, set[str]] = {}
 
     def get(self, connection: int) -> Session | None:
         """Return the session of a connection, None while it has not said who it is."""
@@ -81,6 +88,8 @@ class Sessions:
 
     def close(self, connection: int) -> Session | None:
         """Forget a connection and return what was known of it."""
+        for group in self._sent_for.get(connection, set()).copy():
+            self.retire(group, connection)
         session = self._connections.pop(connection, None)
         if session is None:
             return None
@@ -106,6 +115,38 @@ class Sessions:
             for name in sorted(session.producer_groups):
                 if group is None or name == group:
                     yield from ((name, client, session) for client in sorted(session.client_ids))
+
+    def produced(self, group: str, connection: int) -> None:
+        """Note that a producer of *group* is at the other end of a connection."""
+        groups = self._sent_for.setdefault(connection, set())
+        if len(groups) < SENT_FOR_MAX:
+            groups.add(group)
+            self._senders.setdefault(group, set()).add(connection)
+
+    def retire(self, group: str, connection: int) -> None:
+        """Forget that a connection belongs to a producer of *group*."""
+        connections = self._senders.get(group, set())
+        connections.discard(connection)
+        if not connections:
+            self._senders.pop(group, None)
+        groups = self._sent_for.get(connection, set())
+        groups.discard(group)
+        if not groups:
+            self._sent_for.pop(connection, None)
+
+    def producer_connections(self) -> dict[str, list[int]]:
+        """Return where producers can be asked, by group.
+
+        By their heartbeats; for a group without any, by the connections that sent its half messages.
+        """
+        found: dict[str, list[int]] = {}
+        for connection, session in self._connections.items():
+            for group in session.producer_groups:
+                found.setdefault(group, []).append(connection)
+        for group, connections in self._senders.items():
+            found.setdefault(group, sorted(connections))
+
+        return found
 
     def meet(self, group: str, client_id: str, connection: int, now: Now) -> Presence | None:
         """Note a heartbeat of a member; return where it was before, if that was elsewhere."""

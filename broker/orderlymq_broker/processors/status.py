@@ -11,6 +11,8 @@ from orderlymq_broker.processors.context import Context
 from orderlymq_broker.processors.effects import Now
 
 RATE_WINDOW_MS: Final = 1_000
+# Producer groups with open transactions that the status names; those with the most come first.
+TRANSACTION_GROUPS_MAX: Final = 100
 _RATED: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
 
 
@@ -54,11 +56,30 @@ def status(context: Context, rates: Rates, *, held_pulls: int) -> dict[str, Any]
         "duplicateWindow": len(state.dedup),
         "physicalEnd": state.physical_end,
         "floor": state.floor,
+        "transactions": _transactions(context),
         "diskFull": context.disk_full,
         "rates": {name: round(rate, 1) for name, rate in rates.per_second.items()},
         "counters": dict(sorted(context.counters.items())),
         "duplicateClients": {
             client: list(connections)
             for client, connections in sorted(context.duplicate_clients.items())
+        },
+    }
+
+
+def _transactions(context: Context) -> dict[str, Any]:
+    """Return how many transactions are open, since when, and whose."""
+    table = context.state.transactions
+    oldest = next(iter(table.open.values()), None)
+    names = [name for name, _ in table.open_by_group.most_common(TRANSACTION_GROUPS_MAX)]
+    names += [name for name, _ in table.given_up_by_group.most_common(TRANSACTION_GROUPS_MAX)]
+
+    return {
+        "open": len(table.open),
+        "givenUp": len(table.given_up),
+        "oldestMillis": oldest.opened.opened_ms if oldest is not None else None,
+        "groups": {
+            name: {"open": table.open_by_group[name], "givenUp": table.given_up_by_group[name]}
+            for name in sorted(set(names))
         },
     }

@@ -42,6 +42,8 @@ class LeaderView:
         next_physical: physical offset of the next message.
         uncommitted: bytes of messages that were proposed and neither applied nor lost.
         flights: uncommitted sends by identity.
+        ending: half messages whose end was proposed and is not applied, with the requests to end
+            them again that wait for it.
         delay_end: per delay queue, how far messages have been handed on, uncommitted ones counted.
     """
 
@@ -49,6 +51,7 @@ class LeaderView:
         self.next_physical = next_physical
         self.uncommitted = 0
         self.flights: dict[bytes, Flight] = {}
+        self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
         self.delay_end: dict[int, int] = {}
         self._heads: dict[Queue, Head] = {}
         self._turns: dict[int, int] = {}

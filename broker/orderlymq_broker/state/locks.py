@@ -157,6 +157,8 @@ class LockTable:
     def free_client(self, client_id: str, reason: str, writes: TableWrites) -> LocksFreed:
         """Free everything a client holds, in every group."""
         mine = [lock for lock in self.held() if lock.client_id == client_id]
+        # A table that was read from the store has another order than one that has grown.
+        mine.sort(key=lambda lock: (lock.group, lock.topic, lock.queue_id))
 
         return self._free(mine, reason, writes)
 

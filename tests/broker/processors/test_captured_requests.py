@@ -16,7 +16,8 @@ REFUSALS = (
     "can not find message",
     "no consumer for this group",
     "SQL92",
-    "sending transaction message is forbidden",
+    "find prepared transaction message failed",
+    "is no half message",
     "has no queue",
     "illegal",
 )

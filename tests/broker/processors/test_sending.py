@@ -166,8 +166,6 @@ def test_sends_that_wait_for_their_topic_keep_their_order(shell: Shell) -> None:
         ("orders", {"e": "x"}, 1),
         ("orders", {"e": 2**31}, 1),
         ("orders", {"g": "soon"}, 1),
-        ("orders", {"f": 4}, 16),
-        ("orders", {"i": "TRAN_MSG\x01true\x02"}, 16),
         ("orders", {"i": "TIMER_DELIVER_MS\x0117\x02"}, 1),
         ("orders", {"i": "TIMER_DELAY_SEC\x0117\x02"}, 1),
         ("orders", {"i": "DELAY\x01soon\x02"}, 13),

@@ -13,6 +13,11 @@ from orderlymq_broker.state.records import (
     DelayProgress,
     GroupDeleted,
     GroupSet,
+    HalfEnded,
+    HalfGivenUp,
+    HalfOpened,
+    HalfResumed,
+    HalvesChecked,
     LockRef,
     LocksExpired,
     LocksReleased,
@@ -49,6 +54,11 @@ EXAMPLES: list[Record] = [
     ClientDead("c", "gone"),
     MemberSeen("g", "c", "h:1", subscriptions=(Subscription("t", "a", codes=(97,)),)),
     MemberLeft("g", "c"),
+    HalfOpened(1, 2, "g", "t", "U", 3, 4),
+    HalfEnded(1, True),
+    HalvesChecked((1, 2)),
+    HalfGivenUp(1),
+    HalfResumed(1),
 ]
 
 
