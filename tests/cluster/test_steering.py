@@ -1,0 +1,263 @@
+"""Leadership and membership are moved on request; a dead client's locks move by themselves."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.headers import PullMessageHeader
+from orderlymq_runtime.client import ConnectionLost, RemotingClient, RemotingError
+from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report
+from tests.cluster.processes import Group
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+
+MakeGroup = Callable[..., Group]
+
+
+def long_poll(offset: int) -> RemotingCommand:
+    """Return a pull that waits up to 15 s for a message at *offset* of queue 0."""
+    header = PullMessageHeader(
+        consumer_group="TOOLS_CONSUMER",
+        topic="orders",
+        queue_id=0,
+        queue_offset=offset,
+        max_msg_nums=32,
+        sys_flag=6,
+        commit_offset=0,
+        suspend_timeout_millis=15_000,
+        sub_version=0,
+        subscription="*",
+    )
+    return request(RequestCode.PULL_MESSAGE, header.to_ext())
+
+
+async def change(client: RemotingClient, group: Group, **body: object) -> RemotingCommand:
+    """Ask for a membership change until it is not refused for a passing reason."""
+    command = request(RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, body=json.dumps(body).encode())
+    for _ in range(100):
+        reply = await client.invoke(group.address, command, 10.0)
+        if reply.code == ResponseCode.SUCCESS:
+            return reply
+        await asyncio.sleep(0.1)
+    raise AssertionError(reply.remark)
+
+
+async def test_leadership_moves_on_request_and_fails_nothing(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """20503 during sends and a held pull: the target leads, no send fails, the pull is told to repeat."""
+    group = make_group()
+    senders = [Sender(client, group.address, f"s{number}", number) for number in range(1, 8)]
+    await Sender(client, group.address, "first", 0).send(1)
+    leader = group.leader()
+    target = next(node for node in group.brokers if node != leader)
+    consumer = RemotingClient()
+    held = asyncio.create_task(consumer.invoke(group.address, long_poll(1), 20.0))
+    command = request(RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, {"target": str(target)})
+
+    async with asyncio.TaskGroup() as tasks:
+        for sender in senders:
+            tasks.create_task(sender.send(200, pause_s=0.002))
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        moved = await client.invoke(group.address, command, 5.0)
+        report(f"moved in {1000 * (time.monotonic() - began):.0f} ms")
+        told = await held
+
+    assert (moved.code, moved.ext.get("leader")) == (0, str(target)), moved.remark
+    assert told.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert group.leader() == target
+    gap = max(sender.longest_gap_s() for sender in senders)
+    report(
+        f"longest gap {1000 * gap:.0f} ms, failures {[s.failures for s in senders if s.failures]}"
+    )
+    assert sum(sender.refused for sender in senders) == 0
+    stored = {each: await pull_all(client, group.address, "orders", each) for each in range(8)}
+    assert_kept_in_order(senders, stored)
+
+    # The consumer pulls on over the connection it has, by way of the former leader.
+    again = asyncio.create_task(consumer.invoke(group.address, long_poll(1), 20.0))
+    await asyncio.sleep(0.1)
+    fresh = RemotingClient()
+    await Sender(fresh, group.address, "last", 0).send(1)
+    # It may have been quiet and let go meanwhile: that is allowed, silence is not.
+    with contextlib.suppress(ConnectionLost):
+        assert (await again).code == ResponseCode.SUCCESS
+    await fresh.close()
+    await consumer.close()
+
+
+async def test_a_replica_is_added_and_another_removed(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """A fourth replica joins, votes, and stays when one of the first three is removed."""
+    group = make_group()
+    sender = Sender(client, group.address, "s0", 0)
+    await sender.send(50)
+    group.add(4, join=True).start()
+    await asyncio.sleep(0.5)
+
+    await change(
+        client, group, action="add-learner", node=4, address=f"127.0.0.1:{group.raft_ports[4]}"
+    )
+    await change(client, group, action="promote", node=4)
+    leader = group.leader()
+    gone = next(node for node in group.brokers if node not in {leader, 4})
+    await change(client, group, action="remove", node=gone)
+    await sender.send(50)
+    group.brokers[gone].kill()
+
+    statuses = await asyncio.to_thread(group.wait_until_equal)
+    assert all(status["voters"] == sorted({1, 2, 3, 4} - {gone}) for status in statuses)
+    # The new one counts: without the leader, it and the third replica serve.
+    assert leader is not None
+    group.brokers[leader].kill()
+    await sender.send(1)
+    stored = {each: await pull_all(client, group.address, "orders", each) for each in range(8)}
+    assert_kept_in_order([sender], stored)
+
+
+async def test_bad_steering_is_refused_with_a_reason(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """What cannot be done changes nothing, and the answer says what to write instead."""
+    group = make_group(1)
+    codes = RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP
+
+    async def remark(code: RequestCode, body: bytes = b"", **ext: str) -> str:
+        reply = await client.invoke(group.address, request(code, ext, body), 5.0)
+        assert reply.code != ResponseCode.SUCCESS
+        return reply.remark or ""
+
+    assert "no membership request" in await remark(codes[0], b"{")
+    assert "use one of" in await remark(codes[0], b'{"action":"x","node":2}')
+    assert "with the address" in await remark(codes[0], b'{"action":"add-learner","node":2}')
+    assert "no learner" in await remark(codes[0], b'{"action":"promote","node":2}')
+    assert "last voter" in await remark(codes[0], b'{"action":"remove","node":1}')
+    assert "no node id" in await remark(codes[1], target="two")
+    assert "no voter" in await remark(codes[1], target="2")
+    assert "no other voter" in await remark(codes[1])
+
+
+# A consumer in a process of its own: it says who it is, takes a lock and waits for its end.
+CLIENT = """
+import asyncio, json, os, sys
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import request
+from orderlymq_runtime.client import RemotingClient
+
+async def main():
+    client, address, name = RemotingClient(), sys.argv[1], f"127.0.0.1@{os.getpid()}#1"
+    for code, body in json.loads(sys.argv[2].replace("CLIENT", name)):
+        reply = await client.invoke(address, request(code, body=json.dumps(body).encode()), 5.0)
+        assert reply.code == 0, reply
+    print(reply.body.decode(), flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_the_locks_of_a_killed_local_client_are_free_at_once(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """SIGKILL of a lock holder on this machine: its lock is granted to another within a second."""
+    group = make_group()
+    await Sender(client, group.address, "s0", 0).send(1)
+    queue = {"brokerName": "g", "queueId": 0, "topic": "orders"}
+    heartbeat = {
+        "clientID": "CLIENT",
+        "producerDataSet": [],
+        "consumerDataSet": [
+            {
+                "groupName": "G",
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+                "subscriptionDataSet": [],
+            }
+        ],
+    }
+    lock = {"clientId": "CLIENT", "consumerGroup": "G", "mqSet": [queue]}
+    calls = json.dumps([(34, heartbeat), (41, lock)])
+    holder = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", CLIENT, group.address, calls), stdout=asyncio.subprocess.PIPE
+    )
+    assert holder.stdout is not None
+    line = await holder.stdout.readline()
+    assert json.loads(line)["lockOKMQSet"]
+    await asyncio.sleep(0.2)
+
+    mine = json.dumps(lock | {"clientId": f"127.0.0.1@{os.getpid()}#2"}).encode()
+
+    async def granted() -> bool:
+        reply = await client.invoke(
+            group.address, request(RequestCode.LOCK_BATCH_MQ, body=mine), 5.0
+        )
+        return bool(json.loads(reply.body)["lockOKMQSet"])
+
+    assert not await granted()
+    holder.send_signal(signal.SIGKILL)
+    killed_at = time.monotonic()
+    while not await granted():
+        assert time.monotonic() - killed_at < 5.0
+        await asyncio.sleep(0.005)
+    took_s = time.monotonic() - killed_at
+    report(f"lock of a killed client free after {1000 * took_s:.0f} ms")
+    await holder.wait()
+    assert took_s < 1.0
+
+
+async def test_a_connection_that_is_merely_closed_frees_nothing(
+    make_group: MakeGroup, client: RemotingClient
+) -> None:
+    """A living client that loses its connection keeps its lock: a closed connection is no proof."""
+    group = make_group()
+    await Sender(client, group.address, "s0", 0).send(1)
+    queue = {"brokerName": "g", "queueId": 0, "topic": "orders"}
+
+    async def lock(asking: RemotingClient, name: str) -> bool:
+        body = json.dumps({"clientId": name, "consumerGroup": "G", "mqSet": [queue]}).encode()
+        reply = await asking.invoke(
+            group.address, request(RequestCode.LOCK_BATCH_MQ, body=body), 5.0
+        )
+        return bool(json.loads(reply.body)["lockOKMQSet"])
+
+    holder = RemotingClient()
+    assert await lock(holder, f"127.0.0.1@{os.getpid()}#1")
+    await asyncio.sleep(0.2)
+    await holder.close()
+    await asyncio.sleep(1.0)
+
+    assert not await lock(client, f"127.0.0.1@{os.getpid()}#2")
+
+
+async def test_a_leader_that_cannot_reach_the_others_closes_instead_of_answering(
+    make_group: MakeGroup,
+) -> None:
+    """Without a majority nobody is answered from stale state: the connection ends within seconds."""
+    group = make_group()
+    leader = group.leader()
+    for node, child in group.brokers.items():
+        if node != leader:
+            child.signal(signal.SIGSTOP)
+    await asyncio.sleep(0.6)
+    client = RemotingClient()
+    offset = request(RequestCode.GET_MAX_OFFSET, {"topic": "TBW102", "queueId": "0"})
+
+    with pytest.raises(RemotingError):
+        await client.invoke(group.address, offset, 5.0)
+
+    await client.close()
+    for node, child in group.brokers.items():
+        if node != leader:
+            child.signal(signal.SIGCONT)
