@@ -163,8 +163,11 @@ async def test_a_follower_without_space_does_not_stop_the_group(
     await sender.send(20)
 
     ballast = fill(small_disk, leave=MEBIBYTE)
-    for number in range(20):
-        await sender.send_one(f"s0:{20 + number}".encode() + b" " * 256 * 1024)
+    for _ in range(20):
+        answer = await call(client, group, send_command("orders", 1, bytes(256 * 1024)))
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS
+        await sender.send(1)
     gap_s = sender.longest_gap_s()
     ballast.unlink()
     if not group.brokers[follower].is_running:
