@@ -16,6 +16,7 @@ from typing import Final
 
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.net.address import LeaderAddress, addresses_of
+from orderlymq_broker.net.assigning import Assigning
 from orderlymq_broker.net.clients import Clients, Line
 from orderlymq_broker.net.forwarding import Inbox, Outbox
 from orderlymq_broker.net.leadership import Leadership
@@ -128,6 +129,7 @@ class BrokerProcess:
         self._liveness = Liveness(self._client_died)
         stack.push_async_callback(self._liveness.close)
         stack.push_async_callback(self._steering.close)
+        stack.push_async_callback(self._assigning.close)
         self._registration = Registration(
             self.instance.state,
             settings.name_servers,
@@ -174,6 +176,9 @@ class BrokerProcess:
             self._clients, self._outbox, self._inbox, self._address, self._clock.seconds
         )
         self._steering = Steering(self._clients, self)
+        self._assigning = Assigning(
+            self._clients, lambda: self.instance.state, settings.name_servers
+        )
         self._reporter = Reporter(settings, self._server.traffic)
         self._metrics = BrokerMetrics(self._reporter.reading)
 

@@ -9,6 +9,7 @@ from typing import Final
 
 from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.processors.replying import register_replies
 from orderlymq_broker.state.machine import BrokerState
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.kv import KvTable
@@ -20,6 +21,7 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
 
 # Answered by the broker's process before its core is asked.
 STEERING: Final = {
+    RequestCode.QUERY_ASSIGNMENT,
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
 }
@@ -30,10 +32,12 @@ TO_CLIENTS: Final = {
     RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: "to each member of the group (223)",
     RequestCode.GET_CONSUMER_RUNNING_INFO: "",
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "",
+    RequestCode.CHECK_TRANSACTION_STATE: "oneway, to one live producer of the group, in turn",
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: "to the client that asked, from 324 and 325",
 }
 REMARKS: Final = {
     RequestCode.SEND_BATCH_MESSAGE: "one queue offset for the first message, the others follow",
-    RequestCode.PULL_MESSAGE: "long polling; tag filters; SQL92 is refused",
+    RequestCode.PULL_MESSAGE: "long polling; filters by tags and SQL92",
     RequestCode.LITE_PULL_MESSAGE: "as 11",
     RequestCode.QUERY_CONSUMER_OFFSET: "a replica that does not lead closes the connection",
     RequestCode.UPDATE_CONSUMER_OFFSET: "moves forward only; in ordered groups the holder's alone",
@@ -46,8 +50,16 @@ REMARKS: Final = {
     ),
     RequestCode.GET_BROKER_RUNTIME_INFO: "keys of 4.9 and 5.x; what does not exist here is 0",
     RequestCode.LOCK_BATCH_MQ: "`leaseMillis` in the body, `epochs` in the answer are our own",
-    RequestCode.END_TRANSACTION: "transactions are not served yet",
-    RequestCode.CHECK_TRANSACTION_STATE: "transactions are not served yet",
+    RequestCode.END_TRANSACTION: (
+        "one visible copy, however often it comes; with an answer when it is not oneway; a replica "
+        "that does not lead answers 11"
+    ),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: (
+        "by the offset id of a half message, or of its copy in `TRANS_CHECK_MAX_TIME_TOPIC`"
+    ),
+    RequestCode.SEND_REPLY_MESSAGE: "stored, and pushed with 326; the code tells of the push",
+    RequestCode.SEND_REPLY_MESSAGE_V2: "as 324",
+    RequestCode.QUERY_ASSIGNMENT: "strategies `AVG` and `AVG_BY_CIRCLE`; over all groups",
     RequestCode.GET_TOPIC_STATS_INFO: "every queue, empty ones too",
     RequestCode.DELETE_SUBSCRIPTIONGROUP: "offsets stay unless `removeOffset` or `cleanOffset`",
     RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
@@ -93,6 +105,7 @@ def broker_codes() -> set[int]:
     store = MemoryStore()
     core = BrokerCore(settings(), BrokerState.load(store), store)
     register_administration(core)
+    register_replies(core)
     return {*core.codes, *STEERING}
 
 

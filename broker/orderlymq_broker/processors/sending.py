@@ -116,14 +116,36 @@ class SendProcessor:
             record, message = self._appender.append_delayed(draft, level, now.wall_ms)
         else:
             record, message = self._appender.append(draft, now.wall_ms)
-        ext = {
-            "msgId": context.message_id(record.physical),
+        return [self._propose([record], [message], self.ext_of(record), request, peer, opened)]
+
+    def append_plain(
+        self, request: RemotingCommand, peer: Peer, now: Now
+    ) -> tuple[SendMessageHeader, Append, bytes]:
+        """Check a message as ``send`` does and give it its place; the caller proposes it.
+
+        For messages that are neither delayed nor half, such as replies.
+        """
+        header = SendMessageHeader.from_request(request.code, request.ext)
+        self._context.check_room()
+        topic = self._context.state.topics.by_name.get(header.topic)
+        if topic is None:
+            raise self._create_first(header)
+        self._check_target(header, topic)
+        if len(request.body) > self._body_size_max:
+            raise self._illegal()
+        draft = self._draft(header, topic, peer, request.body, header.properties)
+        self._complete(draft)
+
+        return header, *self._appender.append(draft, now.wall_ms)
+
+    def ext_of(self, record: Append) -> dict[str, str]:
+        """Return what the sender of a message is told."""
+        return {
+            "msgId": self._context.message_id(record.physical),
             "queueId": str(record.reply_queue),
             "queueOffset": str(record.queue_offset),
             **_REGION,
         }
-
-        return [self._propose([record], [message], ext, request, peer, opened)]
 
     def _send_batch(
         self,
@@ -314,7 +336,9 @@ class SendProcessor:
             self._transactions.check_half(draft)
         elif draft.topic.deduplicated:
             draft.body_crc = crc = body_crc(draft.body)
-            draft.identity = send_identity(draft.topic.id, unique_key, draft.reconsume_times, crc)
+            # Who hands a dead letter over again, having had no answer, counts it as one try more.
+            times = 0 if dead else draft.reconsume_times
+            draft.identity = send_identity(draft.topic.id, unique_key, times, crc)
 
         return level
 

@@ -134,6 +134,12 @@ class Sessions:
         if not groups:
             self._sent_for.pop(connection, None)
 
+    def producer_connection(self, client_id: str) -> int | None:
+        """Return the newest connection over which a client produces, None when it has none."""
+        found = [each.peer.connection for each in self.of_client(client_id) if each.producer_groups]
+
+        return max(found, default=None)
+
     def producer_connections(self) -> dict[str, list[int]]:
         """Return where producers can be asked, by group.
 

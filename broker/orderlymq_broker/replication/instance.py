@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.processors.replying import register_replies
 from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import (
@@ -65,6 +66,7 @@ class Instance:
         self.machine = Machine(self.state)
         self.core = BrokerCore(settings, self.state, store)
         register_administration(self.core)
+        register_replies(self.core)
         self.node = Node(
             raft_config(settings.node_id, settings.raft),
             self.log,
