@@ -1,0 +1,212 @@
+"""Connections between replicas over real sockets: greeting, refusal, loss and return."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from orderlymq_broker.replication.frames import (
+    ForwardedConnection,
+    Frame,
+    FrameKind,
+    encode_frame,
+)
+from orderlymq_broker.replication.transport import (
+    FrameConnection,
+    Identity,
+    Refused,
+    Transport,
+    dial,
+)
+from orderlymq_broker.settings import Address
+from orderlymq_raft import Heartbeat, Message
+from orderlymq_raft.types import Index, NodeId, Term
+from orderlymq_runtime.server import PortInUseError
+from tests.cluster.processes import free_ports
+
+
+class Recorder:
+    """Notes what a transport brings."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.frames: list[tuple[int, Frame]] = []
+        self.events: list[str] = []
+
+    def messages_received(self, messages: list[Message]) -> None:
+        self.messages += messages
+
+    def frame_received(self, node: NodeId, frame: Frame) -> None:
+        self.frames.append((node, frame))
+
+    def peer_unreachable(self, node: NodeId) -> None:
+        self._note(f"unreachable {node}")
+
+    def peer_greeted(self, node: NodeId, address: Address, *, has_forgotten: bool) -> None:
+        self._note(f"greeted {node}{' forgetful' if has_forgotten else ''}")
+
+    def peer_lost(self, node: NodeId) -> None:
+        self._note(f"lost {node}")
+
+    def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
+        self._note(f"snapshot from {node}")
+
+    def _note(self, event: str) -> None:
+        self.events.append(event)
+
+    async def wait_for(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5.0):
+            # Some conditions are those of the sending end, which tells nobody.
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+
+class Peer:
+    def __init__(self, node: int, port: int, *, forgetful: bool = False, group: str = "g") -> None:
+        self.address = Address("127.0.0.1", port)
+        self.identity = Identity("C", group, NodeId(node), self.address)
+        self.recorder = Recorder()
+        self.transport = Transport(self.identity, self.recorder, lambda: forgetful)
+
+    async def listen(self) -> None:
+        await self.transport.listen(self.address)
+
+    def call(self, *others: "Peer") -> None:
+        self.transport.set_peers({peer.identity.node: peer.address for peer in others})
+
+
+MakePeer = Callable[..., Awaitable[Peer]]
+
+
+@pytest.fixture
+async def make_peer() -> AsyncIterator[MakePeer]:
+    made: list[Peer] = []
+
+    async def make(node: int, port: int | None = None, *, forgetful: bool = False) -> Peer:
+        peer = Peer(node, port or free_ports(1)[0], forgetful=forgetful)
+        await peer.listen()
+        made.append(peer)
+        return peer
+
+    yield make
+    for peer in made:
+        await peer.transport.close()
+
+
+def beat(sender: int, target: int, context: int) -> Heartbeat:
+    return Heartbeat(NodeId(sender), NodeId(target), Term(1), Index(0), context)
+
+
+async def test_messages_arrive_in_order(make_peer: MakePeer) -> None:
+    """One connection each way; what was sent first comes first."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    two.call(one)
+    await one.recorder.wait_for(lambda: "greeted 2" in one.recorder.events)
+    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    sent = [beat(1, 2, number) for number in range(100)]
+    for message in sent:
+        one.transport.send([message])
+
+    await two.recorder.wait_for(lambda: len(two.recorder.messages) == 100)
+    assert two.recorder.messages == sent
+
+
+async def test_a_frame_about_a_client_arrives(make_peer: MakePeer) -> None:
+    """Forwarded clients share the connection with raft."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    pieces = encode_frame(FrameKind.ORIGIN_CLOSED, ForwardedConnection(7))
+    assert one.transport.send_frame(NodeId(2), pieces)
+    assert not one.transport.send_frame(NodeId(3), pieces)
+
+    await two.recorder.wait_for(lambda: bool(two.recorder.frames))
+    assert [(node, frame.kind) for node, frame in two.recorder.frames] == [
+        (1, FrameKind.ORIGIN_CLOSED)
+    ]
+
+
+async def test_a_lost_peer_is_told_and_found_again(make_peer: MakePeer) -> None:
+    """While it is away messages are dropped and raft hears of it; then the link comes back."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    await two.transport.close()
+    await one.recorder.wait_for(lambda: "unreachable 2" in one.recorder.events)
+    one.recorder.events.clear()
+    one.transport.send([beat(1, 2, 1)])
+    assert one.recorder.events == ["unreachable 2"]
+
+    again = await make_peer(2, two.address.port)
+    await again.recorder.wait_for(lambda: "greeted 1" in again.recorder.events)
+    assert again.recorder.events == ["greeted 1"]
+
+
+async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> None:
+    """The leader must not count what it had acknowledged."""
+    one, two = await make_peer(1), await make_peer(2, forgetful=True)
+    two.call(one)
+
+    await one.recorder.wait_for(lambda: bool(one.recorder.events))
+
+    assert one.recorder.events == ["greeted 2 forgetful"]
+
+
+@pytest.mark.parametrize(
+    ("identity", "target", "reason"),
+    [
+        (Identity("C", "other", NodeId(2), Address("h", 1)), 1, "it belongs to group other"),
+        (Identity("D", "g", NodeId(2), Address("h", 1)), 1, "of cluster D"),
+        (Identity("C", "g", NodeId(2), Address("h", 1)), 3, "it looks for node 3"),
+        (Identity("C", "g", NodeId(1), Address("h", 1)), 1, "give each replica a node_id"),
+    ],
+)
+async def test_a_wrong_peer_is_refused_with_the_reason(
+    make_peer: MakePeer, identity: Identity, target: int, reason: str
+) -> None:
+    """A wrong address never feeds a foreign log; both ends can say what to correct."""
+    one = await make_peer(1)
+
+    with pytest.raises(Refused, match=reason):
+        await dial(identity, NodeId(target), one.address, "raft")
+
+    assert one.recorder.events == []
+
+
+async def test_what_is_no_replica_is_disconnected(make_peer: MakePeer) -> None:
+    """A client of the wrong protocol is closed and disturbs nobody."""
+    one = await make_peer(1)
+    reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
+
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+
+    async with asyncio.timeout(5.0):
+        assert await reader.read() == b""
+    writer.close()
+    assert one.recorder.events == []
+
+
+async def test_a_port_in_use_is_named(make_peer: MakePeer) -> None:
+    """The error says which port and how to find who has it."""
+    one = await make_peer(1)
+    other = Peer(2, one.address.port)
+
+    with pytest.raises(PortInUseError, match=f"port {one.address.port} of 127.0.0.1 is in use"):
+        await other.listen()
+    await other.transport.close()
+
+
+async def test_a_member_that_left_is_not_called_any_more(make_peer: MakePeer) -> None:
+    """Links follow the membership."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.call(two)
+    await two.recorder.wait_for(lambda: one.transport.is_connected(NodeId(2)))
+
+    one.call()
+
+    await two.recorder.wait_for(lambda: "lost 1" in two.recorder.events)
+    assert not one.transport.is_connected(NodeId(2))
