@@ -144,8 +144,8 @@ class LitePullConsumer:
 
     # -- what to read
 
-    def subscribe(self, topic: str, expression: str = "*") -> None:
-        """Take a share of a topic's queues.
+    def subscribe(self, topic: str, expression: str = "*", *, kind: str = "TAG") -> None:
+        """Take a share of a topic's queues; kind SQL92 selects by properties at the broker.
 
         Raises:
             StateError: Queues were assigned by hand before, or the consumer runs already.
@@ -153,7 +153,7 @@ class LitePullConsumer:
         if self._assigned or self._state != "CREATE_JUST":
             raise StateError("subscribe before start, and not together with assign")
         version_ms = time.time_ns() // 10**6
-        self._subscriptions[topic] = make_subscription(topic, expression, "TAG", version_ms)
+        self._subscriptions[topic] = make_subscription(topic, expression, kind, version_ms)
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """Read exactly these queues; may be called again.
@@ -310,6 +310,7 @@ class LitePullConsumer:
             position.queue,
             offset,
             expression=None if subscription is None else subscription.data.sub_string,
+            kind="TAG" if subscription is None else subscription.data.expression_type,
             count=self._count,
             suspend_ms=_SUSPEND_MS,
             timeout_ms=_TIMEOUT_MS,

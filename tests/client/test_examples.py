@@ -60,6 +60,7 @@ def test_every_example_is_listed() -> None:
         ("pull.py", "created"),
         ("lite_pull.py", "created"),
         ("delay.py", ""),
+        ("sql_filter.py", "large order: 250\nlarge order: 1200\n"),
     ],
 )
 def test_a_program_that_ends_prints_what_it_promises(

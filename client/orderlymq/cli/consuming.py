@@ -95,6 +95,7 @@ class Printer:
     help="Where a group without offsets begins: earliest, latest or a time.",
 )
 @click.option("--filter", "tags", default="*", show_default=True, help="Tags: 'A || B'.")
+@click.option("--sql", metavar="CONDITION", help='SQL92 on properties: "amount > 5".')
 @click.option("--max", "limit", type=click.IntRange(1), help="End after so many messages.")
 @click.option("--for", "seconds", type=click.FloatRange(min=0), help="End after so many seconds.")
 @connected
@@ -104,6 +105,7 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     ordered: bool,
     start: str,
     tags: str,
+    sql: str | None,
     limit: int | None,
     seconds: float | None,
     name_server: str,
@@ -113,6 +115,8 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
 
     What was printed is committed. With --output json each message is one line of JSON.
     """
+    if sql is not None and tags != "*":
+        raise click.UsageError("--filter and --sql exclude each other; write TAGS = 'A' in --sql")
     printer = Printer(limit, json=output == "json")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -120,11 +124,14 @@ async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an a
     consumer = Consumer(
         group,
         name_server,
-        topics={topic: tags},
         ordered=ordered,
         listener=printer.ordered if ordered else printer.concurrent,
         settings=_settings(start),
     )
+    if sql is None:
+        consumer.subscribe(topic, tags)
+    else:
+        consumer.subscribe(topic, sql, kind="SQL92")
     # A missing topic is an error here, where a program would wait for it to come into being.
     await _check_topic(name_server, topic)
     async with consumer:

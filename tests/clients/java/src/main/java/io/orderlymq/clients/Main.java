@@ -13,6 +13,7 @@ public final class Main {
             case "lite-pull" -> Pulling.litePull(options);
             case "query" -> Querying.run(options);
             case "hash" -> Querying.hash(options);
+            case "guarding" -> Guarding.run(options);
             default -> throw new IllegalArgumentException("no program " + arguments[0]);
         }
         // The clients leave non-daemon threads behind when they are shut down under load.

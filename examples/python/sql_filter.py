@@ -1,0 +1,29 @@
+"""Choose messages by a condition on their properties; the broker sends no others."""
+
+import asyncio
+
+from orderlymq import ConcurrentResult, Consumer, Message, Producer
+
+
+async def main() -> None:
+    async with Producer() as producer:
+        for amount in (20, 250, 1200):
+            properties = {"amount": str(amount), "country": "NO"}
+            await producer.send(Message(topic="mail", body=str(amount).encode(), properties=properties))
+
+    done = asyncio.Event()
+
+    async def listener(messages, context):
+        for message in messages:
+            print("large order:", message.text)
+            if message.text == "1200":
+                done.set()
+        return ConcurrentResult.SUCCESS
+
+    consumer = Consumer("large-orders", consume_from="first", listener=listener)
+    consumer.subscribe("mail", "amount > 100 AND country IN ('NO', 'SE')", kind="SQL92")
+    async with consumer:
+        await done.wait()
+
+
+asyncio.run(main())
