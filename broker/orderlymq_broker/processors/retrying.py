@@ -146,7 +146,9 @@ class RetryProcessor:
         text = extended(text, "WAIT", "false")
         unique_key = find_text(text, UNIQ_KEY) or ""
         times = message.reconsume_times + 1
-        identity = send_identity(target.id, unique_key, times, message.body_crc)
+        # A dead letter is the same one whichever try it comes from.
+        counted = times if target.is_retry else 0
+        identity = send_identity(target.id, unique_key, counted, message.body_crc)
 
         return Draft(
             target,

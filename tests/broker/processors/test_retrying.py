@@ -128,6 +128,20 @@ def test_handed_back_twice_is_stored_once(shell: Shell) -> None:
     assert found(shell, "%RETRY%billing") == [b"x"]
 
 
+def test_a_dead_letter_handed_over_by_another_try_is_stored_once(shell: Shell) -> None:
+    """A consumer whose hand-over had no answer counts one try more and hands over again."""
+    ready(shell)
+    send(shell, body=b"x", props=properties(UNIQ_KEY="U"))
+    text = properties(UNIQ_KEY="U", RETRY_TOPIC="orders")
+
+    for times in (2, 3, 4):
+        answered = send(shell, "%RETRY%billing", b"x", text, j=times, l=2, version=455)
+        assert answered.code == 0
+    hand_back(shell, 0, level=-1)
+
+    assert found(shell, "%DLQ%billing") == [b"x"]
+
+
 @pytest.mark.parametrize(
     ("ext", "code"),
     [
