@@ -1,0 +1,30 @@
+"""
+Topics as Spark tables and streams, and the pipelines made of them.
+
+`OrderlyMQDataSource` is the format "orderlymq"; `ordered` prepares rows for the ordered sink; `read_stream`
+fixes where a stream begins. Names are loaded when they are first used: the command must be able to say that
+pyspark is missing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from orderlymq_spark.frames import ordered, read_batch, read_stream
+    from orderlymq_spark.source import OrderlyMQDataSource
+
+_HOMES = {
+    "OrderlyMQDataSource": "orderlymq_spark.source",
+    "ordered": "orderlymq_spark.frames",
+    "read_batch": "orderlymq_spark.frames",
+    "read_stream": "orderlymq_spark.frames",
+}
+
+__all__ = ["OrderlyMQDataSource", "ordered", "read_batch", "read_stream"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return getattr(import_module(home), name)

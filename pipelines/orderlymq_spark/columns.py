@@ -1,0 +1,58 @@
+"""
+The columns of a topic: names, types, and their order. Pure.
+
+Rule: the order here is the order everywhere; Spark compares it with every batch. `rows` fills them.
+"""
+
+import difflib
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_spark.errors import OptionError
+
+COLUMNS: Final = {
+    "topic": "string",
+    "broker": "string",
+    "queue_id": "int",
+    "queue_offset": "bigint",
+    "message_id": "string",
+    "sharding_key": "string",
+    "keys": "array<string>",
+    "tags": "string",
+    "seq": "bigint",
+    "epoch": "bigint",
+    "born_ts": "timestamp",
+    "store_ts": "timestamp",
+    "reconsume_times": "int",
+    "flag": "int",
+    "properties": "map<string,string>",
+    "body": "binary",
+    "body_error": "string",
+}
+OF_BODY: Final = ("body", "body_error")
+
+
+def check_columns(
+    wanted: Sequence[str] = (), *, body: bool = True, properties: bool = True
+) -> tuple[str, ...]:
+    """Return the columns in their order; all of them when none is wanted by name.
+
+    Raises:
+        OptionError: There is no such column.
+    """
+    for name in wanted:
+        if name not in COLUMNS:
+            near = difflib.get_close_matches(name, COLUMNS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(COLUMNS)}"
+            raise OptionError(f"there is no column {name!r}; {hint}")
+    chosen = wanted or [
+        name
+        for name in COLUMNS
+        if (body or name not in OF_BODY) and (properties or name != "properties")
+    ]
+    return tuple(name for name in COLUMNS if name in chosen)
+
+
+def ddl(columns: Sequence[str]) -> str:
+    """Return the schema as Spark's DDL."""
+    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)

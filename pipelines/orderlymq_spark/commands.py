@@ -1,0 +1,98 @@
+"""
+The commands `orderlymq pipeline run` and `orderlymq pipeline list`.
+
+Exit codes are those of all commands; 1 also says that an audit found something. Rule: nothing here imports
+pyspark before it is needed; where it is missing the cure is one sentence.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from typing import TYPE_CHECKING
+
+import click
+
+from orderlymq.cli.session import CommandFailed, ExitCode, print_json, print_table, reporting
+from orderlymq_spark.catalogue import CATALOGUE, SparkStarter, run
+from orderlymq_spark.specs import Pipeline, read_pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NEEDED = ("pyspark", "pyarrow", "numpy", "pandas", "deltalake")
+
+
+@click.group()
+def pipeline() -> None:
+    """Run data pipelines on Spark: archive, audit, reports, redrive, replay."""
+
+
+@pipeline.command("list")
+@reporting
+def list_pipelines(output: str) -> None:
+    """Explain the types of pipelines."""
+    if output == "json":
+        print_json(
+            [
+                {"type": name, "about": entry.about, "law": entry.law}
+                for name, entry in CATALOGUE.items()
+            ]
+        )
+        return
+    rows: list[list[object]] = [[name, entry.about, entry.law] for name, entry in CATALOGUE.items()]
+    print_table("", ["TYPE", "WHAT IT DOES", "WHAT ITS TEST PROVES"], rows)
+
+
+@pipeline.command("run")
+@click.argument("manifest", type=click.Path(path_type=Path))
+@click.option("--check", is_flag=True, help="Only read and check the manifest.")
+@reporting
+def run_pipeline(manifest: Path, check: bool, output: str) -> None:
+    """Run the pipeline of MANIFEST to its end, or until Ctrl-C.
+
+    The same file is a Pipeline resource on Kubernetes.
+    """
+    check_installed()
+    found = read_pipeline(manifest)
+    if check:
+        click.echo(f"{manifest}: the {found.spec.type} pipeline {found.name} is well formed")
+        return
+    outcome = run(found, _starter(found))
+    if output == "json":
+        print_json({"pipeline": found.name, "passed": outcome.passed, **outcome.data})
+    else:
+        click.echo(outcome.text)
+    if not outcome.passed:
+        raise click.exceptions.Exit(ExitCode.FAILED)
+
+
+def check_installed() -> None:
+    """Refuse to go on without Spark's packages.
+
+    Raises:
+        CommandFailed: One is missing; the text has the cure.
+    """
+    absent = [name for name in _NEEDED if find_spec(name) is None]
+    if absent:
+        raise CommandFailed(
+            ExitCode.FAILED,
+            f"pipelines need {', '.join(absent)}: pip install 'orderlymq[spark]'",
+        )
+
+
+def _starter(found: Pipeline) -> SparkStarter:
+    def start() -> "SparkSession":
+        if which("java") is None:
+            raise CommandFailed(
+                ExitCode.FAILED,
+                "Spark needs Java 17 or newer on the path; on Debian: apt-get install "
+                "openjdk-17-jre-headless",
+            )
+        from orderlymq_spark.session import start_session  # noqa: PLC0415 - imports pyspark
+
+        spark = found.spec.spark
+        return start_session(
+            found.name, master=spark.master, memory=spark.memory, settings=spark.settings
+        )
+
+    return start

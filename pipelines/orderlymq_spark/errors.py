@@ -1,0 +1,34 @@
+"""
+What can go wrong in a pipeline, named by what to do next.
+
+Rule: all derive from the SDK's error, so the command turns each into one sentence and an exit code.
+"""
+
+from orderlymq.errors import OrderlyMQError, SettingError
+
+
+class OptionError(SettingError):
+    """An option or a field of a spec is not allowed; the text names it and what is."""
+
+
+class DataLost(OrderlyMQError):  # noqa: N818 - says what happened
+    """Messages that should be read are not there any more; the text names each missing range.
+
+    Go on with `failOnDataLoss=false`, which writes the ranges down instead.
+    """
+
+
+class SourceUnavailable(OrderlyMQError):  # noqa: N818 - says what happened
+    """Brokers or name servers stayed away longer than `retryTimeout`; run again, nothing is lost."""
+
+
+class UnorderedRows(OrderlyMQError):  # noqa: N818 - says what happened
+    """The ordered sink got the rows of one key in two tasks; wrap the rows with `ordered()`."""
+
+
+class CheckpointInUse(OrderlyMQError):  # noqa: N818 - says what happened
+    """Another driver works on this checkpoint; stop it first or use another checkpoint."""
+
+
+class SinkConflict(OrderlyMQError):  # noqa: N818 - says what happened
+    """What is published contradicts what would be published now; nothing was changed."""

@@ -1,0 +1,41 @@
+"""
+Short ways to frames: a stream whose beginning is kept, a batch, and rows prepared for the ordered sink.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from orderlymq_spark.source import OrderlyMQDataSource
+
+
+def read_batch(spark: SparkSession, **options: Any) -> DataFrame:
+    """Return topics as a frame; options as of the format, by keyword."""
+    spark.dataSource.register(OrderlyMQDataSource)
+    return spark.read.format("orderlymq").options(**_texts(options)).load()
+
+
+def read_stream(spark: SparkSession, checkpoint: str | Path, **options: Any) -> DataFrame:
+    """Return topics as a stream that remembers beside its checkpoint where it began."""
+    spark.dataSource.register(OrderlyMQDataSource)
+    start = {"startPath": Path(checkpoint) / "orderlymq-start.json", **options}
+    return spark.readStream.format("orderlymq").options(**_texts(start)).load()
+
+
+def ordered(frame: DataFrame, *, tasks: int | None = None) -> DataFrame:
+    """Bring the rows of each (topic, sharding_key) into one task, as the ordered sink asks.
+
+    The sink sorts them by its option orderBy. A frame without the column topic goes to one topic.
+    """
+    names = [name for name in ("topic", "sharding_key") if name in frame.columns]
+    if tasks is None:
+        tasks = frame.sparkSession.sparkContext.defaultParallelism
+    return frame.repartition(tasks, *names)
+
+
+def _texts(options: dict[str, Any]) -> dict[str, str]:
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }

@@ -1,0 +1,193 @@
+"""
+Offsets of many queues: their JSON form, limits per batch, ranges for tasks, and what is missing. Pure.
+
+Rules: the JSON of equal offsets is equal text, because Spark compares texts; a limit is shared in proportion
+to what each queue has left, and every queue that has something gets at least one message, so that no small
+queue waits for ever behind a large one; one range is read by one task, in order.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.errors import OptionError
+
+Offsets: TypeAlias = Mapping[MessageQueue, int]
+"""The next offset to be read (or the exclusive end) of each queue."""
+
+EARLIEST: Final = -2  # in the JSON of starting and ending offsets, as rocketmq-spark has them
+LATEST: Final = -1
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueRange:
+    """Messages [start, end) of one queue."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Return how many offsets the range spans."""
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        name = f"{self.queue.topic} {self.queue.broker_name}:{self.queue.queue_id}"
+        return f"{name} [{self.start}, {self.end})"
+
+
+def to_json(offsets: Offsets) -> dict[str, Any]:
+    """Return `{"topic": {"broker": {"0": 23}}}`, sorted."""
+    found: dict[str, Any] = {}
+    for queue in sorted(offsets):
+        brokers = found.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
+    return found
+
+
+def from_json(value: object, what: str = "offsets") -> dict[MessageQueue, int]:
+    """Read the form of `to_json`.
+
+    Raises:
+        OptionError: It has another form; *what* names it.
+    """
+    found: dict[MessageQueue, int] = {}
+    for topic, brokers in _members(value, what):
+        for broker, queues in _members(brokers, what):
+            for number, offset in _members(queues, what):
+                if not number.isdecimal() or type(offset) is not int or offset < EARLIEST:
+                    raise _form(what)
+                found[MessageQueue(topic, broker, int(number))] = offset
+    return found
+
+
+def queues_from_json(value: object, what: str = "queues") -> frozenset[MessageQueue]:
+    """Read a choice of queues: `{"topic": {"broker": [0, 1]}}`.
+
+    Raises:
+        OptionError: It has another form.
+    """
+    found: set[MessageQueue] = set()
+    for topic, brokers in _members(value, what):
+        for broker, numbers in _members(brokers, what):
+            if not isinstance(numbers, list) or any(type(each) is not int for each in numbers):
+                raise OptionError(f'{what} must look like {{"orders": {{"broker-a": [0, 1]}}}}')
+            found |= {MessageQueue(topic, broker, number) for number in numbers}
+    return frozenset(found)
+
+
+def _members(value: object, what: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or any(not isinstance(name, str) for name in value):
+        raise _form(what)
+    return list(value.items())
+
+
+def _form(what: str) -> OptionError:
+    return OptionError(
+        f'{what} must look like {{"orders": {{"broker-a": {{"0": 23, "1": -2}}}}}}; '
+        "-2 is earliest, -1 latest"
+    )
+
+
+def share(start: Offsets, end: Offsets, limit: int) -> dict[MessageQueue, int]:
+    """Return how far to read so that about *limit* messages are read in all.
+
+    Exactly *limit* when there are as many and no more queues than that; never beyond *end*. A queue with
+    something left gets at least one message, even when that makes more than *limit*.
+    """
+    left = {queue: max(0, end[queue] - start.get(queue, end[queue])) for queue in end}
+    total = sum(left.values())
+    if total <= limit:
+        return dict(end)
+    waiting = sorted(queue for queue, size in left.items() if size)
+    # One for each first; the rest in proportion, by largest remainder.
+    spare = max(0, limit - len(waiting))
+    rest = total - len(waiting)
+    parts = {queue: 1 + (left[queue] - 1) * spare // rest for queue in waiting}
+    missing = max(limit, len(waiting)) - sum(parts.values())
+    by_remainder = sorted(waiting, key=lambda each: (-((left[each] - 1) * spare % rest), each))
+    for queue in by_remainder[:missing]:
+        parts[queue] += 1
+    return {queue: end[queue] - left[queue] + parts.get(queue, 0) for queue in end}
+
+
+def ranges(start: Offsets, end: Offsets) -> list[QueueRange]:
+    """Return what lies between, one range per queue that has something; *start* covers *end*."""
+    return [
+        QueueRange(queue, start[queue], end[queue])
+        for queue in sorted(end)
+        if end[queue] > start[queue]
+    ]
+
+
+def split(parts: Sequence[QueueRange], count_min: int) -> list[QueueRange]:
+    """Cut large ranges until there are at least *count_min*, or nothing is left to cut.
+
+    The pieces of a queue are then read by several tasks: good for reading, not for keeping order.
+    """
+    total = sum(each.size for each in parts)
+    if len(parts) >= count_min or total == 0:
+        return list(parts)
+    found: list[QueueRange] = []
+    for each in parts:
+        pieces = min(each.size, max(1, -(-count_min * each.size // total)))
+        bounds = [each.start + each.size * number // pieces for number in range(pieces + 1)]
+        found += [QueueRange(each.queue, *pair) for pair in zip(bounds, bounds[1:], strict=False)]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """Where a stream goes on after a look at the cluster.
+
+    Attributes:
+        start: of every queue that exists.
+        added: queues that the stream has not known before; they begin at their first message.
+        removed: queues that the stream knows and the cluster does not.
+        missing: ranges that were to be read and are not there any more.
+    """
+
+    start: dict[MessageQueue, int]
+    added: tuple[MessageQueue, ...]
+    removed: tuple[MessageQueue, ...]
+    missing: tuple[QueueRange, ...]
+
+
+def continued(known: Offsets, lows: Offsets, highs: Offsets) -> Continued:
+    """Compare what a stream has read (*known*) with the queues' present borders.
+
+    A queue whose end lies before what was read was made anew: all that it has is read, and the gap in
+    knowledge is told as a missing range of size zero at the old place.
+    """
+    start: dict[MessageQueue, int] = {}
+    missing: list[QueueRange] = []
+    for queue in sorted(lows):
+        if queue not in known:
+            start[queue] = lows[queue]
+        elif known[queue] > highs[queue]:
+            start[queue] = lows[queue]
+            missing.append(QueueRange(queue, known[queue], known[queue]))
+        elif known[queue] < lows[queue]:
+            start[queue] = lows[queue]
+            missing.append(QueueRange(queue, known[queue], lows[queue]))
+        else:
+            start[queue] = known[queue]
+    added = tuple(sorted(set(lows) - set(known)))
+    removed = tuple(sorted(set(known) - set(lows)))
+    return Continued(start, added, removed, tuple(missing))
+
+
+def describe_missing(missing: Sequence[QueueRange], removed: Sequence[MessageQueue] = ()) -> str:
+    """Say in one sentence what is missing."""
+    texts = [
+        f"{each} ({each.size} messages) is not there any more"
+        if each.size
+        else f"the queue of {each} was made anew: its end lies before what was read"
+        for each in missing
+    ]
+    texts += [
+        f"the queue {each.topic} {each.broker_name}:{each.queue_id} was removed" for each in removed
+    ]
+    return "; ".join(texts)

@@ -1,0 +1,346 @@
+"""
+The options of the format "orderlymq": names, meaning, checks. Pure.
+
+Rule: an unknown name is refused with the nearest known one; a value is refused with what is allowed. Names
+are compared without case, as Spark does.
+"""
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Literal, TypeAlias
+
+from orderlymq.settings import DEFAULT_NAME_SERVER, ClientSettings
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.tags import TagExpressionError, TagFilter
+from orderlymq_spark.columns import check_columns
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.offsets import from_json, queues_from_json
+
+SOURCE_OPTIONS: Final = {
+    "bootstrap": "addresses of the name servers, host:port;host:port",
+    "topic": "one topic; load('orders') says the same",
+    "topics": "several topics, separated by commas",
+    "topicsPattern": "a regular expression that whole topic names match",
+    "queues": 'only these queues: {"orders": {"broker-a": [0, 1]}}',
+    "startingOffsets": "earliest (default), latest, group, or JSON by topic, broker, queue",
+    "startingTimestamp": "begin at the first message stored at this time or later (ISO, or ms)",
+    "startingTimestampStrategy": "when no message is so young: error (default) or latest",
+    "endingOffsets": "batch: latest (default) or JSON; exclusive",
+    "endingTimestamp": "batch: end before the first message stored at this time or later",
+    "endingTimestampStrategy": "when no message is so young: latest (default) or error",
+    "group": "the consumer group whose offsets startingOffsets=group takes",
+    "maxOffsetsPerTrigger": "stream: messages per batch, shared among the queues",
+    "maxBytesPerTrigger": "stream: bytes per batch, by the size of recent messages",
+    "minOffsetsPerTrigger": "stream: wait for so many messages, at most maxTriggerDelay",
+    "maxTriggerDelay": "stream: longest wait for minOffsetsPerTrigger, for example 15m",
+    "minPartitions": "cut queues into more tasks; gives up the order within a queue",
+    "failOnDataLoss": "true (default): end with the missing ranges; false: write them down, go on",
+    "dataLossPath": "folder for the missing ranges, one JSON file each",
+    "includeBody": "true (default) or false: no column body",
+    "includeProperties": "true (default) or false: no column properties",
+    "columns": "only these columns, separated by commas",
+    "tags": "only messages with these tags: A || B; the offsets get holes",
+    "reportGroup": "stream: commit the end of finished batches for this group, to be seen in listings",
+    "sequenceProperty": "the property that the column seq holds",
+    "epochProperty": "the property that the column epoch holds",
+    "startPath": "stream: file that keeps where the stream began; beside the checkpoint",
+    "retryTimeout": "how long brokers and name servers may stay away, for example 2m (default)",
+}
+SINK_OPTIONS: Final = {
+    "bootstrap": SOURCE_OPTIONS["bootstrap"],
+    "topic": "where to; beats the column topic",
+    "orderBy": "columns that give the order within a key, separated by commas",
+    "appId": "a stable name of this job: the same rows sent again are recognised by it",
+    "checkOrder": "true (default): refuse rows of one key in two tasks",
+    "batchBytes": "messages of a queue are sent together up to this size",
+    "retryTimeout": SOURCE_OPTIONS["retryTimeout"],
+}
+_PREFIXES: Final = ("client.", "auth.")
+_AUTH: Final = ("accesskey", "secretkey", "token", "accesskeyenv", "secretkeyenv", "tokenenv")
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
+_UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_RETRY_TIMEOUT_MS: Final = 120_000  # a name server that is away for a minute ends nothing
+
+Strategy: TypeAlias = Literal["error", "latest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """How to reach the cluster; equal values share connections.
+
+    Secrets may be given by the name of an environment variable, which is read where they are used.
+    """
+
+    bootstrap: str = DEFAULT_NAME_SERVER
+    client: tuple[tuple[str, str], ...] = ()
+    retry_timeout_ms: int = _RETRY_TIMEOUT_MS
+
+    def settings(self) -> ClientSettings:
+        """Return the SDK's settings.
+
+        Raises:
+            OptionError: A named environment variable is not set.
+        """
+        values: dict[str, str | int] = {}
+        for name, value in self.client:
+            if name.endswith("_env"):
+                if value not in os.environ:
+                    raise OptionError(f"auth.{name}: the environment variable {value} is not set")
+                values[name.removesuffix("_env")] = os.environ[value]
+            else:
+                values[name] = int(value) if value.isdecimal() else value
+        return ClientSettings(**values)  # type: ignore[arg-type]  # names and types are checked there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Border:
+    """A start or an end: one of the words, explicit offsets, or a time."""
+
+    word: Literal["earliest", "latest", "group", "offsets", "timestamp"]
+    offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
+    timestamp_ms: int = 0
+    strategy: Strategy = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What is read, from where to where, and in which pieces."""
+
+    connect: Connect
+    topics: tuple[str, ...] = ()
+    pattern: str = ""
+    queues: frozenset[MessageQueue] = frozenset()
+    start: Border
+    end: Border
+    group: str = ""
+    offsets_max: int | None = None
+    bytes_max: int | None = None
+    offsets_min: int | None = None
+    delay_max_ms: int = 15 * 60_000
+    partitions_min: int = 0
+    fail_on_data_loss: bool = True
+    data_loss_path: str = ""
+    columns: tuple[str, ...]
+    tags: str = "*"
+    report_group: str = ""
+    sequence_property: str = ""
+    epoch_property: str = ""
+    start_path: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Where rows go, in which order, under which name."""
+
+    connect: Connect
+    topic: str = ""
+    order_by: tuple[str, ...] = ()
+    app_id: str
+    check_order: bool = True
+    batch_bytes: int
+
+
+class _Reader:
+    """Options by lower-case name, read one by one."""
+
+    def __init__(self, given: Mapping[str, str], known: Mapping[str, str], what: str) -> None:
+        self._values = {name.lower(): value for name, value in given.items()}
+        names = {name.lower(): name for name in known}
+        for lower in self._values:
+            if lower in names or lower == "path":
+                continue
+            if lower.startswith("client.") or lower.removeprefix("auth.") in _AUTH:
+                continue
+            near = difflib.get_close_matches(lower, names, 1, 0.5)
+            hint = f"did you mean {names[near[0]]}?" if near else f"known: {', '.join(known)}"
+            raise OptionError(f"the {what} has no option {lower!r}; {hint}")
+
+    def text(self, name: str, default: str = "") -> str:
+        return self._values.get(name.lower(), default).strip()
+
+    def word(self, name: str, default: str, *allowed: str) -> str:
+        value = self.text(name, default).lower()
+        if value not in allowed:
+            raise OptionError(f"{name} is {value!r}; it must be {' or '.join(allowed)}")
+        return value
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        return self.word(name, str(default).lower(), "true", "false") == "true"
+
+    def number(self, name: str) -> int | None:
+        value = self.text(name)
+        if not value:
+            return None
+        if not value.isdecimal() or int(value) < 1:
+            raise OptionError(f"{name} is {value!r}; it must be a whole number from 1 on")
+        return int(value)
+
+    def duration_ms(self, name: str, default_ms: int) -> int:
+        value = self.text(name)
+        return parse_duration_ms(value, name) if value else default_ms
+
+    def json(self, name: str) -> object:
+        try:
+            return json.loads(self.text(name))
+        except ValueError as error:
+            raise OptionError(f"{name} is no JSON: {error}") from error
+
+    def list(self, name: str) -> tuple[str, ...]:
+        return tuple(part for each in self.text(name).split(",") if (part := each.strip()))
+
+    def connect(self) -> Connect:
+        client = []
+        for name, value in sorted(self._values.items()):
+            if name.startswith("auth."):
+                key = name.removeprefix("auth.")
+                client.append((key.replace("key", "_key").replace("env", "_env"), value))
+            elif name.startswith("client."):
+                client.append((_snake(name.removeprefix("client.")), value))
+        return Connect(
+            self.text("bootstrap", DEFAULT_NAME_SERVER),
+            tuple(client),
+            self.duration_ms("retryTimeout", _RETRY_TIMEOUT_MS),
+        )
+
+
+def parse_source(given: Mapping[str, str]) -> SourceOptions:
+    """Read the options of a source.
+
+    Raises:
+        OptionError: An option is unknown, has a wrong value, or contradicts another one.
+    """
+    read = _Reader(given, SOURCE_OPTIONS, "source")
+    topics = tuple(filter(None, (read.text("topic") or read.text("path"), *read.list("topics"))))
+    pattern = read.text("topicsPattern")
+    queues = queues_from_json(read.json("queues")) if read.text("queues") else frozenset()
+    if not topics and not pattern:
+        topics = tuple(sorted({queue.topic for queue in queues}))
+    if bool(topics) == bool(pattern):
+        raise OptionError("give one of topic, topics, topicsPattern and queues")
+    _check_pattern(pattern)
+    start = _border(read, "starting", "earliest", ("earliest", "latest", "group"), "error")
+    group = read.text("group")
+    if (start.word == "group") != bool(group):
+        raise OptionError("startingOffsets=group and group=<consumer group> go together")
+    tags = read.text("tags", "*")
+    try:
+        TagFilter.parse(tags)
+    except TagExpressionError as error:
+        raise OptionError(f"tags: {error}") from error
+    return SourceOptions(
+        connect=read.connect(),
+        topics=topics,
+        pattern=pattern,
+        queues=queues,
+        start=start,
+        end=_border(read, "ending", "latest", ("latest",), "latest"),
+        group=group,
+        offsets_max=read.number("maxOffsetsPerTrigger"),
+        bytes_max=read.number("maxBytesPerTrigger"),
+        offsets_min=read.number("minOffsetsPerTrigger"),
+        delay_max_ms=read.duration_ms("maxTriggerDelay", 15 * 60_000),
+        partitions_min=read.number("minPartitions") or 0,
+        fail_on_data_loss=read.flag("failOnDataLoss", default=True),
+        data_loss_path=read.text("dataLossPath"),
+        columns=check_columns(
+            read.list("columns"),
+            body=read.flag("includeBody", default=True),
+            properties=read.flag("includeProperties", default=True),
+        ),
+        tags=tags,
+        report_group=read.text("reportGroup"),
+        sequence_property=read.text("sequenceProperty"),
+        epoch_property=read.text("epochProperty"),
+        start_path=read.text("startPath"),
+    )
+
+
+def parse_sink(given: Mapping[str, str]) -> SinkOptions:
+    """Read the options of the ordered sink.
+
+    Raises:
+        OptionError: As `parse_source`.
+    """
+    read = _Reader(given, SINK_OPTIONS, "sink")
+    app_id = read.text("appId")
+    if not app_id:
+        raise OptionError(
+            "appId is missing: a stable name of this job, by which rows that are sent again after a "
+            "crash are recognised"
+        )
+    return SinkOptions(
+        connect=read.connect(),
+        topic=read.text("topic") or read.text("path"),
+        order_by=read.list("orderBy"),
+        app_id=app_id,
+        check_order=read.flag("checkOrder", default=True),
+        batch_bytes=read.number("batchBytes") or 1 << 20,
+    )
+
+
+def parse_duration_ms(text: str, name: str = "the duration") -> int:
+    """Read 500ms, 15s, 2m, 1h.
+
+    Raises:
+        OptionError: It is none.
+    """
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise OptionError(f"{name} is {text!r}; write for example 500ms, 15s, 2m or 1h")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def parse_timestamp_ms(text: str, name: str = "the time") -> int:
+    """Read an ISO time (UTC when it names no zone) or milliseconds since the epoch.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise OptionError(
+            f"{name} is {text!r}; write 2026-01-31T12:00:00Z or milliseconds"
+        ) from error
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _border(
+    read: _Reader, side: str, default: str, words: tuple[str, ...], strategy: Strategy
+) -> Border:
+    offsets, timestamp = read.text(f"{side}Offsets"), read.text(f"{side}Timestamp")
+    chosen = read.word(f"{side}TimestampStrategy", strategy, "error", "latest")
+    if offsets and timestamp:
+        raise OptionError(f"give {side}Offsets or {side}Timestamp, not both")
+    if timestamp:
+        moment = parse_timestamp_ms(timestamp, f"{side}Timestamp")
+        found: Strategy = "error" if chosen == "error" else "latest"
+        return Border(word="timestamp", timestamp_ms=moment, strategy=found)
+    if offsets.startswith("{"):
+        name = f"{side}Offsets"
+        return Border(word="offsets", offsets=from_json(read.json(name), name))
+    match read.word(f"{side}Offsets", default, *words):
+        case "latest":
+            return Border(word="latest")
+        case "group":
+            return Border(word="group")
+        case _:
+            return Border(word="earliest")
+
+
+def _check_pattern(pattern: str) -> None:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"topicsPattern is no regular expression: {error}") from error
+
+
+def _snake(name: str) -> str:
+    return name.replace("-", "_").replace(".", "_")

@@ -1,0 +1,128 @@
+"""
+Rows on their way out: what each row becomes, in which queue, in which order, under which identity.
+
+Rules: a key's queue is the one that any RocketMQ producer with the hash selector chooses; rows of a queue leave
+in the order of `orderBy`, then as they came; a row's identity depends on nothing but the job's name, the batch
+and the row, so that the same row sent again is the same message to the broker. `sink` sends.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+from orderlymq.message import Message
+from orderlymq.selectors import hash_index
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.properties import RESERVED_NAMES, SHARDING_KEY
+from orderlymq_spark.errors import OptionError
+
+KNOWN: Final = (
+    *("topic", "sharding_key", "body", "tags", "keys", "properties", "queue_id", "flag"),
+    *("message_id",),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What goes to one queue, in order."""
+
+    queue: MessageQueue
+    messages: list[Message]
+
+
+def check_columns(names: Sequence[str], topic: str, order_by: Sequence[str]) -> None:
+    """Refuse a frame that cannot be sent.
+
+    Raises:
+        OptionError: A column is missing; the text names it.
+    """
+    if "body" not in names:
+        raise OptionError(f"the rows have no column body; they have {', '.join(names)}")
+    if not topic and "topic" not in names:
+        raise OptionError("give the option topic, or rows with a column topic")
+    for name in order_by:
+        if name not in names:
+            raise OptionError(f"orderBy names {name}; the rows have {', '.join(names)}")
+
+
+def runs(
+    rows: Iterable[Mapping[str, Any]],
+    queues: Mapping[str, Sequence[MessageQueue]],
+    *,
+    topic: str,
+    order_by: Sequence[str],
+    scope: str,
+) -> list[Run]:
+    """Return the messages of rows by queue.
+
+    Args:
+        rows: of one task, by column.
+        queues: of each topic, in the order that keys are hashed over.
+        topic: beats the column.
+        scope: names job and batch; part of every identity.
+
+    Raises:
+        OptionError: A row has no body, or names a queue that does not exist.
+    """
+    placed: dict[MessageQueue, list[tuple[tuple[Any, ...], Message]]] = {}
+    counters: dict[tuple[str, Any], int] = {}
+    ordered = sorted(rows, key=lambda row: _order(row, order_by)) if order_by else rows
+    for row in ordered:
+        target = topic or row["topic"]
+        key = row.get("sharding_key")
+        number = counters.get((target, key), 0)
+        counters[target, key] = number + 1
+        identity = row.get("message_id") or f"{key!r}\x00{number}"
+        message = _message(row, target, f"{scope}\x00{target}\x00{identity}")
+        queue = _queue(row, key, message.unique_key, queues[target])
+        placed.setdefault(queue, []).append((_order(row, order_by), message))
+    return [Run(queue, [message for _, message in placed[queue]]) for queue in sorted(placed)]
+
+
+def key_hash(topic: str, key: object) -> int:
+    """Return 64 bits that stand for a key when tasks compare what they sent."""
+    text = f"{topic}\x00{key!r}".encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big", signed=True)
+
+
+def _order(row: Mapping[str, Any], order_by: Sequence[str]) -> tuple[Any, ...]:
+    # Nulls first, as Spark's ascending order has them.
+    return tuple((row[name] is not None, row[name]) for name in order_by)
+
+
+def _message(row: Mapping[str, Any], topic: str, identity: str) -> Message:
+    body = row["body"]
+    if not body:
+        raise OptionError(f"a row for {topic} has no body; a message needs at least one byte")
+    key = row.get("sharding_key")
+    keys = row.get("keys")
+    properties = row.get("properties") or {}
+    return Message(
+        topic=topic,
+        body=body.encode() if isinstance(body, str) else bytes(body),
+        tags=row.get("tags") or "",
+        keys=(keys if isinstance(keys, str) else tuple(keys)) if keys else "",
+        key=None if key is None else str(key),
+        # What the protocol sets itself is set anew.
+        properties={
+            name: value
+            for name, value in dict(properties).items()
+            if name not in RESERVED_NAMES and name != SHARDING_KEY and value
+        },
+        flag=row.get("flag") or 0,
+        unique_key=blake2b(identity.encode(), digest_size=16).hexdigest().upper(),
+    )
+
+
+def _queue(
+    row: Mapping[str, Any], key: object, identity: str, queues: Sequence[MessageQueue]
+) -> MessageQueue:
+    wanted = row.get("queue_id") if key is None else None
+    if wanted is not None:
+        if not 0 <= wanted < len(queues):
+            raise OptionError(
+                f"queue_id is {wanted}; {queues[0].topic} has queues 0 to {len(queues) - 1}"
+            )
+        return queues[wanted]
+    return queues[hash_index(identity if key is None else str(key), len(queues))]

@@ -1,0 +1,273 @@
+"""
+What a Pipeline says: the models of its YAML, one per type.
+
+Rules: no module of Spark is imported here, so that `pipeline list` and the checks of a file work without it; an
+unknown field is refused with the nearest known one. What each pipeline does stands in the module that
+`catalogue` names.
+"""
+
+import difflib
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from orderlymq.settings import DEFAULT_NAME_SERVER
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.options import parse_duration_ms, parse_source
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+class Model(BaseModel):
+    """Fields in camelCase, nothing unknown."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True
+    )
+
+
+class Source(Model):
+    """What is read. `options` are those of the format "orderlymq"."""
+
+    bootstrap: str = DEFAULT_NAME_SERVER
+    topic: str
+    options: dict[str, str | int | bool] = {}
+
+    def all_options(self, **more: str) -> dict[str, str]:
+        """Return the options for Spark."""
+        own = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.options.items()
+        }
+        return {"bootstrap": self.bootstrap, "topic": self.topic, **own, **more}
+
+
+class SparkSettings(Model):
+    """How Spark runs."""
+
+    master: str = "local[*]"
+    memory: str = "1g"
+    settings: dict[str, str] = {}
+
+
+class PipelineSpec(Model):
+    """What all pipelines have."""
+
+    type: str
+    spark: SparkSettings = SparkSettings()
+
+
+class StreamSpec(PipelineSpec):
+    """A pipeline that goes on: `trigger` is availableNow (ends with what is there now) or a duration."""
+
+    source: Source
+    checkpoint: Path
+    trigger: str = "availableNow"
+    metrics_port: int | None = Field(default=None, ge=1, le=65535)
+
+    @property
+    def trigger_options(self) -> dict[str, Any]:
+        """Return the trigger for Spark.
+
+        Raises:
+            OptionError: It is neither availableNow nor a duration.
+        """
+        if self.trigger == "availableNow":
+            return {"availableNow": True}
+        return {"processingTime": f"{parse_duration_ms(self.trigger, 'trigger')} milliseconds"}
+
+
+class ArchiveSpec(StreamSpec):
+    """Topics into files that hold every offset once."""
+
+    type: Literal["archive"]
+    path: Path
+    format: Literal["parquet", "delta"] = "parquet"
+    codec: Literal["zstd", "snappy", "none"] = "zstd"
+
+
+class CompactSpec(PipelineSpec):
+    """Many small files of an archive into few large ones, in offset order."""
+
+    type: Literal["compact"]
+    path: Path
+    target_bytes: int = Field(default=256 << 20, ge=1)
+    min_files: int = Field(default=2, ge=2)
+
+
+class OrderAuditSpec(PipelineSpec):
+    """Proof, or the places where the order broke; reads a topic (batch or stream) or an archive."""
+
+    type: Literal["order-audit"]
+    source: Source | None = None
+    archive: Path | None = None
+    topics: list[str] | None = None
+    sequence_property: str = ""
+    epoch_property: str = ""
+    stream: bool = False
+    checkpoint: Path | None = None
+    trigger: str = "availableNow"
+    findings: Path | None = None
+    findings_max: int = Field(default=10_000, ge=1)
+    first_sequence: int | None = None
+
+
+class SkewSpec(PipelineSpec):
+    """How evenly keys load queues, and how many queues there should be."""
+
+    type: Literal["skew-report"]
+    source: Source
+    capacity_per_queue: float = Field(gt=0, description="messages a second that one queue may get")
+    target_use: float = Field(default=0.7, gt=0, le=1)
+    candidates: list[int] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128]
+    top: int = Field(default=20, ge=1)
+    html: Path | None = None
+
+
+class LagSpec(PipelineSpec):
+    """How far groups are behind, in messages and in time."""
+
+    type: Literal["lag"]
+    bootstrap: str = DEFAULT_NAME_SERVER
+    topic: str
+    groups: list[str]
+    quantiles: list[Annotated[float, Field(ge=0, le=1)]] = [0.5, 0.9, 0.99, 0.999]
+
+
+class DeadLetterSpec(PipelineSpec):
+    """Why messages were given up, and which of them were overtaken."""
+
+    type: Literal["dead-letters"]
+    bootstrap: str = DEFAULT_NAME_SERVER
+    group: str
+
+
+class RedriveSpec(PipelineSpec):
+    """Dead letters back to their topic, in order; shows what it would do unless `send` is true."""
+
+    type: Literal["redrive"]
+    bootstrap: str = DEFAULT_NAME_SERVER
+    group: str
+    plan: Path
+    target: str | None = None
+    keys: list[str] | None = None
+    send: bool = False
+    on_overtaken: Literal["skip", "send", "hold-key"] = "hold-key"
+    max_redrives: int = Field(default=3, ge=1)
+    rate: float | None = Field(default=None, gt=0, description="messages a second")
+
+
+class ReplaySpec(StreamSpec):
+    """Messages of a topic into another one, in order per key."""
+
+    type: Literal["replay"]
+    target: str
+    target_bootstrap: str | None = None
+    keys: list[str] | None = None
+    speed: float | None = Field(
+        default=None, gt=0, description="1: as stored, 2: twice as fast; none: as fast as it goes"
+    )
+
+
+class CdcSpec(StreamSpec):
+    """A binlog topic into a table: the present state (scd 1) or its history (scd 2)."""
+
+    type: Literal["cdc-apply"]
+    path: Path
+    format: Literal["debezium", "canal", "maxwell"]
+    keys: list[str] = Field(min_length=1)
+    table: str | None = None
+    scd: Literal[1, 2] = 1
+    deletes: Literal["hard", "soft"] = "hard"
+    errors: Path | None = None
+
+
+SPECS: dict[str, type[PipelineSpec]] = {
+    "archive": ArchiveSpec,
+    "compact": CompactSpec,
+    "order-audit": OrderAuditSpec,
+    "skew-report": SkewSpec,
+    "lag": LagSpec,
+    "dead-letters": DeadLetterSpec,
+    "redrive": RedriveSpec,
+    "replay": ReplaySpec,
+    "cdc-apply": CdcSpec,
+}
+
+
+class Metadata(Model):
+    """The pipeline's name; it names its work at the sink, so it must not change."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+    name: str
+
+
+class Pipeline(Model):
+    """One manifest."""
+
+    name: str
+    spec: PipelineSpec
+
+
+def read_pipeline(path: Path) -> Pipeline:
+    """Read a manifest.
+
+    Raises:
+        OptionError: The file is missing, no YAML, of another kind, or a field is wrong; with its place.
+    """
+    try:
+        document = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise OptionError(
+            f"{path}: {error.strerror}; give the path of a Pipeline manifest"
+        ) from error
+    except yaml.YAMLError as error:
+        raise OptionError(f"{path} is no YAML: {error}") from error
+    return parse_pipeline(document, str(path))
+
+
+def parse_pipeline(document: object, where: str = "the manifest") -> Pipeline:
+    """Check a manifest.
+
+    Raises:
+        OptionError: As `read_pipeline`.
+    """
+    if not isinstance(document, dict) or document.get("kind") != "Pipeline":
+        raise OptionError(f"{where}: kind must be Pipeline (apiVersion orderlymq.io/v1alpha1)")
+    spec = document.get("spec")
+    kind = spec.get("type") if isinstance(spec, dict) else None
+    model = SPECS.get(str(kind))
+    if model is None:
+        near = difflib.get_close_matches(str(kind), SPECS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(SPECS)}"
+        raise OptionError(f"{where}: spec.type is {kind!r}; {hint}")
+    try:
+        name = Metadata.model_validate(document.get("metadata") or {}).name
+        found = model.model_validate(spec)
+    except ValidationError as error:
+        raise OptionError(f"{where}: {_sentence(error, model)}") from error
+    if not NAME.fullmatch(name):
+        raise OptionError(f"{where}: metadata.name {name!r}: letters a-z, digits and -, at most 63")
+    source = getattr(found, "source", None)
+    if source is not None:
+        parse_source(source.all_options())
+    return Pipeline(name=name, spec=found)
+
+
+def _sentence(error: ValidationError, model: type[PipelineSpec]) -> str:
+    texts = []
+    for each in error.errors():
+        place = ".".join(str(part) for part in each["loc"])
+        if each["type"] == "extra_forbidden":
+            names = [field.alias or name for name, field in model.model_fields.items()]
+            names += [field.alias or name for name, field in Source.model_fields.items()]
+            near = difflib.get_close_matches(str(each["loc"][-1]), names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
+            texts.append(f"spec.{place} is unknown; {hint}")
+        else:
+            texts.append(f"{place}: {each['msg']}")
+    return "; ".join(texts)

@@ -1,0 +1,9 @@
+"""
+The name by which Spark finds the format "orderlymq" without being told: top-level modules `pyspark_*`.
+
+Everything stands in `orderlymq_spark`.
+"""
+
+from orderlymq_spark.source import OrderlyMQDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,1 @@
+"""The pipelines, mostly against a real cluster and a real Spark."""

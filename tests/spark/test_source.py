@@ -1,0 +1,95 @@
+"""The format "orderlymq" against real brokers and a real Spark."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orderlymq_spark.frames import read_batch, read_stream
+from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+
+def places(rows: list[Any]) -> list[tuple[int, int]]:
+    return [(row.queue_id, row.queue_offset) for row in rows]
+
+
+def test_a_frame_holds_what_a_client_reads(spark: "SparkSession", topics: Topics) -> None:
+    """Every column equals what the SDK's pull consumer sees."""
+    topic = topics.make()
+    topics.numbered(topic, 100)
+    expected = {
+        (queue.queue_id, message.queue_offset): (
+            *(message.message_id, message.key, list(message.keys), message.tags, message.body),
+            {k: v for k, v in message.properties.items() if k not in ("MIN_OFFSET", "MAX_OFFSET")},
+            *(message.born_timestamp, message.store_timestamp, message.reconsume_times),
+        )
+        for queue, messages in topics.read(topic).items()
+        for message in messages
+    }
+
+    rows = read_batch(
+        spark, bootstrap=topics.bootstrap, topic=topic, sequenceProperty="n"
+    ).selectExpr("*", "unix_millis(born_ts) as born", "unix_millis(store_ts) as stored").collect()
+
+    found = {
+        (row.queue_id, row.queue_offset): (
+            *(row.message_id, row.sharding_key, row["keys"], row.tags, bytes(row.body)),
+            row.properties,
+            *(row.born, row.stored, row.reconsume_times),
+        )
+        for row in rows
+    }
+    assert found == expected
+    assert len(rows) == 100
+    assert {row.topic for row in rows} == {topic}
+    assert all(str(row.seq) == row.properties["n"] for row in rows)
+
+
+def test_a_stream_reads_every_offset_once_in_order(
+    spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
+) -> None:
+    """Several limited batches of availableNow, a restart, and what came meanwhile: no gap, no repeat."""
+    topic = topics.make(queues=3)
+    topics.numbered(topic, 90, keys=9)
+    where = checkpoint("a")
+    batches: list[list[tuple[int, int]]] = []
+
+    def run() -> None:
+        frame = read_stream(
+            spark,
+            where,
+            bootstrap=topics.bootstrap,
+            topic=topic,
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger=40,
+            includeBody=False,
+        )
+        query = (
+            frame.writeStream.foreachBatch(lambda rows, _: batches.append(places(rows.collect())))
+            .option("checkpointLocation", str(where / "spark"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    run()
+    first = [len(batch) for batch in batches]
+    topics.numbered(topic, 10, keys=9, start=90)
+    run()
+
+    assert first == [40, 40, 10]
+    together = [place for batch in batches for place in batch]
+    assert sorted(together) == sorted(
+        (queue.queue_id, offset)
+        for queue, messages in topics.read(topic).items()
+        for offset in range(len(messages))
+    )
+    for queue in {queue for queue, _ in together}:
+        offsets = [offset for number, offset in together if number == queue]
+        assert offsets == sorted(offsets)

@@ -1,0 +1,96 @@
+"""Topics for tests: made under names of their own, filled in order, read without Spark."""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from orderlymq.blocking import AdminClient, LoopThread, PullConsumer
+from orderlymq.message import Message, ReceivedMessage
+from orderlymq.producer import Producer
+from orderlymq.sending import split_batch
+from orderlymq_protocol.messagequeue import MessageQueue
+
+
+@dataclass
+class Topics:
+    """The topics of one cluster."""
+
+    bootstrap: str
+    admin: AdminClient
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+
+    def make(self, *, queues: int = 2, ordered: bool = True) -> str:
+        """Create a topic and return its name."""
+        name = f"orders-{next(self._numbers)}"
+        self.admin.create_topic(name, queues=queues, ordered=ordered)
+        return name
+
+    def fill(self, topic: str, messages: Iterable[Message], queue: int | None = None) -> None:
+        """Send messages, in order, each to its key's queue or all to one."""
+        thread = LoopThread()
+
+        async def send() -> None:
+            async with Producer("tests", self.bootstrap) as producer:
+                for message in messages:
+                    await producer.send(message, queue=queue)
+
+        thread.run(send())
+        thread.close()
+
+    def numbered(self, topic: str, count: int, *, keys: int = 5, start: int = 0) -> None:
+        """Send so many messages with the property `n`, which counts per key from 0."""
+        self.fill(
+            topic,
+            (
+                Message(
+                    topic=topic,
+                    body=f'{{"number": {number}}}'.encode(),
+                    key=f"key-{number % keys}",
+                    tags="odd" if number % 2 else "even",
+                    keys=f"id-{number}",
+                    properties={"n": str(number // keys)},
+                )
+                for number in range(start, start + count)
+            ),
+        )
+
+    def bulk(self, topic: str, count: int, *, size: int = 1024, keys: int = 1000) -> None:
+        """Send many messages fast, in batches per queue."""
+        thread = LoopThread()
+
+        async def send() -> None:
+            async with Producer("tests", self.bootstrap) as producer:
+                queues = await producer.queues(topic)
+                body = b"x" * size
+                for number, queue in enumerate(queues):
+                    messages = [
+                        Message(
+                            topic=topic,
+                            body=body,
+                            key=f"key-{number}-{each % keys}",
+                            properties={"n": str(each // keys)},
+                        )
+                        for each in range(count // len(queues))
+                    ]
+                    for part in split_batch(messages, 1 << 18):
+                        await producer.send_batch(part, queue=queue)
+
+        thread.run(send())
+        thread.close()
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return a topic's queues."""
+        return self.admin.route(topic).subscribe
+
+    def read(self, topic: str) -> dict[MessageQueue, list[ReceivedMessage]]:
+        """Return everything that is in a topic, by queue."""
+        found: dict[MessageQueue, list[ReceivedMessage]] = {}
+        with PullConsumer("tests-reader", self.bootstrap) as consumer:
+            for queue in self.queues(topic):
+                messages = found.setdefault(queue, [])
+                end, position = consumer.max_offset(queue), consumer.min_offset(queue)
+                while position < end:
+                    result = consumer.pull(queue, None, position)
+                    messages += result.messages
+                    position = result.next_offset
+        return found
