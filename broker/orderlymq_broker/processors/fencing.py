@@ -4,7 +4,8 @@ The fence: who may pull and commit the queues of an ordered group.
 The rules: a queue of an ordered group in CLUSTERING serves nobody but the holder of its lock; a client
 that says who it is (ext omqClientId, omqEpoch) is judged exactly; any other is known by the heartbeats
 and lock requests of its connection; before those, after a fail-over, a connection from the holder's
-address is taken for the holder, unless the holder is known to do the same over another connection.
+address is taken for the holder, unless the holder is known to do the same over another connection. A
+client that gave its lock back may still commit until another holds the queue: Java unlocks first.
 Broadcasting members and tools under other groups pass. Table: RebalanceLockManager has none of this.
 """
 
@@ -63,6 +64,10 @@ class Fence:
         verdict = self._judge(group, topic, queue_id, peer, ext, pulls=False)
         if verdict.passes or self._context.state.locks.get(group, topic, queue_id) is not None:
             return verdict
+        released = self._context.state.locks.released(group, topic, queue_id)
+        if released is not None and self._is_client(released.released_by, peer, ext):
+            # Its epoch goes with the commit: whoever locks the queue next makes it void.
+            return Verdict(epoch=released.epoch)
 
         return PASSES if self._is_tool(group, peer, ext) else verdict
 
@@ -107,6 +112,14 @@ class Fence:
         others = self._context.sessions.of_client(lock.client_id)
 
         return not any(_does_the_same(session, pulls=pulls) for session in others)
+
+    def _is_client(self, client_id: str, peer: Peer, ext: dict[str, str]) -> bool:
+        """Tell whether a request is surely of this client."""
+        if EXT_CLIENT_ID in ext:
+            return ext[EXT_CLIENT_ID] == client_id
+        session = self._context.sessions.get(peer.connection)
+
+        return session is not None and client_id in session.client_ids
 
     def _is_tool(self, group: str, peer: Peer, ext: dict[str, str]) -> bool:
         """Tell whether a sender is nobody the group knows: then it administers."""

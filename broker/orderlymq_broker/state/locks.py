@@ -38,6 +38,8 @@ class Lock(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         stamp: raft index of the last grant or renewal.
         held_since_ms: leader's wall clock when the holder got it.
+        released_by: who gave a free lock back by itself; it may still commit until another
+            client holds the queue, because Java's consumer unlocks before it stores its offsets.
     """
 
     group: str
@@ -49,6 +51,7 @@ class Lock(msgspec.Struct, frozen=True, array_like=True):
     address: str = ""
     stamp: int = 0
     held_since_ms: int = 0
+    released_by: str = ""
 
     @property
     def held(self) -> bool:
@@ -84,11 +87,17 @@ class LockTable:
 
         return lock if lock is not None and lock.client_id else None
 
-    def is_live(self, group: str, topic: str, queue_id: int, epoch: int) -> bool:
-        """Tell whether the lock is held with this very epoch."""
-        lock = self.get(group, topic, queue_id)
+    def is_current(self, group: str, topic: str, queue_id: int, epoch: int) -> bool:
+        """Tell whether nobody has held the queue after this epoch."""
+        lock = self._groups.get(group, _NO_LOCKS).get((topic, queue_id))
 
         return lock is not None and lock.epoch == epoch
+
+    def released(self, group: str, topic: str, queue_id: int) -> Lock | None:
+        """Return the lock if it is free because its last holder gave it back."""
+        lock = self._groups.get(group, _NO_LOCKS).get((topic, queue_id))
+
+        return lock if lock is not None and lock.released_by else None
 
     def takes_locks(self, group: str) -> bool:
         """Tell whether the group has ever asked for a lock: from then on it is ordered."""
@@ -139,7 +148,9 @@ class LockTable:
             named = set(record.queues)
             mine = [lock for lock in mine if (lock.topic, lock.queue_id) in named]
 
-        return self._free(mine, f"released by {record.client_id}", writes)
+        return self._free(
+            mine, f"released by {record.client_id}", writes, released_by=record.client_id
+        )
 
     def expire(self, record: LocksExpired, writes: TableWrites) -> LocksFreed:
         """Free the locks that have not been renewed since the leader looked."""
@@ -195,14 +206,24 @@ class LockTable:
                 assert (lock.group, lock.topic, lock.queue_id) == (group, *key), lock
                 assert lock.epoch >= 1, f"a lock that was never held: {lock}"
                 assert not lock.held or lock.lease_ms > 0, lock
+                assert not (lock.held and lock.released_by), lock
 
     def _set(self, lock: Lock, writes: TableWrites) -> None:
         self._groups[lock.group][lock.topic, lock.queue_id] = lock
         writes.put(Table.LOCKS, lock.group, lock.topic, lock.queue_id, value=lock)
 
-    def _free(self, locks: Iterable[Lock], reason: str, writes: TableWrites) -> LocksFreed:
+    def _free(
+        self, locks: Iterable[Lock], reason: str, writes: TableWrites, *, released_by: str = ""
+    ) -> LocksFreed:
         freed = list(locks)
         for lock in freed:
-            self._set(Lock(lock.group, lock.topic, lock.queue_id, epoch=lock.epoch), writes)
+            free = Lock(
+                lock.group,
+                lock.topic,
+                lock.queue_id,
+                epoch=lock.epoch,
+                released_by=released_by,
+            )
+            self._set(free, writes)
 
         return LocksFreed(tuple((lock.group, lock.topic, lock.queue_id) for lock in freed), reason)

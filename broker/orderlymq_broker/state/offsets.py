@@ -2,8 +2,8 @@
 Consumer offsets: the next message that a group wants of each queue.
 
 The rules: a commit moves an offset forward or not at all; one that was accepted under a lock counts
-only while that lock lives with that epoch, so a late commit of a former holder cannot move what the
-new one reads; only a reset moves backwards.
+only until the queue is locked with a higher epoch, so a late commit of a former holder cannot move
+what the new one reads; only a reset moves backwards.
 """
 
 from collections.abc import Iterator, Mapping
@@ -54,7 +54,7 @@ class OffsetTable:
         """Move offsets forward."""
         moved = 0
         for commit in commits:
-            if commit.epoch and not locks.is_live(
+            if commit.epoch and not locks.is_current(
                 commit.group, commit.topic, commit.queue_id, commit.epoch
             ):
                 continue

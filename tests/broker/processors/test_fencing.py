@@ -170,6 +170,7 @@ def test_a_commit_that_meets_the_end_of_its_lock_in_the_log_is_passed_over(shell
     ordered(shell)
     commit(shell, 1, ALICE)
     shell.submit(42, {}, lock_body("alice", 0), peer=ALICE)
+    shell.submit(41, {}, lock_body("bob", 0), peer=BOB)
     shell.submit(15, commit_ext(4), peer=ALICE, oneway=True)
     shell.run(shell.core.tick(shell.now))
     shell.settle()
@@ -180,7 +181,7 @@ def test_a_commit_that_meets_the_end_of_its_lock_in_the_log_is_passed_over(shell
 def test_without_a_lock_members_are_dropped_and_tools_pass(shell: Shell) -> None:
     """An administrator may set the offset of a queue that nobody holds."""
     ordered(shell)
-    unlock(shell, "alice", 0, peer=ALICE)
+    shell.pass_time(shell.core.context.settings.timers.lock_lease_ms + 1_000)
 
     commit(shell, 1, ALICE)
     commit(shell, 1, BOB)
@@ -199,3 +200,32 @@ def test_the_commit_of_a_pull_is_fenced_like_any_other(shell: Shell) -> None:
     shell.pass_time(100)
 
     assert offset_of(shell) == 3
+
+
+def test_who_gave_a_queue_back_may_still_commit_until_another_holds_it(shell: Shell) -> None:
+    """Java's consumer unlocks before it stores its offsets; the next holder makes it too late."""
+    ordered(shell)
+    pull(shell, peer=ALICE)
+    unlock(shell, "alice", 0, peer=ALICE)
+
+    commit(shell, 2, BOB)
+    assert offset_of(shell, 0) != 2
+    commit(shell, 3, ALICE)
+    assert offset_of(shell, 0) == 3
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    commit(shell, 5, ALICE)
+    assert offset_of(shell, 0) == 3
+
+
+def test_a_commit_on_its_way_when_the_queue_changes_hands_is_void(shell: Shell) -> None:
+    """Accepted under epoch 1 and gathered: the lock of epoch 2 does not make it count."""
+    ordered(shell)
+    unlock(shell, "alice", 0, peer=ALICE)
+    shell.ask(15, commit_ext(4), peer=ALICE, oneway=True)
+
+    lock(shell, "bob", 0, peer=BOB)
+
+    # Gathered commits go into the log before any change of a lock, under the epoch they had.
+    assert offset_of(shell, 0) == 4
+    commit(shell, 5, ALICE)
+    assert offset_of(shell, 0) == 4

@@ -76,8 +76,8 @@ def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Re
     assert replica.restarted().state.locks.takes_locks("g")
 
 
-def test_commits_go_forward_under_a_living_epoch(replica: Replica) -> None:
-    """Lower ones and those of ended epochs are passed over; a reset sets."""
+def test_commits_go_forward_under_the_newest_epoch(replica: Replica) -> None:
+    """Lower ones and those of an epoch before the newest are passed over; a reset sets."""
     replica.take(request("a", 0))
 
     def commit(*pairs: tuple[int, int]) -> object:
@@ -87,6 +87,8 @@ def test_commits_go_forward_under_a_living_epoch(replica: Replica) -> None:
     assert commit((5, 1)) == OffsetsMoved(1)
     assert commit((4, 1), (5, 1), (6, 2)) == OffsetsMoved(0, 3)
     replica.take(LocksReleased("g", "a", None))
+    assert commit((6, 1)) == OffsetsMoved(1)
+    replica.take(request("b", 0))
     assert commit((9, 1)) == OffsetsMoved(0, 1)
     assert commit((7, 0)) == OffsetsMoved(1)
     assert replica.take(OffsetsReset((Commit("g", "t", 0, 2),))) == [OffsetsMoved(1)]
