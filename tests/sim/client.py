@@ -173,7 +173,9 @@ class Client(Process):
         link.hang_up()
         error = ConnectionLost("reset", address=ADDRESS, maybe_sent=True)
         for opaque in [opaque for opaque, call in self._calls.items() if call.link is link]:
-            self._calls.pop(opaque).on_answer(error)
+            call = self._calls.pop(opaque, None)
+            if call is not None:
+                call.on_answer(error)
 
     def _timed_out(self, opaque: int) -> None:
         call = self._calls.pop(opaque, None)

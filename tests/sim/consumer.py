@@ -7,6 +7,7 @@ lease. Whatever the core lets the listener see is compared with an account of it
 come next under one lock.
 """
 
+import zlib
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +30,6 @@ from orderlymq.events import (
     ListenerStarted,
     LocksAnswered,
     LocksFailed,
-    OffsetIllegal,
     OrderedResult,
     Persist,
     Pull,
@@ -93,9 +93,9 @@ _TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
 
 @dataclass(slots=True)
 class Account:
-    """What the listener must see next of a queue under one lock."""
+    """What the listener must see next of a queue in one generation of its intake."""
 
-    epoch: int
+    generation: int
     next: int
     uncommitted: int = -1  # first offset that a ROLLBACK brings back
 
@@ -258,7 +258,7 @@ class Consumer(Client):
         )
         random = self.timeline.random
         took = random.randrange(1 * MS, 20 * MS)
-        if random.random() < world.plan.long_listener:
+        if not world.calm and random.random() < world.plan.long_listener:
             took = random.randrange(500 * MS, 2 * LEASE_MS * MS)
         self._watch_lease(deliver)
         self.after(took, "listener ends", partial(self._listened, deliver))
@@ -271,19 +271,17 @@ class Consumer(Client):
         return self.world.laws.model.locks[self.group, queue.topic, queue.queue_id].epoch
 
     def _check_next(self, deliver: Deliver) -> None:
-        """Check law 4: under one lock offsets follow each other, from the committed one on."""
-        queue, laws = deliver.queue, self.world.laws
-        epoch = self._epoch(deliver)
-        offset = deliver.messages[0].queue_offset
+        """Check law 4: offsets follow each other, from the one that the broker named on."""
+        queue = deliver.queue
         account = self._accounts.get(queue)
-        if account is None or account.epoch != epoch:
-            committed = laws.model.offsets.get((self.group, queue.topic, queue.queue_id), 0)
-            account = self._accounts[queue] = Account(epoch, committed)
-        laws.ensure(
-            offset == account.next,
+        offset = deliver.messages[0].queue_offset
+        self.world.laws.ensure(
+            account is not None
+            and account.generation == deliver.generation
+            and account.next == offset,
             "consecutive",
-            f"{self.client_id} gets {queue.queue_id}@{offset} under epoch {epoch}, "
-            f"{account.next} is next",
+            f"{self.client_id} gets {queue.queue_id}@{offset} in generation "
+            f"{deliver.generation}, next is {account}",
         )
 
     def _watch_lease(self, deliver: Deliver) -> None:
@@ -315,12 +313,12 @@ class Consumer(Client):
         random = self.timeline.random
         message = deliver.messages[0]
         self._busy -= 1
-        poison = message.message_id in world.poison
+        poison = zlib.crc32(message.message_id.encode()) % 1_000 < 1_000 * world.plan.poison
         result = OrderedResult.SUCCESS
         auto_commit = True
         if poison or random.random() < 0.03:
             result = OrderedResult.SUSPEND
-        elif random.random() < world.plan.manual_commits:
+        elif not world.calm and random.random() < world.plan.manual_commits:
             auto_commit = False
             result = random.choice(
                 [OrderedResult.SUCCESS, OrderedResult.COMMIT, OrderedResult.ROLLBACK]
@@ -351,9 +349,7 @@ class Consumer(Client):
     def _account(self, deliver: Deliver, result: OrderedResult, *, auto_commit: bool) -> None:
         account = self._accounts.get(deliver.queue)
         offset = deliver.messages[0].queue_offset
-        state = self._core.queues.get(deliver.queue)
-        counts = state is not None and state.intake.generation == deliver.generation
-        if account is None or account.next != offset or not counts:
+        if account is None or account.generation != deliver.generation:
             return
         match result:
             case OrderedResult.SUCCESS if auto_commit:
@@ -396,7 +392,7 @@ class Consumer(Client):
                     message=message.message_id,
                 )
                 account = self._accounts.get(queue)
-                if account is not None and account.next == message.queue_offset:
+                if account is not None and account.generation == ask.generation:
                     account.next, account.uncommitted = message.queue_offset + 1, -1
             self._post(CopySent(queue, ask.generation, message.queue_offset, ok, str(answer)))
 
@@ -474,6 +470,9 @@ class Consumer(Client):
                 self._post(StartFailed(queue, ask.generation, str(error)))
                 return
             laws.offset_answered(key, offset, at_least)
+            account = self._accounts.get(queue)
+            if account is None or account.generation < ask.generation:
+                self._accounts[queue] = Account(ask.generation, offset)
             self._post(StartFound(queue, ask.generation, offset))
 
         self.call(command, CALL_TIMEOUT_US, answered)
@@ -511,9 +510,10 @@ class Consumer(Client):
                 self._post(PullFailed(queue, ask.generation, str(error), refused=True))
                 return
             if result.status is PullStatus.OFFSET_ILLEGAL:
-                self.world.coverage["pull offset illegal"] += 1
-                self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
-                return
+                self.world.laws.broken(
+                    "offset illegal",
+                    f"{self.client_id} is told that {queue.queue_id}@{ask.offset} is outside",
+                )
             for message in result.messages:
                 self.world.laws.pulled(
                     queue.topic, queue.queue_id, message.queue_offset, message.message_id

@@ -96,6 +96,8 @@ class Laws:
 
     def opened(self, replica: "Replica") -> None:
         """Note that a replica reads its disk: what it stored must be what the group has applied."""
+        # A term that was not durable yet may be forgotten in a crash.
+        self._terms[replica.name] = replica.node.term
         self._compare(replica)
 
     def role_changed(self, replica: "Replica", change: RoleChange) -> None:
@@ -312,11 +314,12 @@ class Laws:
         self.ensure(place is None, "refused", f"{key} is refused for good but stands at {place}")
 
     def offset_answered(self, key: Key, offset: int, at_least: int) -> None:
-        """Check that an answer is not older than its question."""
+        """Check that an answer is not older than its question, and is in the log."""
+        now = self.model.offsets.get(key, 0)
         self.ensure(
-            offset >= at_least,
+            at_least <= offset <= now,
             "stale offset",
-            f"{key} was answered {offset}, committed before the question was {at_least}",
+            f"{key} was answered {offset}, committed before the question was {at_least}, is {now}",
         )
 
     def pulled(self, topic: str, queue: int, offset: int, key: str) -> None:

@@ -42,12 +42,16 @@ class Producer(Client):
         self._keys = [f"k{number}-{each}" for each in range(keys)]
         self._number = 0
         self._message: Message | None = None
-        self.stopping = False
+        self._last: list[int] | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Tell whether nothing is being sent."""
-        return self._message is None
+        """Tell whether nothing is being sent and nothing will be."""
+        return self._message is None and self._last == []
+
+    def finish(self, queues: list[int]) -> None:
+        """Send one more message to each of *queues* and end."""
+        self._last = queues
 
     def start(self) -> None:
         """Begin to send."""
@@ -59,16 +63,19 @@ class Producer(Client):
         self.after(random.randrange(self.world.plan.think_max_us), "think", self._next)
 
     def _next(self) -> None:
-        if self.stopping:
-            return
         random = self.timeline.random
         key = random.choice(self._keys)
+        self._queue = zlib.crc32(key.encode()) % self.world.plan.queues
+        if self._last is not None:
+            if not self._last:
+                return
+            self._queue = self._last.pop()
+            key = f"last-{self._queue}"
         self._number += 1
         unique = f"{self.name}.{self._number}"
         self._message = Message(
             topic=self.world.topic, body=unique.encode(), key=key, unique_key=unique
         )
-        self._queue = zlib.crc32(key.encode()) % self.world.plan.queues
         self._attempts = Attempts(self.seconds() + DEADLINE_S, self.world.topic)
         self._tries = 0
         self.world.history.event(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from orderlymq_broker.net.clients import Clients, Desk, Line
+from orderlymq_broker.net.leadership import STRANGER_S, WAIT_MAX_S
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.replication.instance import Instance, bootstrap, raft_config
@@ -49,7 +50,8 @@ if TYPE_CHECKING:
 GROUP: Final = "broker-a"
 TICK_MS: Final = 50
 CORE_TICK_US: Final = 100 * MS
-WAIT_MAX_US: Final = 1_500 * MS  # as net/leadership.py
+WAIT_MAX_US: Final = int(WAIT_MAX_S * SECOND)
+STRANGER_US: Final = int(STRANGER_S * SECOND)
 LOCK_LEASE_MS: Final = 6_000
 CHECK_EVERY_TURNS: Final = 8
 
@@ -128,6 +130,7 @@ class Replica(Process):
         self._swapping = False
         self._staged: MemoryStore | None = None
         self._waiting_since: int | None = None
+        self._strangers_since: dict[int, int] = {}
         self._turns = 0
 
     # -- life
@@ -219,8 +222,20 @@ class Replica(Process):
         elif self.timeline.now - self._waiting_since > WAIT_MAX_US:
             self._waiting_since = None
             self.clients.drop_waiting("nobody leads the group at present")
+        self._release_strangers()
         if self.loop.serving and not self._swapping:
             self.loop.submit(self.core.tick(self.now()))
+
+    def _release_strangers(self) -> None:
+        lines = self.clients.lines()
+        strangers = [line for line in lines if self.clients.is_stranger(line)]
+        since, now = self._strangers_since, self.timeline.now
+        self._strangers_since = {line.id: since.get(line.id, now) for line in strangers}
+        for line in strangers:
+            led = self.node.leader is not None
+            if led and now - self._strangers_since[line.id] > STRANGER_US:
+                self.world.coverage["client of a follower let go"] += 1
+                line.close(orderly=False)
 
     def _tick_slowly(self) -> None:
         self.after(SECOND, "upkeep", self._tick_slowly)

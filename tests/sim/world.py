@@ -84,7 +84,7 @@ class World:
         for number in range(1, self.plan.plain_consumers + 1):
             self.consumers.append(Consumer(self, "audit", number, plain=True))
         self.tool = Client(self, "tool", "10.0.3.1")
-        self.poison: set[str] = set()
+        self.calm = False
         self._steps = steps
         self._faults = Faults(self)
 
@@ -143,8 +143,10 @@ class World:
         if not self._pass(self.plan.safety_us):
             return
         self._faults.heal()
-        for producer in self.producers:
-            producer.stopping = True
+        # The last message of each queue is committed, and with it what was consumed before.
+        self.calm = True
+        for number, producer in enumerate(self.producers):
+            producer.finish([] if number else list(range(self.plan.queues)))
         self.history.event(Kind.FAULT, detail="the faults end")
         self._until(self._is_done, LIVENESS_US, "liveness", "not all is delivered")
         self._pass(QUIET_US)

@@ -29,6 +29,10 @@ WAIT_MAX_S: Final = 1.5
 QUIET_S: Final = 1.0
 QUIET_BY_FORCE_S: Final = 10.0
 
+# A client that came to a replica that does not lead is served what a follower may say, and would
+# never notice that its heartbeats make it no member: it is let go and finds the leader.
+STRANGER_S: Final = 3.0
+
 # The answer that makes a client pull again must be out before its connection is reset.
 FAREWELL_S: Final = 0.02
 
@@ -55,6 +59,7 @@ class Leadership:
         self._ended_at: float | None = None
         self._moved = asyncio.Event()
         self._leaving: set[int] = set()
+        self._strangers_since: dict[int, float] = {}
 
     # -- what the loop says ----------------------------------------------------------------------
 
@@ -103,6 +108,16 @@ class Leadership:
             self._clients.drop_waiting("nobody leads the group at present")
         if self._ended_at is not None:
             self._release_quiet(now, self._ended_at)
+        self._release_strangers(now)
+
+    def _release_strangers(self, now: float) -> None:
+        strangers = [line for line in self._clients.lines() if self._clients.is_stranger(line)]
+        if self._strangers_since or strangers:
+            since = self._strangers_since
+            self._strangers_since = {line.id: since.get(line.id, now) for line in strangers}
+        for line in strangers:
+            if self.leader is not None and now - self._strangers_since[line.id] > STRANGER_S:
+                self.let_go(line)
 
     def _release_quiet(self, now: float, ended_at: float) -> None:
         if now - ended_at < QUIET_S:

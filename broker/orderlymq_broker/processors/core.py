@@ -116,13 +116,13 @@ class BrokerCore:
         }
         self._follower_handlers: dict[int, Handler] = followers.handlers()
         self._follower_handlers[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
-        # Those that only read what is committed, or only this replica's own connections.
+        # Those that only read what is committed, or only this replica's own connections. Not the
+        # list of members: a follower's may be old, and who is missing in it drops all its queues.
         for code in (
             RequestCode.QUERY_MESSAGE,
             RequestCode.VIEW_MESSAGE_BY_ID,
             RequestCode.HEART_BEAT,
             RequestCode.UNREGISTER_CLIENT,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
             RequestCode.CHECK_CLIENT_CONFIG,
             RequestCode.ORDERLYMQ_GROUP_STATUS,
         ):

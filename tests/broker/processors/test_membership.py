@@ -194,11 +194,21 @@ def test_members_that_came_to_a_follower_are_known_when_it_leads(shell: Shell) -
     """A follower answers heartbeats and remembers who sent them."""
     shell.follow()
     assert heartbeat(shell, "alice").code == 0
-    assert members(shell) == []
+    assert list(shell.state.members.of_group("billing")) == []
 
     shell.lead()
 
     assert members(shell) == ["alice"]
+
+
+def test_a_follower_refuses_the_list_of_members(shell: Shell) -> None:
+    """Its list may be old, and a client that does not find itself in it drops all its queues."""
+    heartbeat(shell, "alice")
+    shell.follow()
+
+    reply = shell.call(38, {"consumerGroup": "billing"}, peer=TOOL)
+
+    assert (reply.code, reply.body) == (1, b"")
 
 
 def test_a_dead_client_loses_locks_and_memberships_at_once(shell: Shell) -> None:
