@@ -113,7 +113,7 @@ class SnapshotSender:
         self._report = report
         self._chunk_size = chunk_size
         self._origin = uuid.uuid4().hex
-        self._tasks: dict[NodeId, asyncio.Task[None]] = {}
+        self._tasks: dict[NodeId, asyncio.Task[bool]] = {}
         self._lowest: dict[NodeId, int] = {}
         # A crash may have left some behind.
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -133,7 +133,7 @@ class SnapshotSender:
             self._send(message, address), name=f"snapshot to node {target}"
         )
         self._tasks[target] = task
-        task.add_done_callback(lambda _: self._ended(target))
+        task.add_done_callback(lambda ended: self._ended(target, ended))
 
     async def close(self) -> None:
         """Give up what is under way."""
@@ -143,11 +143,19 @@ class SnapshotSender:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
 
-    def _ended(self, target: NodeId) -> None:
+    def _ended(self, target: NodeId, task: asyncio.Task[bool]) -> None:
         self._tasks.pop(target, None)
         self._lowest.pop(target, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            _log.error("sending a snapshot to node %d failed", target, exc_info=error)
+        # Only now: raft may ask for the next one at once, and must not find this one running.
+        self._report(target, error is None and task.result())
 
-    async def _send(self, message: InstallSnapshot, address: Address) -> None:
+    async def _send(self, message: InstallSnapshot, address: Address) -> bool:
+        """Return whether the peer has taken the state over."""
         target = message.target
         directory = self._directory / f"{target}-{uuid.uuid4().hex}"
         began = time.monotonic()
@@ -160,7 +168,7 @@ class SnapshotSender:
                 await self._transfer(connection, frames, offer, directory, target)
         except (OSError, Refused, StoreError, FrameCorrupt, TimeoutError) as error:
             _log.warning("snapshot for node %d failed, it is tried again: %s", target, error)
-            self._report(target, False)
+            return False
         else:
             elapsed_s = time.monotonic() - began
             _log.info(
@@ -170,7 +178,7 @@ class SnapshotSender:
                 manifest.index,
                 elapsed_s,
             )
-            self._report(target, True)
+            return True
         finally:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 

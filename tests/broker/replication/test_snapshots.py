@@ -1,0 +1,167 @@
+"""A whole state travels over real sockets: complete or not at all, and what is there is kept."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
+from orderlymq_broker.replication.transport import FrameConnection, Identity, Transport, dial
+from orderlymq_broker.settings import Address
+from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_raft import Entry, EntryKind, InstallSnapshot, Membership, SnapshotMeta
+from orderlymq_raft.types import HardState, Index, NodeId, Term
+from tests.cluster.processes import free_ports
+
+MEMBERS = Membership(frozenset({NodeId(1), NodeId(2)}))
+
+
+class Receiving:
+    """A replica that takes snapshots in."""
+
+    def __init__(self, directory: Path) -> None:
+        self.address = Address("127.0.0.1", free_ports(1)[0])
+        self.delivered: list[InstallSnapshot] = []
+        self.arrived = asyncio.Event()
+        self.bytes_written = 0
+        self.receiver = SnapshotReceiver(NodeId(2), directory, self._deliver)
+        identity = Identity("C", "g", NodeId(2), self.address)
+        self.transport = Transport(identity, self)  # type: ignore[arg-type] # no raft comes here
+
+    def _deliver(self, message: InstallSnapshot, directory: Path) -> None:
+        self.delivered.append(message)
+        self.arrived.set()
+
+    def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
+        self.receiver.accept(node, connection)
+
+
+class Sending:
+    """A replica with some state to send."""
+
+    def __init__(self, directory: Path, payload: bytes) -> None:
+        self.store = RocksStore(directory / "store", create=True)
+        log = RaftLogStore(self.store, 1 << 20)
+        machine = Machine(BrokerState.load(self.store))
+        batch = Batch()
+        log.set_membership(batch, MEMBERS)
+        log.append(batch, [Entry(Term(1), Index(1), b"", EntryKind.NOOP)], HardState(Term(1)))
+        machine.apply_noop(1, 1, batch)
+        for number in range(50):
+            batch.put(Family.KEY_INDEX, b"filler%04d" % number, payload)
+        self.store.write(batch, sync=True)
+        self.reports: list[tuple[int, bool]] = []
+        self.reported = asyncio.Event()
+        identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", 1))
+        self.sender = SnapshotSender(identity, self.store, directory, self._report, chunk_size=4096)
+
+    def _report(self, node: NodeId, ok: bool) -> None:
+        self.reports.append((node, ok))
+        self.reported.set()
+
+    async def send(self, address: Address) -> None:
+        meta = SnapshotMeta(Index(1), Term(1), MEMBERS)
+        self.reported.clear()
+        self.sender.send(InstallSnapshot(NodeId(1), NodeId(2), Term(1), meta), address)
+        async with asyncio.timeout(10.0):
+            await self.reported.wait()
+
+
+@pytest.fixture
+async def receiving(tmp_path: Path) -> AsyncIterator[Receiving]:
+    made = Receiving(tmp_path / "two")
+    await made.transport.listen(made.address)
+    yield made
+    await made.transport.close()
+    await made.receiver.close()
+
+
+@pytest.fixture
+async def sending(tmp_path: Path) -> AsyncIterator[Sending]:
+    made = Sending(tmp_path / "one", bytes(range(256)) * 20)
+    yield made
+    await made.sender.close()
+    made.store.close()
+
+
+async def test_a_state_arrives_whole(sending: Sending, receiving: Receiving) -> None:
+    """The receiver is told when every file lies there, and not before; the copy can be opened."""
+    await sending.send(receiving.address)
+    await receiving.arrived.wait()
+
+    assert sending.reports == [(2, True)]
+    assert [(m.meta.index, m.term) for m in receiving.delivered] == [(1, 1)]
+    copy = RocksStore(receiving.receiver.directory, read_only=True)
+    assert copy.get(Family.KEY_INDEX, b"filler0049") == bytes(range(256)) * 20
+    assert RaftLogStore(copy, 0).initial_state()[1] == MEMBERS
+    copy.close()
+    assert sending.sender.index_needed is None
+
+
+async def test_nobody_there_is_a_failure_that_is_reported(sending: Sending) -> None:
+    """The outcome of a transfer is always owed to raft."""
+    await sending.send(Address("127.0.0.1", free_ports(1)[0]))
+
+    assert sending.reports == [(2, False)]
+
+
+async def test_a_damaged_chunk_is_refused_and_the_next_try_sends_only_what_is_missing(
+    sending: Sending,
+    receiving: Receiving,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A half transfer is no state; what arrived whole of the same store is not sent again."""
+    caplog.set_level(logging.INFO)
+    spoil(sending, number=3)
+    await sending.send(receiving.address)
+    assert sending.reports == [(2, False)]
+    assert receiving.delivered == []
+
+    sending.reports.clear()
+    await sending.send(receiving.address)
+    await receiving.arrived.wait()
+
+    assert sending.reports == [(2, True)]
+    assert "damaged on its way" in caplog.text
+
+
+def spoil(sending: Sending, *, number: int) -> None:
+    """Let the chunk with this number arrive with a flipped bit, once."""
+    original = FrameConnection.send
+    count = 0
+
+    def send(self: FrameConnection, pieces: Sequence[bytes]) -> None:
+        nonlocal count
+        if len(pieces) == 2 and len(pieces[1]) > 100:
+            count += 1
+            if count == number:
+                FrameConnection.send = original  # type: ignore[method-assign] # once
+                damaged = bytes([pieces[1][0] ^ 1]) + pieces[1][1:]
+                original(self, [pieces[0], damaged])
+                return
+        original(self, pieces)
+
+    FrameConnection.send = send  # type: ignore[method-assign] # the network's part
+
+
+async def test_a_newer_offer_ends_an_older_one(
+    sending: Sending, receiving: Receiving, tmp_path: Path
+) -> None:
+    """A sender that has died leaves a receiver that waits for it; the next one is served."""
+    silent = await dial(
+        Identity("C", "g", NodeId(3), Address("127.0.0.1", 1)),
+        NodeId(2),
+        receiving.address,
+        "snapshot",
+    )
+
+    await sending.send(receiving.address)
+    await receiving.arrived.wait()
+
+    assert sending.reports == [(2, True)]
+    silent.close()
