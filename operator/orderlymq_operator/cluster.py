@@ -114,6 +114,19 @@ class Config(Model):
     client_expiry: Duration = Field(
         default=Duration("120s"), description="A client without a heartbeat for this long is gone."
     )
+    transaction_time_out: Duration = Field(
+        default=Duration("6s"),
+        description="Age of a half message when its producer is first asked what became of it.",
+    )
+    transaction_check_interval: Duration = Field(
+        default=Duration("60s"),
+        description="From one question about a half message to the next.",
+    )
+    transaction_check_max: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=15,
+        description="Questions without an answer before a half message is put aside in "
+        "TRANS_CHECK_MAX_TIME_TOPIC.",
+    )
     tail_cache_size: Quantity = Field(
         default=Quantity("64Mi"), description="Newest messages kept in memory, per replica."
     )

@@ -40,6 +40,9 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
             "lock_lease_ms": spec.lock.lease_seconds * 1000,
             "client_expiry_ms": config.client_expiry.milliseconds,
             "delay_levels": config.message_delay_level,
+            "transaction_timeout_ms": config.transaction_time_out.milliseconds,
+            "transaction_check_interval_ms": config.transaction_check_interval.milliseconds,
+            "transaction_check_max": config.transaction_check_max,
         },
         "storage": {
             "flush": spec.flush_disk_type,
