@@ -71,7 +71,7 @@ final class Consuming {
         Thread watcher = new Thread(this::waitForEndOfInput);
         watcher.setDaemon(true);
         watcher.start();
-        end.await(options.number("seconds", 30), TimeUnit.SECONDS);
+        end.await(options.number("seconds", 60), TimeUnit.SECONDS);
         Thread.sleep(options.number("linger", 0));
         consumer.shutdown();
         Report.event("finished");

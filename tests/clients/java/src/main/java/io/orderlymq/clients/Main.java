@@ -10,13 +10,22 @@ public final class Main {
             case "send" -> Sending.run(options);
             case "consume" -> Consuming.run(options);
             case "pull" -> Pulling.pull(options);
-            case "lite-pull" -> Pulling.litePull(options);
+            case "transact" -> Transacting.run(options);
             case "query" -> Querying.run(options);
             case "hash" -> Querying.hash(options);
             case "guarding" -> Guarding.run(options);
+            case "lite-pull" -> later("LitePulling", options);
+            case "request" -> later("Requesting", options);
+            case "reply" -> later("Replying", options);
             default -> throw new IllegalArgumentException("no program " + arguments[0]);
         }
         // The clients leave non-daemon threads behind when they are shut down under load.
         System.exit(0);
+    }
+
+    /** Runs a program that the oldest clients cannot have, so that this class compiles without it. */
+    private static void later(String program, Options options) throws Exception {
+        Class<?> found = Class.forName("io.orderlymq.clients.since46." + program);
+        found.getMethod("run", Options.class).invoke(null, options);
     }
 }

@@ -4,10 +4,10 @@ import java.util.HashMap;
 import java.util.Map;
 
 /** Options given as name=value words. */
-final class Options {
+public final class Options {
     private final Map<String, String> values = new HashMap<>();
 
-    static Options parse(String[] words, int from) {
+    public static Options parse(String[] words, int from) {
         Options options = new Options();
         for (int i = from; i < words.length; i++) {
             int equals = words[i].indexOf('=');
@@ -19,7 +19,7 @@ final class Options {
         return options;
     }
 
-    String text(String name) {
+    public String text(String name) {
         String value = values.get(name);
         if (value == null) {
             throw new IllegalArgumentException("option " + name + " is missing");
@@ -27,15 +27,15 @@ final class Options {
         return value;
     }
 
-    String text(String name, String otherwise) {
+    public String text(String name, String otherwise) {
         return values.getOrDefault(name, otherwise);
     }
 
-    int number(String name, int otherwise) {
+    public int number(String name, int otherwise) {
         return values.containsKey(name) ? Integer.parseInt(values.get(name)) : otherwise;
     }
 
-    boolean flag(String name) {
+    public boolean flag(String name) {
         return Boolean.parseBoolean(values.getOrDefault(name, "false"));
     }
 }

@@ -1,18 +1,15 @@
 package io.orderlymq.clients;
 
 import java.nio.charset.StandardCharsets;
-import java.util.Collection;
 import java.util.List;
-import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.PullStatus;
-import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
-/** The two pull consumers. */
-final class Pulling {
+/** The plain pull consumer. */
+public final class Pulling {
     private Pulling() {}
 
     /** Pulls every queue of a topic from offset 0 until there is no new message. */
@@ -54,42 +51,8 @@ final class Pulling {
         Report.event("finished");
     }
 
-    /** Polls in subscribe mode, or in assign mode with a seek to offset. */
-    static void litePull(Options options) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.text("group"));
-        consumer.setNamesrvAddr(options.text("ns"));
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.setAutoCommit(true);
-        String topic = options.text("topic");
-        if (options.flag("assign")) {
-            consumer.start();
-            Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
-            consumer.assign(queues);
-            for (MessageQueue queue : queues) {
-                consumer.seek(queue, options.number("offset", 0));
-            }
-        } else {
-            consumer.subscribe(topic, options.text("tags", "*"));
-            consumer.start();
-        }
-        Report.event("started");
-        int expected = options.number("expected", 1);
-        long end = System.nanoTime() + options.number("seconds", 20) * 1_000_000_000L;
-        while (expected > 0 && System.nanoTime() < end) {
-            List<MessageExt> messages = consumer.poll(500);
-            for (MessageExt message : messages) {
-                report(
-                        List.of(message),
-                        new MessageQueue(message.getTopic(), message.getBrokerName(), message.getQueueId()));
-            }
-            expected -= messages.size();
-        }
-        consumer.commitSync();
-        consumer.shutdown();
-        Report.event("finished");
-    }
-
-    private static void report(List<MessageExt> messages, MessageQueue queue) {
+    /** Prints messages as events. */
+    public static void report(List<MessageExt> messages, MessageQueue queue) {
         for (MessageExt message : messages) {
             Report.event(
                     "message",

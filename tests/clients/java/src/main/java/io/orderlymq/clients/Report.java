@@ -1,11 +1,11 @@
 package io.orderlymq.clients;
 
 /** Writes events as JSON lines, whole lines at a time, from any thread. */
-final class Report {
+public final class Report {
     private Report() {}
 
     /** Prints one event; {@code pairs} are name, value, name, value; numbers stay numbers. */
-    static void event(String kind, Object... pairs) {
+    public static void event(String kind, Object... pairs) {
         StringBuilder line = new StringBuilder("{\"event\":");
         quote(line, kind);
         line.append(",\"at\":").append(System.nanoTime());
