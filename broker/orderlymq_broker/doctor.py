@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The doctor: whether everything in a replica's directory agrees with everything else.
 

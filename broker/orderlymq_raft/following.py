@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 What a replica does with what its leader sends: entries, heartbeats, snapshots.
 

@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The replicated log as one replica sees it: storage below, a tail in memory on top.
 

@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 One replica's consensus core: messages, ticks and proposals in, Readys out.
 

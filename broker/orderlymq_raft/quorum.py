@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 Majority quorums: what a majority has reached, and who has won a vote.
 

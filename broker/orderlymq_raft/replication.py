@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 How a leader brings its log to its peers, and decides what is committed.
 

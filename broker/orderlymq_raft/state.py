@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 Everything that one replica knows about its group, and how it changes roles.
 

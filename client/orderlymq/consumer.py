@@ -365,7 +365,7 @@ class Consumer:
             task.cancel()
 
     async def _deliver(self, deliver: Deliver) -> None:
-        assert self._listening is not None  # noqa: S101 - set before the first event
+        assert self._listening is not None
         async with self._listening.slots:
             identity = deliver.queue, deliver.generation, deliver.delivery
             if not self._core.may_start(deliver, _now_ms()):

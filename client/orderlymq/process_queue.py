@@ -143,12 +143,12 @@ class ProcessQueue:
 
     def check(self) -> None:
         """Assert the invariants; tests call it."""
-        assert self._waiting == sorted(set(self._waiting))  # noqa: S101 - an invariant
-        assert self._taken == sorted(set(self._taken))  # noqa: S101 - an invariant
-        assert not set(self._waiting) & set(self._taken)  # noqa: S101 - an invariant
-        assert set(self._messages) == {*self._waiting, *self._taken}  # noqa: S101 - an invariant
-        assert self.count == len(self._messages)  # noqa: S101 - an invariant
-        assert self.size_bytes == sum(message.size_bytes for message in self._messages.values())  # noqa: S101 - an invariant
+        assert self._waiting == sorted(set(self._waiting))
+        assert self._taken == sorted(set(self._taken))
+        assert not set(self._waiting) & set(self._taken)
+        assert set(self._messages) == {*self._waiting, *self._taken}
+        assert self.count == len(self._messages)
+        assert self.size_bytes == sum(message.size_bytes for message in self._messages.values())
 
     def _forget(self, offset: int) -> None:
         message = self._messages.pop(offset)

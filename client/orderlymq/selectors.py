@@ -137,7 +137,7 @@ class RoundRobin:
     def select(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
         """Return the next queue; queues of the broker *avoid* only when there is no other."""
         count = len(queues)
-        assert count, "a topic without queues is refused before a queue is selected"  # noqa: S101 - an invariant
+        assert count, "a topic without queues is refused before a queue is selected"
         for _ in range(count):
             queue = queues[self._next % count]
             self._next += 1

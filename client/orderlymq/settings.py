@@ -281,7 +281,7 @@ def _check_field(declared: "Field[Any]", value: object) -> None:
     low, high = declared.metadata.get("low"), declared.metadata.get("high")
     if low is None or high is None or value == declared.metadata["off"]:
         return
-    assert isinstance(value, int)  # noqa: S101 - an invariant
+    assert isinstance(value, int)
     if not low <= value <= high:
         off = declared.metadata["off"]
         alternative = "" if off is None else f", or {off} for no limit"

@@ -83,7 +83,7 @@ class _Writer:
             return
         seen: set[int] = set()
         for message in messages:
-            assert isinstance(message, Sent)  # noqa: S101 - made by `write`
+            assert isinstance(message, Sent)
             if not seen.isdisjoint(message.keys):
                 raise UnorderedRows(
                     "rows of one sharding key came from several tasks, so they have no order; send "

@@ -130,7 +130,7 @@ class _RangeReader:
             DataLost: Some are gone and `failOnDataLoss` is true.
             SourceUnavailable: The cluster stayed away.
         """
-        assert isinstance(partition, RangePartition)  # noqa: S101 - made by `partitions` below
+        assert isinstance(partition, RangePartition)
         options, part = self._options, partition.part
         access = access_to(options.connect)
         maker = RowMaker(

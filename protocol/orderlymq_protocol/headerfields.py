@@ -157,7 +157,7 @@ def _reader(hint: Any) -> Read:
         return lambda text: _integer(text, low, high)
     if hint is bool:
         return boolean
-    assert hint is str, f"no reader for {hint}"  # noqa: S101 - a mistake in this package
+    assert hint is str, f"no reader for {hint}"
     return str
 
 

@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The duplicate window: sends of ordered topics that a repeat would be answered from.
 

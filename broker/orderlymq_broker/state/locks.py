@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 Queue locks: which client may pull and commit a queue of an ordered group.
 

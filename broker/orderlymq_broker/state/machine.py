@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The state machine of a broker: the only code that changes the state, from the raft log alone.
 
@@ -14,6 +13,7 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
+from orderlymq_broker.state.access import AccessTable
 from orderlymq_broker.state.dedup import DedupWindow
 from orderlymq_broker.state.locks import LockTable
 from orderlymq_broker.state.members import MemberTable
@@ -26,6 +26,8 @@ from orderlymq_broker.state.queues import (
     write_floor,
 )
 from orderlymq_broker.state.records import (
+    AccountDeleted,
+    AccountSet,
     Append,
     ClientDead,
     DedupTrimmed,
@@ -55,6 +57,7 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
     Trimmed,
+    WhiteAddressesSet,
     decode_records,
 )
 from orderlymq_broker.state.tables import TableWrites, encode_row, erase_range, read_rows
@@ -97,6 +100,7 @@ class BrokerState:
         self.locks = LockTable()
         self.members = MemberTable()
         self.dedup = DedupWindow()
+        self.access = AccessTable()
         self.delay: dict[int, int] = {}
         self.transactions = TransactionTable()
         self.tail = TailCache()
@@ -116,6 +120,7 @@ class BrokerState:
         state.offsets = OffsetTable.load(reader)
         state.members = MemberTable.load(reader)
         state.dedup = DedupWindow.load(reader)
+        state.access = AccessTable.load(reader)
         state.transactions = TransactionTable.load(reader)
         for value in read_rows(reader, Table.DELAY):
             queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
@@ -338,6 +343,12 @@ class Machine:
                 return self._delete_topic(record, wall_ms, batch)
             case GroupDeleted():
                 return self._delete_group(record, wall_ms)
+            case AccountSet():
+                return state.access.set(record, wall_ms, writes)
+            case AccountDeleted():
+                return state.access.delete(record.access_key, wall_ms, writes)
+            case WhiteAddressesSet():
+                return state.access.set_white_addresses(record.addresses, wall_ms, writes)
             case Append():
                 raise AssertionError("appends are applied with their message")
             case _:

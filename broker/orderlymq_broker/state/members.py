@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 Members of consumer groups: who consumes what, as soft records that survive the leader.
 

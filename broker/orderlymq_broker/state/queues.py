@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The queues of a topic: how far each reaches, and the newest messages of all of them in memory.
 

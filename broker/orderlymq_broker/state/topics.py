@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The tables of topics and of consumer groups, as far as they are configuration.
 

@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 Half messages whose transaction is open: what is known of each until it is committed or rolled back.
 

@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 Keys and values of every column family, as bytes.
 
@@ -64,6 +63,8 @@ class Table(IntEnum):
     SUBSCRIPTIONS = 11
     BROADCAST = 12
     TRANSACTIONS = 13
+    ACCOUNTS = 14
+    ACCESS = 15
 
 
 class IndexKind(IntEnum):

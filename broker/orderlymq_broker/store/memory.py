@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The store in plain dictionaries, for tests and the simulator, with a disk that can lose writes.
 

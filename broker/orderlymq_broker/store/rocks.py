@@ -1,4 +1,3 @@
-# ruff: noqa: S101 - a broken invariant must crash; expected trouble has exceptions
 """
 The store over RocksDB: one column family per `Family`, one write batch per ticket.
 

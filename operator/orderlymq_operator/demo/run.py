@@ -86,7 +86,7 @@ class _Member:
 
     async def read(self, take: Callable[[Report], None]) -> None:
         """Read reports until the process ends."""
-        assert self.process.stdout is not None  # noqa: S101 - it was started with a pipe
+        assert self.process.stdout is not None
         async for line in self.process.stdout:
             report = parse(line)
             if report is not None:
