@@ -146,7 +146,9 @@ class Leadership:
 
         def close() -> None:
             self._leaving.discard(line.id)
-            line.close(orderly=False)
+            # Asked in the very last moment: it is let go the next time.
+            if not self._outbox.waits(line):
+                line.close(orderly=False)
 
         asyncio.get_running_loop().call_later(FAREWELL_S, close)
 

@@ -1,0 +1,162 @@
+"""A client is dead when its process is: a closed connection alone proves nothing."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+
+from orderlymq_broker.net.liveness import (
+    Liveness,
+    Process,
+    is_local,
+    owner_of_socket,
+    pid_of,
+    proof_of_death,
+)
+
+# Connects, says so, and waits for its end.
+CHILD = """
+import socket, sys, time
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+time.sleep(60)
+"""
+
+
+class Listener:
+    """Accepts one connection and knows the other end."""
+
+    def __init__(self) -> None:
+        self.accepted: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        self.port = 0
+
+    async def start(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        return server
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = writer.get_extra_info("peername")
+        self.accepted.put_nowait((host, port))
+        await reader.read()
+        writer.close()
+
+
+@pytest.fixture
+async def child() -> AsyncIterator[tuple[asyncio.subprocess.Process, str, int]]:
+    """Return a process and its end of a connection with us."""
+    listener = Listener()
+    server = await listener.start()
+    arguments = (sys.executable, "-c", CHILD, str(listener.port))
+    process = await asyncio.create_subprocess_exec(*arguments)
+    host, port = await listener.accepted.get()
+    yield process, host, port
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+    server.close()
+    await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("client_id", "pid"),
+    [
+        ("192.0.2.2@23913#1266485203808", 23913),
+        ("192.0.2.2@23913", 23913),
+        ("192.0.2.2@23913@unit", 23913),
+        ("192.0.2.2@DEFAULT", None),
+        ("192.0.2.2@host12", None),
+        ("23913", None),
+        ("", None),
+    ],
+)
+def test_the_process_id_is_read_from_a_client_id(client_id: str, pid: int | None) -> None:
+    """RocketMQ writes ip@PID#nanos, older clients ip@PID; anything else proves nothing."""
+    assert pid_of(client_id) == pid
+
+
+def test_only_loopback_is_this_machine() -> None:
+    """A process id of another machine means nothing here."""
+    assert [host for host in ("127.0.0.1", "::1", "192.0.2.1", "?") if is_local(host)] == [
+        "127.0.0.1",
+        "::1",
+    ]
+
+
+async def test_only_the_owner_of_the_socket_counts(
+    child: tuple[asyncio.subprocess.Process, str, int],
+) -> None:
+    """A process id that somebody merely claims (a container's, say) is no identity."""
+    process, host, port = child
+    found = await asyncio.to_thread(owner_of_socket, process.pid, host, port)
+
+    assert found is not None
+    assert found.pid == process.pid
+    assert await asyncio.to_thread(owner_of_socket, os.getpid(), host, port) is None
+
+
+def test_a_living_process_is_not_dead_and_a_later_one_is_another() -> None:
+    """The start time tells two processes under one number apart."""
+    me = Process(os.getpid(), psutil.Process().create_time())
+    assert proof_of_death(me) is None
+    assert "later process" in (proof_of_death(Process(os.getpid(), 0.0)) or "")
+    assert "does not exist" in (proof_of_death(Process(2**22 + 1, 1.0)) or "")
+
+
+async def test_a_killed_client_is_proven_dead(
+    child: tuple[asyncio.subprocess.Process, str, int],
+) -> None:
+    """From the end of its connection to the proof it takes milliseconds."""
+    process, host, port = child
+    dead: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    liveness = Liveness(lambda client_id, proof: dead.put_nowait((client_id, proof)))
+    name = f"127.0.0.1@{process.pid}#1"
+    liveness.seen(1, [name], host, port)
+    await settled(liveness)
+
+    process.kill()
+    liveness.lost(1)
+
+    async with asyncio.timeout(3.0):
+        client_id, proof = await dead.get()
+    assert client_id == name
+    assert f"process {process.pid}" in proof
+    await liveness.close()
+
+
+async def test_a_living_client_that_closed_its_connection_is_not(
+    child: tuple[asyncio.subprocess.Process, str, int],
+) -> None:
+    """We look for a while and give up without proof."""
+    process, host, port = child
+    dead: list[str] = []
+    liveness = Liveness(lambda client_id, proof: dead.append(client_id))
+    liveness.seen(1, [f"127.0.0.1@{process.pid}#1"], host, port)
+    await settled(liveness)
+
+    liveness.lost(1)
+    await asyncio.sleep(0.1)
+
+    assert dead == []
+    await liveness.close()
+
+
+async def test_a_client_that_was_never_identified_is_not_judged() -> None:
+    """A client id with a number that is not the socket's owner is never declared dead."""
+    dead: list[str] = []
+    liveness = Liveness(lambda client_id, proof: dead.append(client_id))
+    liveness.seen(1, [f"127.0.0.1@{2**22 + 1}#1"], "127.0.0.1", 1)
+    await settled(liveness)
+
+    liveness.lost(1)
+    await settled(liveness)
+
+    assert dead == []
+    await liveness.close()
+
+
+async def settled(liveness: Liveness) -> None:
+    """Wait until nothing is being looked up."""
+    await asyncio.gather(*liveness._tasks)
