@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from orderlymq_broker.app import BrokerProcess
+from orderlymq_broker.processors.appending import parse_delay_levels
 from orderlymq_broker.settings import BrokerSettings, SettingsError, load
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_runtime import logs
@@ -37,9 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         settings = load(given.settings)
-        check(settings)
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
+        return EXIT_UNUSABLE
+    try:
+        check(settings)
+    except SettingsError as error:
+        sys.stderr.write(f"{given.settings}: {error}\n")
         return EXIT_UNUSABLE
 
     logs.configure(
@@ -47,9 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     try:
         return run(_serve(settings))
-    except (StoreError, OSError) as error:
+    except StoreError as error:
         _log.error("cannot start: %s", error)
-        return EXIT_UNUSABLE
+    except OSError as error:
+        at = f"{error.filename}: " if error.filename else ""
+        _log.error("cannot start: %s%s", at, error.strerror or error)
+    return EXIT_UNUSABLE
 
 
 async def _serve(settings: BrokerSettings) -> int:
@@ -78,6 +86,16 @@ def check(settings: BrokerSettings) -> None:
             f"raft.tick_ms {raft.tick_ms}, heartbeat_ms {raft.heartbeat_ms} and election_ms "
             f"{raft.election_ms} do not fit: tick <= heartbeat and 2 * heartbeat < election"
         )
+    storage = settings.storage
+    if storage.disk_resume_ratio > storage.disk_refuse_ratio:
+        raise SettingsError(
+            f"storage.disk_resume_ratio {storage.disk_resume_ratio} is above disk_refuse_ratio "
+            f"{storage.disk_refuse_ratio}: sends would be refused and taken in turns"
+        )
+    try:
+        parse_delay_levels(settings.timers.delay_levels)
+    except ValueError as error:
+        raise SettingsError(f"timers.delay_levels: {error}") from error
     try:
         logging.getLevelNamesMapping()[settings.log_level.upper()]
     except KeyError as error:

@@ -6,70 +6,76 @@ milliseconds and sizes in bytes unless the name says otherwise.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+# Ranges that a file must keep to; the text of an error names the field.
+Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+Positive: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
-class Address(msgspec.Struct, frozen=True):
+
+class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A host name or IP and a TCP port."""
 
     host: str
-    port: int
+    port: Port
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
 
-class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
+class RaftSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Timing and flow control of replication inside one group."""
 
     tick_ms: int = 25
     heartbeat_ms: int = 50  # two ticks: a lost heartbeat is noticed well inside the election time
     election_ms: int = 200  # randomised up to twice this: a new leader in about 0.3 s on a LAN
-    append_size_max: int = 1 << 20
-    inflight_appends_max: int = 64
-    uncommitted_size_max: int = 64 << 20  # beyond it sends are refused with code 2
-    entries_kept: int = 20_000  # compaction leaves this many entries for followers that lag
-    snapshot_chunk_size: int = 1 << 20
+    append_size_max: Positive = 1 << 20
+    inflight_appends_max: Positive = 64
+    uncommitted_size_max: Positive = 64 << 20  # beyond it sends are refused with code 2
+    entries_kept: Count = 20_000  # compaction leaves this many entries for followers that lag
+    snapshot_chunk_size: Positive = 1 << 20
 
 
-class TimerSettings(msgspec.Struct, frozen=True, kw_only=True):
+class TimerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """RocketMQ's timers, as settings so that tests need not wait."""
 
-    lock_lease_ms: int = 60_000
-    client_expiry_ms: int = 120_000
-    scan_ms: int = 1_000
+    lock_lease_ms: Positive = 60_000
+    client_expiry_ms: Positive = 120_000
+    scan_ms: Positive = 1_000
     member_return_grace_ms: int = (
         35_000  # heartbeat interval of 30 s plus a margin, after fail-over
     )
     delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    delay_scan_ms: int = 100
-    register_ms: int = 30_000
-    long_poll_sweep_ms: int = 500
-    retention_scan_ms: int = 10_000
+    delay_scan_ms: Positive = 100
+    register_ms: Positive = 30_000
+    long_poll_sweep_ms: Positive = 500
+    retention_scan_ms: Positive = 10_000
     transaction_timeout_ms: int = 6_000  # how old a half message is when its producer is first asked
     transaction_check_interval_ms: int = 60_000  # from one question to the next
     transaction_check_max: int = 15  # questions without an answer before it is given up
     transaction_scan_ms: int = 500  # how often is looked for halves that are due
 
 
-class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
+class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Durability, retention and limits of what is kept."""
 
     flush: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = "SYNC_FLUSH"
-    retention_ms: int = 72 * 3600 * 1000
-    retention_size: int | None = None
-    disk_refuse_ratio: float = 0.90  # sends are refused with code 14 above this use of the disk
-    disk_resume_ratio: float = 0.88
-    body_size_max: int = 4 << 20
-    dedup_window_count: int = 100_000
-    dedup_window_ms: int = 10 * 60 * 1000
-    tail_cache_size: int = 64 << 20
-    block_cache_size: int = 64 << 20
+    retention_ms: Positive = 72 * 3600 * 1000
+    retention_size: Positive | None = None
+    disk_refuse_ratio: Ratio = 0.90  # sends are refused with code 14 above this use of the disk
+    disk_resume_ratio: Ratio = 0.88
+    body_size_max: Positive = 4 << 20
+    dedup_window_count: Count = 100_000
+    dedup_window_ms: Count = 10 * 60 * 1000
+    tail_cache_size: Count = 64 << 20
+    block_cache_size: Count = 64 << 20
 
 
-class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One replica of one group.
 
     Attributes:
@@ -116,8 +122,10 @@ def load(path: Path) -> BrokerSettings:
         return msgspec.json.decode(
             path.read_bytes(), type=BrokerSettings, strict=True, dec_hook=_decode_path
         )
-    except FileNotFoundError as error:
-        raise SettingsError(f"{path}: no such file; give the path of a settings file") from error
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: {error.strerror}; give the path of a settings file"
+        ) from error
     except msgspec.MsgspecError as error:
         raise SettingsError(f"{path}: {error}") from error
 

@@ -6,7 +6,6 @@ why not; `/metrics` is Prometheus text; `/status` is JSON for people and the ope
 reads and never changes anything.
 """
 
-import errno
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -15,7 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from orderlymq_runtime.server import PortInUseError
+from orderlymq_runtime.server import listening_failed
 
 _log = logging.getLogger(__name__)
 
@@ -65,9 +64,7 @@ class HealthServer:
             await web.TCPSite(runner, self._host, self._port, reuse_address=True).start()
         except OSError as error:
             await runner.cleanup()
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise PortInUseError.of(self._host, self._port) from error
+            raise listening_failed(error, self._host, self._port) from error
         self._runner = runner
         bound = runner.addresses[0]
         return str(bound[0]), int(bound[1])

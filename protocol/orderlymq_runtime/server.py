@@ -43,6 +43,13 @@ class PortInUseError(OSError):
         )
 
 
+def listening_failed(error: OSError, host: str, port: int) -> OSError:
+    """Return the error to raise instead of *error*, which may name neither host nor port."""
+    if error.errno == errno.EADDRINUSE:
+        return PortInUseError.of(host, port)
+    return OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
 class RemotingServer:
     """Accept connections on one or several addresses and hand their commands to *handler*.
 
@@ -88,9 +95,7 @@ class RemotingServer:
                 self._accept, host, port, reuse_address=reuse_address, backlog=BACKLOG
             )
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise PortInUseError.of(host, port) from error
+            raise listening_failed(error, host, port) from error
         if self._linger_reset:
             # Accepted sockets inherit it, so that there is no moment without it.
             for sock in listener.sockets:

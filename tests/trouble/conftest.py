@@ -9,6 +9,7 @@ import pytest
 
 from orderlymq_runtime.client import RemotingClient
 from tests.cluster.processes import Group
+from tests.trouble.inspection import wait_until_open
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +22,7 @@ def make_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
         group = Group(where / "processes", replicas, overrides)
         groups.append(group)
         group.start()
+        wait_until_open(group)
         return group
 
     yield make

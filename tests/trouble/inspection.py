@@ -1,10 +1,25 @@
-"""What is checked when trouble is over: the stores of stopped replicas are clean."""
+"""What is checked around trouble: a group can be reached, the stores of stopped replicas are clean."""
 
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from tests.cluster.processes import Group
+
+
+def wait_until_open(group: Group, timeout_s: float = 10.0) -> None:
+    """Wait until somebody listens at the group's address: a leader serves first and binds then."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", group.port - 2), 1.0).close()
+        except OSError:
+            assert time.monotonic() < deadline, group.logs()
+            time.sleep(0.01)
+        else:
+            return
 
 
 def assert_clean(data_dir: Path) -> None:

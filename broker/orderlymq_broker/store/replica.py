@@ -2,8 +2,10 @@
 Opening the data directory of a replica, and being sure that it is ours.
 
 The rule: a directory is bound to one cluster, group and node from its first moment, and is used
-by one process at a time; whatever else is found there is refused before anything is touched.
+by one process at a time; whatever else is found there is refused before anything is touched. The
+store itself knows whose it is, but opening it already writes; so its identity stands beside it, too.
 
+    data_dir/identity.json  what the store says of itself, to be read before it is opened
     data_dir/replica.lock   held while a process uses the directory
     data_dir/store          the RocksDB store
     data_dir/store.new      a complete snapshot about to take its place (see ``snapshot.py``)
@@ -11,6 +13,7 @@ by one process at a time; whatever else is found there is refused before anythin
 """
 
 import fcntl
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -24,7 +27,10 @@ from orderlymq_broker.store.rocks import DirectoryInUse, FormatTooNew, RocksStor
 from orderlymq_broker.store.snapshot import finish_import, import_snapshot, store_path
 from orderlymq_raft.types import HardState
 
+_log = logging.getLogger(__name__)
+
 _LOCK_NAME: Final = "replica.lock"
+_PLATE_NAME: Final = "identity.json"
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -36,6 +42,13 @@ class Identity(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"node {self.node_id} of group {self.group!r} in cluster {self.cluster!r}"
+
+
+class _Plate(msgspec.Struct, frozen=True):
+    """The file beside the store; a later release may add fields."""
+
+    format: int
+    identity: Identity
 
 
 class WrongDirectory(StoreError):  # noqa: N818 - named for what the caller must know
@@ -53,11 +66,13 @@ class Replica:
         self.data_dir = data_dir
         self.identity = identity
         self._settings = settings
+        _check_plate(data_dir, identity)
         data_dir.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(data_dir)
         try:
             finish_import(data_dir)
             self.store = self._open()
+            _put_plate(data_dir, identity)
         except BaseException:
             os.close(self._lock)
             raise
@@ -129,11 +144,8 @@ def read_identity(reader: Reader, path: Path) -> Identity | None:
         StoreFailed: the identity cannot be read.
     """
     stored = reader.get(Family.META, layout.META_FORMAT)
-    if stored is not None and layout.decode_u64(stored) > layout.FORMAT_VERSION:
-        raise FormatTooNew(
-            f"{path} has format {layout.decode_u64(stored)}, this release knows up to "
-            f"{layout.FORMAT_VERSION}; run the release that wrote it"
-        )
+    if stored is not None:
+        _check_format(layout.decode_u64(stored), path)
     identity = reader.get(Family.META, layout.META_IDENTITY)
     if identity is None:
         return None
@@ -172,8 +184,42 @@ def _claim(store: RocksStore, identity: Identity) -> None:
     store.write(batch, sync=True)
 
 
+def _check_plate(data_dir: Path, identity: Identity) -> None:
+    try:
+        plate = msgspec.json.decode((data_dir / _PLATE_NAME).read_bytes(), type=_Plate)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return  # a new directory, or an unreadable plate: the store will say whose it is
+    _check_format(plate.format, data_dir)
+    _check_identity(plate.identity, identity, data_dir)
+
+
+def _put_plate(data_dir: Path, identity: Identity) -> None:
+    """Write the plate if it is not there; it is a hint, so that it need not be synced."""
+    wanted = msgspec.json.encode(_Plate(layout.FORMAT_VERSION, identity))
+    path = data_dir / _PLATE_NAME
+    if path.exists() and path.read_bytes() == wanted:
+        return
+    unfinished = path.with_suffix(".new")
+    try:
+        unfinished.write_bytes(wanted)
+        unfinished.replace(path)
+    except OSError as error:  # a full disk is no reason not to serve what is on it
+        _log.warning("%s could not be written: %s", path, error)
+
+
+def _check_format(found: int, path: Path) -> None:
+    if found > layout.FORMAT_VERSION:
+        raise FormatTooNew(
+            f"{path} has format {found}, this release knows up to "
+            f"{layout.FORMAT_VERSION}; run the release that wrote it"
+        )
+
+
 def _check(store: RocksStore, identity: Identity, data_dir: Path) -> None:
-    found = read_identity(store, data_dir)
+    _check_identity(read_identity(store, data_dir), identity, data_dir)
+
+
+def _check_identity(found: Identity | None, identity: Identity, data_dir: Path) -> None:
     if found != identity:
         raise WrongDirectory(
             f"{data_dir} belongs to {found}, but {identity} was to be started on it; "

@@ -84,6 +84,7 @@ def test_a_follower_takes_the_state_and_keeps_its_own_name_and_vote(
     follower.close()
     open_replica(tmp_path / "follower", FOLLOWER).close()
     assert sorted(path.name for path in (tmp_path / "follower").iterdir()) == [
+        "identity.json",
         "replica.lock",
         "store",
     ]
@@ -206,7 +207,11 @@ def test_a_crash_while_importing_leaves_the_old_or_the_new_replica(
         counted = layout.decode_u64(follower.store.get(Family.TABLES, b"count") or b"")
         found.append((counted, log.last_index(), log.initial_state()[0].term))
         follower.close()
-        assert sorted(path.name for path in data_dir.iterdir()) == ["replica.lock", "store"]
+        assert sorted(path.name for path in data_dir.iterdir()) == [
+            "identity.json",
+            "replica.lock",
+            "store",
+        ]
 
     assert set(found) == {(3, 3, 3), (25, 25, 7)}
     assert found == sorted(found), "once it is the new replica it stays the new one"
