@@ -215,9 +215,7 @@ def adopt_state(
 def _applied_state(store: Reader, where: Path | str) -> tuple[SnapshotMeta, int]:
     applied = layout.decode_applied(store.get(Family.META, layout.META_APPLIED))
     if applied.index == 0:
-        raise SnapshotRefused(
-            f"{where}: nothing was applied yet, there is nothing to take over"
-        )
+        raise SnapshotRefused(f"{where}: nothing was applied yet, there is nothing to take over")
     membership = RaftLogStore(store, 0).initial_state()[1]
 
     return (
