@@ -50,6 +50,21 @@ class _Passed:
         self.pulls: dict[int, RemotingCommand] = {}
         self.asked_at = 0.0
 
+    def expect(self, command: RemotingCommand, now: float) -> None:
+        if command.code not in PULL_CODES:
+            # A consumer never stops pulling; whether a line is idle is told by everything else.
+            self.asked_at = now
+        if command.is_oneway or command.is_response:
+            return
+        if command.code in PULL_CODES:
+            self.pulls[command.opaque] = command
+        else:
+            self.requests.add(command.opaque)
+
+    def answered(self, opaque: int) -> None:
+        self.requests.discard(opaque)
+        self.pulls.pop(opaque, None)
+
 
 class Outbox:
     """Passes requests of clients that are connected here to the leader, and answers back."""
@@ -75,16 +90,10 @@ class Outbox:
         passed.leader = self.leader
         header = Forward(line.id, line.peer[0], line.peer[1])
         pieces = encode_frame(FrameKind.FORWARD, header, framing.encode_parts(command))
+        passed.expect(command, self._seconds())
         if not self._send(self.leader, pieces):
+            passed.answered(command.opaque)
             return False
-        if command.code not in PULL_CODES:
-            # A consumer never stops pulling; whether a line is idle is told by everything else.
-            passed.asked_at = self._seconds()
-        if not (command.is_oneway or command.is_response):
-            if command.code in PULL_CODES:
-                passed.pulls[command.opaque] = command
-            else:
-                passed.requests.add(command.opaque)
         return True
 
     def line_lost(self, connection: int) -> None:
@@ -106,8 +115,7 @@ class Outbox:
         passed = self._passed.get(connection)
         for command in FrameDecoder().receive_data(frame.payload):
             if passed is not None and command.is_response:
-                passed.requests.discard(command.opaque)
-                passed.pulls.pop(command.opaque, None)
+                passed.answered(command.opaque)
             line.send(command)
 
     def leader_lost(self, node: NodeId) -> None:
