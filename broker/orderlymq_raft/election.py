@@ -30,6 +30,12 @@ def tick_leader(state: RaftState) -> None:
     if state.election_elapsed < state.config.election_ticks:
         return
     state.election_elapsed = 0
+    if state.lease_revoked:
+        # The target was asked to run and may do so at any time, against the loyalty that the
+        # lease rests on. Only a new term makes that request void; without one this leader could
+        # never answer a read again.
+        state.become_follower(state.term, None)
+        return
     # A target that did not take over within an election time-out will not; go on leading.
     state.transferee = None
     state.transfer_sent = False

@@ -141,7 +141,7 @@ def maybe_hand_over(state: RaftState) -> None:
         state.transferee = None
     elif progress.match == state.log.last_index:
         state.transfer_sent = True
-        state.lease_revoked = True
+        state.lease_revoked = state.config.lease_reads
         state.now.append(TimeoutNow(state.id, target, state.term))
 
 

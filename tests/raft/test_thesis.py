@@ -314,6 +314,21 @@ class TestTransfer:
             Vote(ME, peer, Term(2), Index(0), Term(0), transfer=True) for peer in (PEER, OTHER)
         ]
 
+    def test_a_leader_whose_successor_does_not_run_makes_room_for_an_election(self) -> None:
+        """Its lease is gone for good, so that nothing but a new term lets reads be answered again."""
+        replica = solo(lease_reads=1)
+        lead(replica)
+        say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+        replica.node.transfer_leadership(PEER)
+
+        for round_ in range(1, ELECTION_TICKS + 1):
+            replica.tick()
+            work(replica)
+            answers = [HeartbeatResponse(peer, ME, Term(1), round_) for peer in (PEER, OTHER)]
+            say(replica, *answers)
+
+        assert (replica.node.is_leader, replica.node.leader) == (False, None)
+
     def test_a_transfer_is_given_up_after_an_election_time_out(self) -> None:
         """The group must not stand still for a target that is gone."""
         replica = solo(check_quorum=0)
