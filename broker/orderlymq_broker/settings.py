@@ -54,7 +54,9 @@ class TimerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     register_ms: Positive = 30_000
     long_poll_sweep_ms: Positive = 500
     retention_scan_ms: Positive = 10_000
-    transaction_timeout_ms: int = 6_000  # how old a half message is when its producer is first asked
+    transaction_timeout_ms: int = (
+        6_000  # how old a half message is when its producer is first asked
+    )
     transaction_check_interval_ms: int = 60_000  # from one question to the next
     transaction_check_max: int = 15  # questions without an answer before it is given up
     transaction_scan_ms: int = 500  # how often is looked for halves that are due
@@ -73,6 +75,24 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     dedup_window_ms: Count = 10 * 60 * 1000
     tail_cache_size: Count = 64 << 20
     block_cache_size: Count = 64 << 20
+
+
+class AccessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Access control: who may do what with signed requests.
+
+    Attributes:
+        operator_key: account of the cluster's own operator, an administrator that is in no table.
+        operator_secret_file: where its secret stands; read when the settings are.
+    """
+
+    enable: bool = False
+    operator_key: str = ""
+    operator_secret_file: Path | None = None
+    operator_secret: str = ""
+
+    def __repr__(self) -> str:
+        # Settings are shown in logs and errors; the secret must not be.
+        return f"AccessSettings(enable={self.enable}, operator_key={self.operator_key!r})"
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -108,6 +128,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     raft: RaftSettings = RaftSettings()
     timers: TimerSettings = TimerSettings()
     storage: StorageSettings = StorageSettings()
+    access: AccessSettings = AccessSettings()
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"
 
@@ -119,7 +140,7 @@ def load(path: Path) -> BrokerSettings:
         SettingsError: the file is missing, not JSON, or a field has a wrong name, type or range.
     """
     try:
-        return msgspec.json.decode(
+        settings = msgspec.json.decode(
             path.read_bytes(), type=BrokerSettings, strict=True, dec_hook=_decode_path
         )
     except OSError as error:
@@ -129,9 +150,27 @@ def load(path: Path) -> BrokerSettings:
     except msgspec.MsgspecError as error:
         raise SettingsError(f"{path}: {error}") from error
 
+    return _with_secret(settings)
+
 
 class SettingsError(ValueError):
     """The settings file cannot be used; the text names the field."""
+
+
+def _with_secret(settings: BrokerSettings) -> BrokerSettings:
+    """Return the settings with the operator's secret, which stands in a file of its own."""
+    file = settings.access.operator_secret_file
+    if file is None:
+        return settings
+    try:
+        secret = file.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise SettingsError(
+            f"access.operator_secret_file {file}: {error.strerror}; write the secret into it"
+        ) from error
+    access = msgspec.structs.replace(settings.access, operator_secret=secret)
+
+    return msgspec.structs.replace(settings, access=access)
 
 
 def _decode_path(kind: type, value: object) -> object:

@@ -150,7 +150,7 @@ class ConfigAdministration:
         storage, timers = settings.storage, settings.timers
 
         return {
-            "aclEnable": "false",
+            "aclEnable": _text(settings.access.enable),
             "autoCreateSubscriptionGroup": _text(settings.auto_create_group),
             "autoCreateTopicEnable": _text(settings.auto_create_topic),
             "brokerClusterName": settings.cluster,

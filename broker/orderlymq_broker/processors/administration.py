@@ -3,11 +3,12 @@ The administration family, put together: which request codes it serves, and what
 
 The rules: changes are the leader's alone, and so is what only a leader knows; tables that are the same on
 all replicas are shown by any. The subjects: ``admin_topics``, ``admin_groups``, ``admin_offsets``,
-``admin_clients``, ``admin_stats``, ``admin_config``.
+``admin_clients``, ``admin_access``, ``admin_stats``, ``admin_config``.
 """
 
 from collections.abc import Sequence
 
+from orderlymq_broker.processors.admin_access import AccessAdministration
 from orderlymq_broker.processors.admin_clients import ClientAdministration
 from orderlymq_broker.processors.admin_config import ConfigAdministration
 from orderlymq_broker.processors.admin_groups import GroupAdministration
@@ -33,6 +34,7 @@ class Administration:
         self._context = context
         self.figures = Figures(context)
         self.asker = Asker(context)
+        self.access = AccessAdministration(context)
         self.topics = TopicAdministration(context, flush)
         self.groups = GroupAdministration(context, core.queries, self.figures, flush)
         self.offsets = OffsetAdministration(context, core.queries, core.committer, self.asker)
@@ -49,6 +51,9 @@ class Administration:
             RequestCode.UPDATE_BROKER_CONFIG: self.config.change,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.groups.update,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.groups.delete,
+            RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: self.access.set_account,
+            RequestCode.DELETE_ACL_CONFIG: self.access.delete_account,
+            RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: self.access.set_white_addresses,
             RequestCode.GET_CONSUME_STATS: self.groups.progress,
             RequestCode.GET_BROKER_CONSUME_STATS: self.groups.all_progress,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self.groups.time_spans,
@@ -80,6 +85,7 @@ class Administration:
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.groups.config,
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.offsets.all_offsets,
             RequestCode.GET_ALL_DELAY_OFFSET: self.offsets.delay_offsets,
+            RequestCode.GET_BROKER_CLUSTER_ACL_INFO: self.access.info,
             RequestCode.GET_BROKER_CONFIG: self.config.show,
             RequestCode.GET_BROKER_RUNTIME_INFO: self.stats.runtime,
             RequestCode.QUERY_CONSUME_QUEUE: self.stats.queue_entries,

@@ -11,6 +11,7 @@ modules register theirs with ``register``. The shell that drives this is ``repli
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from orderlymq_broker.processors.access import AccessControl
 from orderlymq_broker.processors.appending import Appender
 from orderlymq_broker.processors.checking import CheckService
 from orderlymq_broker.processors.committing import Committer
@@ -40,6 +41,7 @@ from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.machine import BrokerState
 from orderlymq_broker.state.records import (
+    AccessChanged,
     Append,
     GroupChanged,
     LocksFreed,
@@ -71,6 +73,7 @@ class BrokerCore:
     def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
         self.context = Context(settings, state, reader)
         state.tail.resize(settings.storage.tail_cache_size)
+        self.access = AccessControl(self.context)
         self.appender = Appender(self.context)
         self.fence = Fence(self.context)
         self.committer = Committer(self.context, self.fence)
@@ -177,6 +180,8 @@ class BrokerCore:
         creations: int = 0,
     ) -> list[Effect]:
         try:
+            if creations == 0:
+                self.access.admit(request, peer)
             return handler(request, peer, now)
         except RequestRefused as refused:
             return answer(request, peer, refused.code, remark=refused.remark)
@@ -294,6 +299,9 @@ class BrokerCore:
             case MembersChanged():
                 freed = self.locks.freed(outcome.freed)
                 return self.members.notify([*outcome.groups, *freed])
+            case AccessChanged(changed=True) if self.access.enabled:
+                # Who waits may have lost its permission; it asks again and is judged anew.
+                return self.pulls.release_all("ACCESS_CHANGED")
             case TopicChanged(deleted=True) | GroupChanged(deleted=True):
                 # What waits for a topic or group that is gone would wait for nothing.
                 return self.pulls.wake_gone()

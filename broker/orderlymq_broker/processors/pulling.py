@@ -165,8 +165,8 @@ class PullProcessor:
         for held in list(self._by_connection.get(connection, {}).values()):
             self._forget(held)
 
-    def release_all(self) -> list[Effect]:
-        """Tell every waiting consumer to pull again at once: the new leader will answer."""
+    def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
+        """Tell every waiting consumer to pull again at once: it will be judged anew."""
         effects: list[Effect] = []
         for pulls in list(self._held.values()):
             for held in list(pulls.values()):
@@ -175,7 +175,7 @@ class PullProcessor:
                 queue = topic.queues.get(held.key[1]) if topic is not None else None
                 reading = Reading(
                     ResponseCode.PULL_RETRY_IMMEDIATELY,
-                    "LEADER_CHANGED",
+                    reason,
                     held.header.queue_offset,
                     queue.min_offset if queue is not None else 0,
                     queue.next_offset if queue is not None else 0,

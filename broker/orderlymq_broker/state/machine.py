@@ -169,6 +169,7 @@ class BrokerState:
             self.members,
             self.dedup,
             self.transactions,
+            self.access,
         )
         for table in tables:
             for row in table.rows():

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from orderlymq_broker.state.records import (
+    AccountDeleted,
+    AccountSet,
     Append,
     ClientDead,
     Commit,
@@ -32,6 +34,7 @@ from orderlymq_broker.state.records import (
     Subscription,
     TopicDeleted,
     TopicSet,
+    WhiteAddressesSet,
     decode_records,
     encode_records,
 )
@@ -59,6 +62,9 @@ EXAMPLES: list[Record] = [
     HalvesChecked((1, 2)),
     HalfGivenUp(1),
     HalfResumed(1),
+    AccountSet("key", "secret", True, "DENY", "SUB", {"t": "PUB"}, {"g": "SUB"}, "10.0.0.*"),
+    AccountDeleted("key"),
+    WhiteAddressesSet(("10.0.0.*",)),
 ]
 
 

@@ -1,0 +1,114 @@
+"""
+White lists: patterns of addresses, as RocketMQ writes them (RemoteAddressStrategyFactory).
+
+The forms: one address; several with commas; `*` for everything; `*`, `3-7` or `{1,5}` in the place of a part
+(`10.0-1.*.*`, `10.0.0.{1,2}`). The same in IPv6, where parts are hexadecimal and all eight are written. Pure.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from typing import Final
+
+_EVERYTHING: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
+_CACHE_SIZE: Final = 1_024
+
+# Tells whether one part of an address fits.
+_Part = Callable[[int], bool]
+
+
+class AddressPatternError(ValueError):
+    """The text is no pattern of addresses; it says what is wrong."""
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def address_matcher(pattern: str) -> Callable[[str], bool]:
+    """Return the test of an address; an empty pattern fits none.
+
+    Raises:
+        AddressPatternError: the pattern has none of the forms.
+    """
+    pattern = pattern.strip()
+    if pattern in _EVERYTHING:
+        return lambda _: True
+    alternatives = [_whole(text.strip()) for text in _split(pattern) if text.strip()]
+
+    def matches(host: str) -> bool:
+        parts = _parts_of(host)
+        return parts is not None and any(
+            len(parts) == len(tests)
+            and all(test(part) for test, part in zip(tests, parts, strict=True))
+            for tests in alternatives
+        )
+
+    return matches
+
+
+def _split(pattern: str) -> list[str]:
+    """Split at the commas that are not inside braces."""
+    found, depth = [""], 0
+    for letter in pattern:
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+
+    return found
+
+
+def _whole(text: str) -> list[_Part]:
+    separator, count, radix, largest = (":", 8, 16, 0xFFFF) if ":" in text else (".", 4, 10, 0xFF)
+    if "*" not in text and "{" not in text and "-" not in text:
+        parts = _parts_of(text)
+        if parts is not None:
+            return [_equals(part) for part in parts]
+    words = text.split(separator)
+    if len(words) != count:
+        raise AddressPatternError(
+            f"the address pattern {text!r} has {len(words)} parts, {count} are needed; "
+            "write 10.0.0.1, 10.0.0.*, 10.0.1-5.* or 10.0.0.{1,2}"
+        )
+
+    return [_part(word, text, radix, largest) for word in words]
+
+
+def _part(word: str, text: str, radix: int, largest: int) -> _Part:
+    def number(digits: str) -> int:
+        try:
+            value = int(digits, radix)
+        except ValueError:
+            value = -1
+        if not 0 <= value <= largest or not digits.isalnum():
+            raise AddressPatternError(f"{digits!r} in the address pattern {text!r} is no number")
+        return value
+
+    if word == "*":
+        return lambda _: True
+    if word.startswith("{") and word.endswith("}"):
+        return frozenset(number(each.strip()) for each in word[1:-1].split(",")).__contains__
+    if "-" in word:
+        low, _, high = word.partition("-")
+        allowed = range(number(low), number(high) + 1)
+        if not allowed:
+            raise AddressPatternError(f"the range {word!r} in {text!r} is empty")
+        return allowed.__contains__
+
+    return _equals(number(word))
+
+
+def _equals(expected: int) -> _Part:
+    return lambda part: part == expected
+
+
+def _parts_of(host: str) -> list[int] | None:
+    """Return the numbers of an address, None for what is none."""
+    try:
+        if ":" not in host:
+            return list(IPv4Address(host).packed)
+        address = IPv6Address(host.partition("%")[0])
+        if address.ipv4_mapped is not None:
+            return list(address.ipv4_mapped.packed)
+        return [int(part, 16) for part in address.exploded.split(":")]
+    except AddressValueError:
+        return None
