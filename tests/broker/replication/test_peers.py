@@ -1,0 +1,41 @@
+"""Addresses of replicas: settings first, then what the replicas say of themselves."""
+
+from orderlymq_broker.replication.peers import AddressBook
+from orderlymq_broker.settings import Address
+from orderlymq_broker.store.kv import Batch
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_raft import Membership
+from orderlymq_raft.types import NodeId
+
+ONE, TWO, THREE, FOUR = map(NodeId, (1, 2, 3, 4))
+SETTINGS = {1: Address("a", 1), 2: Address("b", 2)}
+
+
+def test_what_was_learned_survives_a_restart_and_settings_win() -> None:
+    """A person corrects an address in the settings; a new member's comes from itself."""
+    store = MemoryStore()
+    book = AddressBook.load(store, SETTINGS)
+    assert book.learn(THREE, Address("c", 3))
+    assert book.learn(TWO, Address("old", 2))
+    assert not book.learn(THREE, Address("c", 3))
+    batch = Batch()
+    book.put(batch)
+    store.write(batch, sync=True)
+
+    again = AddressBook.load(store, SETTINGS)
+
+    assert [again.get(node) for node in (ONE, TWO, THREE, FOUR)] == [
+        Address("a", 1),
+        Address("b", 2),
+        Address("c", 3),
+        None,
+    ]
+
+
+def test_members_call_members_and_newcomers_call_everybody() -> None:
+    """A replica that waits to be added makes itself known to all it has heard of."""
+    book = AddressBook(SETTINGS, {3: Address("c", 3)})
+    members = Membership(frozenset({ONE, TWO}))
+
+    assert book.reachable(members, ONE) == {TWO: Address("b", 2)}
+    assert book.reachable(members, THREE) == {ONE: Address("a", 1), TWO: Address("b", 2)}

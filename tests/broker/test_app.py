@@ -1,0 +1,186 @@
+"""A broker process in this process: it starts, serves, shows how it is, and ends in order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from orderlymq_broker.__main__ import check, main
+from orderlymq_broker.app import BrokerProcess
+from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, SettingsError
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_runtime.client import RemotingClient, RemotingError
+from tests.cluster.messaging import Sender, pull_all
+from tests.cluster.processes import free_ports
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> BrokerSettings:
+    """Return the settings of a group of one."""
+    client, http, raft = (Address("127.0.0.1", port) for port in free_ports(3))
+    return BrokerSettings(
+        cluster="C",
+        group="g",
+        node_id=1,
+        peers={1: raft},
+        address=client,
+        http=http,
+        data_dir=tmp_path / "data",
+    )
+
+
+@asynccontextmanager
+async def running(settings: BrokerSettings) -> AsyncIterator[BrokerProcess]:
+    """Run a broker until the block ends, then end it as SIGTERM does."""
+    process = BrokerProcess(settings)
+    task = asyncio.create_task(process.run())
+    try:
+        yield process
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def get(settings: BrokerSettings, page: str) -> tuple[int, str]:
+    """Return status and text of a page, as soon as there is one."""
+    async with asyncio.timeout(10.0), aiohttp.ClientSession() as session:
+        while True:
+            try:
+                async with session.get(f"http://{settings.http}/{page}") as answer:
+                    return answer.status, await answer.text()
+            except aiohttp.ClientConnectionError:
+                await asyncio.sleep(0.01)
+
+
+async def ready(settings: BrokerSettings) -> None:
+    """Wait until the broker says that it is ready."""
+    async with asyncio.timeout(10.0):
+        while (await get(settings, "readyz"))[0] != 200:  # noqa: ASYNC110 - its end is an HTTP page
+            await asyncio.sleep(0.01)
+
+
+async def test_what_was_sent_is_there_after_a_restart(settings: BrokerSettings) -> None:
+    """The whole way through one process and back, twice."""
+    for expected in (3, 6):
+        async with running(settings):
+            await ready(settings)
+            client = RemotingClient()
+            await Sender(client, str(settings.address), "s", 0).send(3)
+            found = await pull_all(client, str(settings.address), "orders", 0)
+            await client.close()
+        assert [offset for offset, _ in found] == list(range(expected))
+
+
+async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
+    """Status, readiness, health and metrics say what the process knows."""
+    async with running(settings):
+        await ready(settings)
+        client = RemotingClient()
+        await Sender(client, str(settings.address), "s", 0).send(3)
+        health, (_, text), (_, metrics) = [
+            await get(settings, page) for page in ("healthz", "status", "metrics")
+        ]
+        reply = await client.invoke(
+            str(settings.address), request(RequestCode.ORDERLYMQ_GROUP_STATUS), 3.0
+        )
+        await client.close()
+
+    assert health == (200, "ok\n")
+    for body in (text, reply.body):
+        status = msgspec.json.decode(body)
+        shown = {key: status[key] for key in ("cluster", "group", "node", "role", "leader")}
+        assert shown == {"cluster": "C", "group": "g", "node": 1, "role": "leader", "leader": 1}
+        assert status["commit"] == status["applied"] == status["last_index"]
+        assert status["replicas"]["1"]["lag"] == 0
+        assert {"ratio", "bytes"} <= status["disk"].keys()
+        assert status["address"] == str(settings.address)
+    for name in (
+        "orderlymq_is_leader 1.0",
+        "orderlymq_commit_seconds_count",
+        "orderlymq_sync_seconds_count",
+        "orderlymq_turn_proposals_count",
+        "orderlymq_disk_used_ratio",
+        'orderlymq_replica_lag_entries{node="1"} 0.0',
+    ):
+        assert name in metrics
+
+
+async def test_a_held_pull_is_answered_before_the_end(settings: BrokerSettings) -> None:
+    """A consumer that waits is told to pull again; it does not wait for its time-out."""
+    client = RemotingClient()
+    async with running(settings):
+        await ready(settings)
+        await Sender(client, str(settings.address), "s", 0).send(1)
+        ext = {
+            "consumerGroup": "TOOLS_CONSUMER",
+            "topic": "orders",
+            "queueId": "0",
+            "queueOffset": "1",
+            "maxMsgNums": "32",
+            "sysFlag": "6",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "15000",
+            "subVersion": "0",
+            "subscription": "*",
+        }
+        pull = asyncio.create_task(
+            client.invoke(str(settings.address), request(RequestCode.PULL_MESSAGE, ext), 10.0)
+        )
+        await asyncio.sleep(0.05)
+
+    reply = await pull
+    assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    with pytest.raises(RemotingError):
+        await client.invoke(str(settings.address), request(RequestCode.GET_MAX_OFFSET), 1.0)
+    await client.close()
+
+
+async def test_an_open_replica_listens_before_it_leads(settings: BrokerSettings) -> None:
+    """With bind="always" the address answers from the start; a follower refuses a send definitely."""
+    lonely = msgspec.structs.replace(
+        settings,
+        bind="always",
+        peers={1: settings.peers[1], 2: Address("127.0.0.1", 1)},
+    )
+    client = RemotingClient()
+    async with running(lonely):
+        assert (await get(lonely, "readyz"))[0] == 503
+        reply = await client.invoke(
+            str(lonely.address),
+            request(RequestCode.LOCK_BATCH_MQ, body=b'{"clientId":"c","consumerGroup":"G"}'),
+            3.0,
+        )
+    await client.close()
+
+    assert reply.body == b'{"lockOKMQSet":[]}'
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"node_id": 2}, "not among peers"),
+        ({"node_id": -1, "peers": {-1: Address("h", 1)}}, "number replicas from 1"),
+        ({"raft": RaftSettings(heartbeat_ms=100, election_ms=200)}, "do not fit"),
+        ({"log_level": "LOUD"}, "use DEBUG"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(
+    settings: BrokerSettings, changes: dict[str, object], reason: str
+) -> None:
+    """The sentence says what to correct."""
+    with pytest.raises(SettingsError, match=reason):
+        check(msgspec.structs.replace(settings, **changes))
+
+
+def test_a_missing_file_ends_with_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence, no traceback."""
+    assert main(["--settings", str(tmp_path / "none.json")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
