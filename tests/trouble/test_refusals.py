@@ -54,6 +54,8 @@ def stopped(make_group: Callable[..., Group], running: Group) -> Group:
 def taken() -> Iterator[int]:
     """Return a port that somebody listens on."""
     with closing(socket.socket()) as listener:
+        # `free_ports` has looked with this option, too: the port may just have been somebody's.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", free_ports(1)[0]))
         listener.listen()
         yield listener.getsockname()[1]

@@ -203,9 +203,13 @@ class RocksStore:
         return 1.0 - usage.f_bavail / usable if usable else 1.0
 
     def size_bytes(self) -> int:
-        """Return the bytes of all files of the store."""
+        """Return the bytes of all files of the store; 0 while a snapshot takes its place."""
         total = 0
-        with os.scandir(self.path) as entries:
+        try:
+            entries = os.scandir(self.path)
+        except FileNotFoundError:
+            return 0
+        with entries:
             for entry in entries:
                 try:
                     total += entry.stat().st_size

@@ -403,3 +403,15 @@ def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
         "compaction_pending_bytes",
         "block_cache_bytes",
     }
+
+
+def test_a_store_that_is_being_replaced_has_no_size(store: RocksStore) -> None:
+    """While a snapshot takes the store's place its directory is gone: whoever asks is told 0."""
+    aside = store.path.with_suffix(".aside")
+    assert store.size_bytes() > 0
+
+    store.path.rename(aside)
+    size = store.size_bytes()
+    aside.rename(store.path)
+
+    assert size == 0
