@@ -5,8 +5,25 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.clientstable import OPTION, ClientsTable
 from tests.clients.localcluster import LocalCluster
-from tests.clients.programs import JAVA_VERSIONS, Java, build_go, build_node, missing
+from tests.clients.programs import (
+    JAVA_VERSIONS,
+    OLDEST_JAVA,
+    Java,
+    build_go,
+    build_node,
+    missing,
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(OPTION, action="store_true", help="write docs/clients.md from this run")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(OPTION, default=False):
+        config.pluginmanager.register(ClientsTable())
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +36,30 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="session", params=JAVA_VERSIONS)
 def java(request: pytest.FixtureRequest) -> Java:
+    return _built(request.param)
+
+
+@pytest.fixture(scope="session", params=(OLDEST_JAVA, *JAVA_VERSIONS))
+def any_java(request: pytest.FixtureRequest) -> Java:
+    """The oldest client too, for what it can do."""
+    return _built(request.param)
+
+
+@pytest.fixture(scope="session")
+def java_498() -> Java:
+    return _built("4.9.8")
+
+
+@pytest.fixture(scope="session")
+def java_540() -> Java:
+    return _built("5.4.0")
+
+
+def _built(version: str) -> Java:
     reason = missing("java", "mvn")
     if reason:
         pytest.skip(reason)
-    java = Java(request.param)
+    java = Java(version)
     java.build()
     return java
 

@@ -30,6 +30,8 @@ spec:
     httpPort: {http}
   config:
     messageDelayLevel: "1s 1s 1s 1s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s"
+    transactionTimeOut: 2s
+    transactionCheckInterval: 2s
 """
 
 TOPIC = """

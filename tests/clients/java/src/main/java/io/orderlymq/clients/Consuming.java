@@ -46,6 +46,10 @@ final class Consuming {
         consumer.setMaxReconsumeTimes(options.number("max-reconsume", -1));
         consumer.setSuspendCurrentQueueTimeMillis(options.number("suspend", 1000));
         Models.set(consumer, options.text("model", "CLUSTERING"));
+        if (options.text("client-rebalance", "true").equals("false")) {
+            // Since 5.0: the broker is asked for the queues instead.
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         if (options.flag("own-instance")) {
             consumer.setInstanceName("consuming-" + ProcessHandle.current().pid());
         }

@@ -13,10 +13,10 @@ public final class Main {
             case "transact" -> Transacting.run(options);
             case "query" -> Querying.run(options);
             case "hash" -> Querying.hash(options);
-            case "guarding" -> Guarding.run(options);
-            case "lite-pull" -> later("LitePulling", options);
-            case "request" -> later("Requesting", options);
-            case "reply" -> later("Replying", options);
+            case "guarding" -> later("Guarding", options);
+            case "lite-pull" -> later("since46.LitePulling", options);
+            case "request" -> later("since46.Requesting", options);
+            case "reply" -> later("since46.Replying", options);
             default -> throw new IllegalArgumentException("no program " + arguments[0]);
         }
         // The clients leave non-daemon threads behind when they are shut down under load.
@@ -25,7 +25,7 @@ public final class Main {
 
     /** Runs a program that the oldest clients cannot have, so that this class compiles without it. */
     private static void later(String program, Options options) throws Exception {
-        Class<?> found = Class.forName("io.orderlymq.clients.since46." + program);
-        found.getMethod("run", Options.class).invoke(null, options);
+        Class<?> found = Class.forName("io.orderlymq.clients." + program);
+        found.getDeclaredMethod("run", Options.class).invoke(null, options);
     }
 }

@@ -1,0 +1,115 @@
+"""
+The table of docs/clients.md: which client does what with us, written by the tests that saw it.
+
+`pytest tests/clients --write-clients-table` writes it. A run replaces the rows of the tests that it ran
+and keeps the others, so the page can be brought up to date client by client.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+HERE: Final = Path(__file__).parent
+PAGE: Final = HERE.parents[1] / "docs" / "clients.md"
+OPTION: Final = "--write-clients-table"
+
+JAVA: Final = "Java (rocketmq-client)"
+GO: Final = "Go (rocketmq-client-go)"
+NODE: Final = "Node (ali-ons)"
+TOOL: Final = "mqadmin (rocketmq-tools)"
+
+HEAD: Final = """\
+# Clients
+
+RocketMQ's clients work with OrderlyMQ as they are. Each row is a test that ran this client, unmodified, against
+a cluster of three replicas; the feature is the law that the test states.
+
+Made by `pytest tests/clients --write-clients-table`.
+
+| client | version | feature | result |
+|---|---|---|---|
+"""
+
+Row = tuple[str, str, str]
+
+
+def read(text: str) -> dict[Row, str]:
+    """Return the rows of a page."""
+    found = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if line.startswith("| ") and len(cells) == 4 and cells[0] != "client":
+            found[cells[0], cells[1], cells[2]] = cells[3]
+    return found
+
+
+def render(rows: dict[Row, str]) -> str:
+    """Return the page of these rows."""
+    lines = [f"| {' | '.join([*row, rows[row]])} |\n" for row in sorted(rows, key=_order)]
+    return HEAD + "".join(lines)
+
+
+def _order(row: Row) -> tuple[str, list[int], str]:
+    return row[0], [int(part) for part in re.findall(r"\d+", row[1])], row[2]
+
+
+class ClientsTable:
+    """The plugin: remembers how tests ended and writes the page when the session is over."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Row, str] = {}
+        self._items: dict[str, Row] = {}
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Note which test is which row."""
+        for item in items:
+            row = row_of(item)
+            if row is not None:
+                self._items[item.nodeid] = row
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note how a test ended; one that did not run leaves the page as it is."""
+        row = self._items.get(report.nodeid)
+        if row is None or report.skipped:
+            return
+        if report.failed:
+            self._rows[row] = "**fails**"
+        elif report.when == "call":
+            self._rows.setdefault(row, "works")
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the page."""
+        present = read(PAGE.read_text()) if PAGE.exists() else {}
+        PAGE.write_text(render({**present, **self._rows}))
+
+
+def row_of(item: pytest.Item) -> Row | None:
+    """Return the row that a test stands for, None for one that starts no client."""
+    name = item.nodeid.partition("::")[2]
+    words, _, parameters = name.partition("[")
+    feature = words.removeprefix("test_").replace("_", " ")
+    client = next(iter(_clients(item)), None)
+    if client is None:
+        return None
+    version = client[1] or parameters.rstrip("]").split("-")[0]
+    rest = [part for part in parameters.rstrip("]").split("-") if part and part != version]
+    return client[0], version, f"{feature} ({', '.join(rest)})" if rest else feature
+
+
+def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
+    fixtures = getattr(item, "fixturenames", ())
+    if "mqadmin" in item.path.stem:
+        yield TOOL, ""
+    if {"java", "any_java", "java_498", "java_540"} & set(fixtures):
+        fixed = {"java_498": "4.9.8", "java_540": "5.4.0"}
+        yield JAVA, next((fixed[name] for name in fixtures if name in fixed), "")
+    if "go_program" in fixtures:
+        found = re.search(r"rocketmq-client-go/v2 v(\S+)", (HERE / "go" / "go.mod").read_text())
+        yield GO, found[1] if found else "?"
+    if "node_folder" in fixtures:
+        lock = json.loads((HERE / "node" / "package-lock.json").read_text())
+        yield NODE, lock["packages"]["node_modules/ali-ons"]["version"]
