@@ -184,6 +184,8 @@ class Consumer(Client):
         self.world.history.event(Kind.GONE, client=self.client_id)
         self.forget_calls()
         self.end()
+        if self.world.calm:
+            self.start()
 
     def _wake(self, wake_ms: int) -> None:
         if wake_ms == self._wake_ms:
@@ -243,7 +245,8 @@ class Consumer(Client):
             key,
             self.client_id,
             deliver.epoch,
-            self._core.queues[queue].holds(self.now_ms()),
+            message.queue_offset,
+            lease_runs=self._core.queues[queue].holds(self.now_ms()),
         )
         self._check_next(deliver)
         world.history.event(

@@ -116,7 +116,7 @@ class Faults:
         replica = self._replica()
         if replica is None or any(each.has_forgotten for each in world.replicas.values()):
             return
-        if len(world.replicas) < 3:
+        if len(world.members) < 3:
             return
         world.coverage["disk wiped"] += 1
         replica.crash(wipe=True, silent=self._random.random() < 0.5)
@@ -155,6 +155,8 @@ class Faults:
                 leader.loop.change_membership(PromoteLearner(min(membership.learners)))
             elif len(membership.voters) > len(world.founders):
                 gone = self._random.choice(sorted(membership.voters))
+                if any(each.has_forgotten for each in world.replicas.values()):
+                    return
                 leader.loop.change_membership(RemoveNode(gone))
             else:
                 self._newest += 1

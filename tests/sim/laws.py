@@ -55,6 +55,8 @@ class ModelLock:
     client: str = ""
     epoch: int = 0
     stamp: int = 0
+    committed: int = 0  # offset when the present holder got it
+    delivered: int = 0  # newest epoch under which something was delivered
 
 
 @dataclass(slots=True)
@@ -214,6 +216,7 @@ class Laws:
                         continue
                     if not lock.client:
                         lock.client, lock.epoch = record.client_id, lock.epoch + 1
+                        lock.committed = model.offsets.get(key, 0)
                         history.event(
                             Kind.LOCK,
                             group=record.group,
@@ -272,12 +275,13 @@ class Laws:
     def _read_commit(self, commit: Commit) -> None:
         key = (commit.group, commit.topic, commit.queue_id)
         lock = self.model.locks.get(key)
-        # Retry topics are consumed under locks as well; nobody here commits as a tool.
-        self.ensure(
-            commit.epoch > 0, "commit without epoch", f"{commit} was accepted under no lock"
-        )
-        if lock is None or not lock.client or lock.epoch != commit.epoch:
-            self.world.coverage["commit of an ended epoch passed over"] += 1
+        held = lock is not None and lock.client != ""
+        if not commit.epoch:
+            # A client without epochs may store its last offset after it has given the queue back.
+            self.ensure(
+                not held, "commit without epoch", f"{commit} was accepted while {lock} is held"
+            )
+        elif lock is None or not held or lock.epoch != commit.epoch:
             return
         if commit.offset > self.model.offsets.get(key, -1):
             self.model.offsets[key] = commit.offset
@@ -332,8 +336,13 @@ class Laws:
                 f"{topic} {queue}@{offset} was pulled as {key}, the log has {found}",
             )
 
-    def delivered(self, key: Key, client: str, epoch: int | None, lease_runs: bool) -> None:
-        """Check laws 1 and 5: who works on a queue holds it, by its own clock and by the log."""
+    def delivered(
+        self, key: Key, client: str, epoch: int | None, offset: int, *, lease_runs: bool
+    ) -> None:
+        """Check laws 1, 4 and 5: who works on a queue holds it, by its own clock and by the log.
+
+        The first message of an epoch is the one that was committed when it began.
+        """
         self.ensure(lease_runs, "lease", f"{client} delivers of {key} after its lease")
         lock = self.model.locks.get(key, ModelLock())
         same = lock.client == client and epoch in (None, lock.epoch)
@@ -342,3 +351,12 @@ class Laws:
             "one holder",
             f"{client} delivers of {key} under epoch {epoch}; the log says {lock}",
         )
+        if lock.delivered < lock.epoch:
+            lock.delivered = lock.epoch
+            committed = self.model.offsets.get(key, 0)
+            self.ensure(
+                lock.committed <= offset <= committed,
+                "first of an epoch",
+                f"{client} begins {key} at {offset}, committed is {committed}, was "
+                f"{lock.committed} when it got the queue",
+            )

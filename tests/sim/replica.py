@@ -102,7 +102,7 @@ class Replica(Process):
     node: Node
     log: ObservedLog
 
-    def __init__(self, world: "World", node: int) -> None:
+    def __init__(self, world: "World", node: int, *, joins: bool = False) -> None:
         super().__init__(world.timeline, f"broker-{node}")
         self.world = world
         self.id = NodeId(node)
@@ -110,7 +110,8 @@ class Replica(Process):
             cluster="C",
             group=GROUP,
             node_id=node,
-            peers={each: Address("10.0.0.9", 7000 + each) for each in world.founders},
+            peers={each: Address("10.0.0.9", 7000 + each) for each in {*world.founders, node}},
+            join=joins,
             address=Address("10.0.0.9", 10911),
             http=Address("10.0.0.9", 8000),
             data_dir=Path("unused"),
@@ -341,8 +342,8 @@ class Replica(Process):
         self.clients.retry()
 
     def membership_changed(self, index: int, membership: Membership) -> None:
-        """Count it."""
-        self.world.coverage["membership changed"] += 1
+        """Tell who belongs to the group."""
+        self.world.membership_applied(index, set(membership.members))
 
     def topics_changed(self) -> None:
         """Do nothing: routes are not simulated."""

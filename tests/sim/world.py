@@ -72,6 +72,8 @@ class World:
         self.founders = tuple(range(1, self.plan.replicas + 1))
         self.replicas: dict[int, Replica] = {}
         self.removed: set[int] = set()
+        self.members: set[int] = set(self.founders)
+        self._membership_index = 0
         self.consumers: list[Consumer] = []
         self.laws = Laws(self)
         for node in self.founders:
@@ -128,6 +130,20 @@ class World:
 
     def join(self, node: int) -> None:
         """Start a replica that waits to be added."""
+        self.replicas[node] = Replica(self, node, joins=True)
+        self.replicas[node].start()
+
+    def membership_applied(self, index: int, members: set[int]) -> None:
+        """Stop replicas that belong to the group no more."""
+        if index <= self._membership_index:
+            return
+        self._membership_index = index
+        self.coverage["membership changed"] += 1
+        gone = self.members - members
+        self.members = members
+        for node in sorted(gone):
+            self.removed.add(node)
+            self.timeline.after(SECOND, "removed", self.replicas[node].crash)
 
     # -- the run
 
@@ -185,7 +201,7 @@ class World:
         return len(applied) == 1
 
     def _members(self) -> list[Replica]:
-        return [each for each in self.replicas.values() if each.id not in self.removed]
+        return [each for node, each in self.replicas.items() if node in self.members]
 
     def _state(self) -> str:
         """Return what a reader of a finding wants to know first."""
