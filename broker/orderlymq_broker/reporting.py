@@ -7,7 +7,7 @@ The rule: reporting reads and changes nothing. Rates are taken from counters onc
 import os
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from orderlymq_broker.metrics import Reading
 from orderlymq_broker.net.clients import Clients
@@ -17,6 +17,17 @@ from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_raft import Status
 from orderlymq_raft.types import Role
 from orderlymq_runtime.traffic import Traffic
+
+# What the core says of the state, by its name there.
+_GROUP_GAUGES: Final = {
+    "topics": ("topics", "Topics, system topics included"),
+    "groups": ("groups", "Consumer groups"),
+    "members": ("members", "Members of consumer groups"),
+    "locksHeld": ("locks_held", "Queue locks that have a holder"),
+    "heldPulls": ("held_pulls", "Long polls that wait for a message"),
+    "uncommittedBytes": ("uncommitted_bytes", "Messages proposed and not yet committed"),
+    "duplicateWindow": ("duplicate_window", "Sends whose repeat would be recognised"),
+}
 
 
 class Reporter:
@@ -128,10 +139,7 @@ class Reporter:
             "pending_proposals": ("Proposals of unknown fate", float(self._instance.loop.pending)),
             "disk_used_ratio": ("Used share of the disk", self._disk_ratio),
         }
-        for name in ("held_pulls", "locks", "members", "topics"):
-            value = group.get(name)
-            if isinstance(value, int | float):
-                gauges[name] = (f"Number of {name.replace('_', ' ')}", float(value))
+        gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
         for name, value in self._instance.store.statistics().items():
             gauges[f"store_{name}"] = ("Figure of the store", value)
         counters: dict[str, tuple[str, float]] = {

@@ -48,6 +48,7 @@ def status(context: Context, rates: Rates, *, held_pulls: int) -> dict[str, Any]
         "applied": state.applied_index,
         "topics": len(state.topics.by_name),
         "groups": len(state.groups.by_name),
+        "members": sum(len(state.members.of_group(name)) for name in state.members.groups()),
         "topicsVersion": state.topics_version,
         "connections": len(context.sessions),
         "heldPulls": held_pulls,
