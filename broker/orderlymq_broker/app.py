@@ -62,8 +62,8 @@ EXIT_BROKEN_INVARIANT: Final = 71
 CORE_TICK_S: Final = 0.1
 SLOW_TICK_S: Final = 1.0
 
-# Long enough for a follower on a LAN to catch up and win, twice.
-MOVE_TIMEOUT_FACTOR: Final = 3
+# Raft gives a transfer up after one election time; then somebody is elected within three more.
+MOVE_TIMEOUT_FACTOR: Final = 5
 DRAIN_S: Final = 1.0
 POLL_S: Final = 0.005
 
@@ -366,6 +366,7 @@ class BrokerProcess:
     def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
         """Put the received state in the place of the present one."""
         self._swapping = True
+        self._reporter.let_go()
         work = self._swap_store(meta, hard_state)
         self._swap = asyncio.get_running_loop().create_task(work, name="swap store")
 
@@ -507,7 +508,12 @@ class BrokerProcess:
             target = self._best_successor()
         timeout_s = MOVE_TIMEOUT_FACTOR * self.settings.raft.election_ms / 1000
         chosen = target
-        moved = await self._leadership.move(lambda: self.instance.loop.transfer(chosen), timeout_s)
+        loop = self.instance.loop
+        moved = await self._leadership.move(
+            settled=lambda: not loop.collected and not loop.pending,
+            transfer=lambda: loop.transfer(chosen),
+            timeout_s=timeout_s,
+        )
         if not moved or self._leadership.leader is None:
             raise ProposalRefused(f"node {target} did not take over within {timeout_s:.1f} s")
         _log.info("node %d leads now", self._leadership.leader)

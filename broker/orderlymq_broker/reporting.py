@@ -1,7 +1,8 @@
 """
 How a broker process tells how it is: ``/status``, ``/readyz`` and the readings behind ``/metrics``.
 
-The rule: reporting reads and changes nothing. Rates are taken from counters once a second.
+The rule: reporting reads and changes nothing. Rates and the figures of the store are taken once a
+second, so that nobody who asks can make the store busy.
 """
 
 import os
@@ -38,6 +39,8 @@ class Reporter:
         self._traffic = traffic
         self._began = time.monotonic()
         self._disk_ratio = 0.0
+        self._store_figures: dict[str, float] = {}
+        self._is_closed = True
         self._counts: dict[str, float] = {}
         self._counted_at = self._began
         self._rates: dict[str, float] = {}
@@ -50,14 +53,20 @@ class Reporter:
         self, instance: Instance, clients: Clients, transport: Transport, raft_address: Address
     ) -> None:
         """Report about *instance* from now on."""
+        self._is_closed = False
         self._instance = instance
         self._clients = clients
         self._transport = transport
         self._raft_address = raft_address
 
+    def let_go(self) -> None:
+        """Leave the store alone until the next `watch`: another one is taking its place."""
+        self._is_closed = True
+
     def step(self, disk_ratio: float) -> None:
         """Take over the disk's use and compute the rates of the last second."""
         self._disk_ratio = disk_ratio
+        self._store_figures = self._instance.store.statistics()
         now = time.monotonic()
         figures = self._instance.figures
         counts: dict[str, float] = {
@@ -88,7 +97,10 @@ class Reporter:
 
     def status(self) -> Mapping[str, object]:
         """Return what is known of the group here, and how this replica is."""
-        return {**self._instance.core.group_status(), **self.replica_status()}
+        return {**self._group_status(), **self.replica_status()}
+
+    def _group_status(self) -> Mapping[str, Any]:
+        return {} if self._is_closed else self._instance.core.group_status()
 
     def replica_status(self) -> dict[str, object]:
         """Return how this replica is and, when it leads, how the others are."""
@@ -115,7 +127,7 @@ class Reporter:
             "waiting": self._clients.waiting,
             "disk": {
                 "ratio": round(self._disk_ratio, 4),
-                "bytes": self._instance.store.size_bytes(),
+                "bytes": int(self._store_figures.get("size_bytes", 0.0)),
             },
             "rates": self._rates,
             "uptime_ms": int(1000 * (time.monotonic() - self._began)),
@@ -126,7 +138,7 @@ class Reporter:
         """Return what a scrape shows."""
         status = self._instance.node.status()
         figures = self._instance.figures
-        group: Mapping[str, Any] = self._instance.core.group_status()
+        group = self._group_status()
         gauges: dict[str, tuple[str, float]] = {
             "is_leader": ("1 when this replica leads", float(status.role is Role.LEADER)),
             "is_serving": ("1 when it answers clients", float(self._instance.loop.serving)),
@@ -140,7 +152,7 @@ class Reporter:
             "disk_used_ratio": ("Used share of the disk", self._disk_ratio),
         }
         gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
-        for name, value in self._instance.store.statistics().items():
+        for name, value in self._store_figures.items():
             gauges[f"store_{name}"] = ("Figure of the store", value)
         counters: dict[str, tuple[str, float]] = {
             "turns": ("Turns of the replication loop", figures.turns),

@@ -33,6 +33,10 @@ QUIET_BY_FORCE_S: Final = 10.0
 # never notice that its heartbeats make it no member: it is let go and finds the leader.
 STRANGER_S: Final = 3.0
 
+# A commit takes milliseconds; with a disk that hangs leadership had better move anyway.
+SETTLE_S: Final = 0.3
+SETTLE_POLL_S: Final = 0.001
+
 # The answer that makes a client pull again must be out before its connection is reset.
 FAREWELL_S: Final = 0.02
 
@@ -154,14 +158,23 @@ class Leadership:
 
     # -- planned moves ---------------------------------------------------------------------------
 
-    async def move(self, transfer: Callable[[], None], timeout_s: float) -> bool:
-        """Hold requests back, call *transfer*, and wait until another replica leads.
+    async def move(
+        self, *, settled: Callable[[], bool], transfer: Callable[[], None], timeout_s: float
+    ) -> bool:
+        """Hold requests back, finish what is under way, call *transfer*, wait for another leader.
 
-        Returns whether it does; if not, this replica serves on. What *transfer* raises passes.
+        *settled* says that nothing is under way any more: what did not reach the log before the
+        transfer could only be refused. Returns whether another replica leads; if not, this one
+        serves on. What *transfer* raises passes.
         """
         self._moved.clear()
         self._clients.turn_to(Desk.WAIT)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLE_S
         try:
+            # Polled for milliseconds, once per move.
+            while not settled() and loop.time() < deadline:  # noqa: ASYNC110
+                await asyncio.sleep(SETTLE_POLL_S)
             transfer()
             async with asyncio.timeout(timeout_s):
                 await self._moved.wait()

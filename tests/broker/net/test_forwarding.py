@@ -181,8 +181,26 @@ async def test_a_planned_move_holds_requests_back() -> None:
         assert told(client) == []
         move(world)
 
-    assert await world.desks[1].leadership.move(transfer, 1.0)
+    assert await world.desks[1].leadership.move(
+        settled=lambda: True, transfer=transfer, timeout_s=1.0
+    )
     assert told(client) == [(1, 0, "node 2")]
+
+
+async def test_a_move_begins_when_nothing_is_under_way() -> None:
+    """What has not reached the log when leadership goes could only be refused: it is waited for."""
+    world = moved()
+    looks: list[bool] = []
+
+    def settled() -> bool:
+        looks.append(len(looks) == 3)
+        return looks[-1]
+
+    def transfer() -> None:
+        assert looks == [False, False, False, True]
+        move(world)
+
+    assert await world.desks[1].leadership.move(settled=settled, transfer=transfer, timeout_s=1.0)
 
 
 async def test_a_move_that_fails_serves_on() -> None:
@@ -190,8 +208,11 @@ async def test_a_move_that_fails_serves_on() -> None:
     world = moved()
     client = world.connect(1)
 
-    assert not await world.desks[1].leadership.move(
-        lambda: world.ask(1, client, ask(SEND, 1)), 0.01
+    moved_on = await world.desks[1].leadership.move(
+        settled=lambda: True,
+        transfer=lambda: world.ask(1, client, ask(SEND, 1)),
+        timeout_s=0.01,
     )
 
+    assert not moved_on
     assert told(client) == [(1, 0, "node 1")]
