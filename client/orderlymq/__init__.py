@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         NameServersUnreachable,
         OrderlyMQError,
         PullError,
+        ReplyTimeout,
         SendError,
         SendRefused,
         SendUnknown,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
     from orderlymq.producer import Producer
     from orderlymq.pullconsumer import PullConsumer
+    from orderlymq.requests import Reply
     from orderlymq.sending import split_batch
     from orderlymq.settings import (
         ClientSettings,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         MessageModel,
         ProducerSettings,
     )
+    from orderlymq.transactions import TransactionProducer, TransactionResult, TransactionState
     from orderlymq.wire import PullResult, PullStatus
     from orderlymq_protocol.messagequeue import MessageQueue
 
@@ -51,7 +54,7 @@ _HOMES = {
     "orderlymq.errors": (
         *("BrokerError", "BrokerUnreachable", "NameServersUnreachable", "OrderlyMQError"),
         *("PullError", "SendError", "SendRefused", "SendUnknown", "SettingError", "StateError"),
-        "TopicNotFound",
+        *("ReplyTimeout", "TopicNotFound"),
     ),
     "orderlymq.events": ("ConcurrentResult", "OrderedResult"),
     "orderlymq.instance": ("ClientInstance",),
@@ -59,10 +62,12 @@ _HOMES = {
     "orderlymq.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
     "orderlymq.producer": ("Producer",),
     "orderlymq.pullconsumer": ("PullConsumer",),
+    "orderlymq.requests": ("Reply",),
     "orderlymq.sending": ("split_batch",),
     "orderlymq.settings": (
         *("ClientSettings", "ConsumeFrom", "ConsumerSettings", "MessageModel", "ProducerSettings"),
     ),
+    "orderlymq.transactions": ("TransactionProducer", "TransactionResult", "TransactionState"),
     "orderlymq.wire": ("PullResult", "PullStatus"),
     "orderlymq_protocol.messagequeue": ("MessageQueue",),
 }
@@ -96,6 +101,8 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "ReceivedMessage",
+    "Reply",
+    "ReplyTimeout",
     "SendError",
     "SendRefused",
     "SendResult",
@@ -104,6 +111,9 @@ __all__ = [
     "SettingError",
     "StateError",
     "TopicNotFound",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "split_batch",
 ]
 

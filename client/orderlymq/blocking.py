@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
-from orderlymq import admin, consumer, litepull, producer, pullconsumer
+from orderlymq import admin, consumer, litepull, producer, pullconsumer, transactions
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage, SendResult
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -127,6 +127,8 @@ class Producer(Facade[producer.Producer]):
     send = _blocking(producer.Producer.send)
     send_oneway = _blocking(producer.Producer.send_oneway)
     send_batch = _blocking(producer.Producer.send_batch)
+    request = _blocking(producer.Producer.request)
+    reply = _blocking(producer.Producer.reply)
     queues = _blocking(producer.Producer.queues)
 
     def send_nowait(self, *args: Any, **kwargs: Any) -> "Future[SendResult]":
@@ -141,6 +143,31 @@ class Producer(Facade[producer.Producer]):
         # Entered before this call returns: the next call of this thread then stands behind it.
         entered = self.thread.run(enter())
         return self.thread.submit(work()).future
+
+    def close(self) -> None:
+        """Wait for every pending send, then end."""
+        try:
+            self.thread.run(self.inner.close())
+        finally:
+            self._end()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class TransactionProducer(Facade[transactions.TransactionProducer]):
+    """As `orderlymq.TransactionProducer`; *execute* and *check* may be plain functions that block."""
+
+    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
+        super().__init__(transactions.TransactionProducer(*args, **kwargs), thread)
+
+    start = _blocking(transactions.TransactionProducer.start)
+    send = _blocking(transactions.TransactionProducer.send)
+    send_in_transaction = _blocking(transactions.TransactionProducer.send_in_transaction)
 
     def close(self) -> None:
         """Wait for every pending send, then end."""

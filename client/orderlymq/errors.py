@@ -79,5 +79,9 @@ class SendUnknown(SendError):  # noqa: N818 - says what happened
     stored = "unknown"
 
 
+class ReplyTimeout(OrderlyMQError, TimeoutError):  # noqa: N818 - says what happened
+    """Nobody answered a request in time; it may have been consumed all the same."""
+
+
 class PullError(OrderlyMQError):
     """A pull did not succeed; the position is unchanged, so pull again."""

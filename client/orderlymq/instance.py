@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+from orderlymq.credentials import find_credentials
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -46,6 +47,8 @@ _NAME_SERVER_TIMEOUT_S: Final = 3.0
 
 RequestHook = Callable[[str, RemotingCommand], None]
 ResponseHook = Callable[[str, RemotingCommand, RemotingCommand], None]
+# Serves a broker's request, or says that it is not its own.
+Servant = Callable[[RemotingCommand, Connection], bool]
 
 
 class GroupMember(Protocol):
@@ -87,6 +90,7 @@ class ClientInstance:
         after_response: ResponseHook | None = None,
     ) -> None:
         self.settings = settings or ClientSettings()
+        self.credentials = find_credentials(self.settings)
         self.name_servers = parse_name_servers(name_servers)
         self.ip = self.settings.client_ip or own_ip(self.name_servers[0])
         self.client_id = make_client_id(
@@ -101,6 +105,7 @@ class ClientInstance:
         self._name_server = 0
         self._producers: dict[str, int] = {}
         self._consumers: dict[str, GroupMember] = {}
+        self._servants: dict[int, list[Servant]] = {}
         self._watched: set[str] = set()
         self._greeting: set[str] = set()
         self._route_calls: dict[str, asyncio.Task[TopicRoute]] = {}
@@ -134,6 +139,12 @@ class ClientInstance:
             del self._producers[group]
             await self._unregister({"producerGroup": group})
 
+    def serve(self, code: RequestCode, servant: Servant) -> Callable[[], None]:
+        """Offer brokers' requests of *code* to *servant*; return what takes the offer back."""
+        servants = self._servants.setdefault(code, [])
+        servants.append(servant)
+        return lambda: servants.remove(servant)
+
     def add_consumer(self, member: GroupMember) -> None:
         """Tell brokers about a consumer from the next heartbeat on.
 
@@ -165,16 +176,7 @@ class ClientInstance:
         Raises:
             RemotingError: There is no answer; `maybe_sent` tells whether it may have been executed.
         """
-        if self.settings.access_key or self.settings.token:
-            command.ext = signed(
-                command.ext,
-                command.body,
-                access_key=self.settings.access_key,
-                secret_key=self.settings.secret_key,
-                token=self.settings.token,
-            )
-        if self._before_request is not None:
-            self._before_request(address, command)
+        self._prepare(address, command)
         timeout_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
         answer = await self._remoting.invoke(address, command, timeout_ms / 1000)
         if self._after_response is not None:
@@ -208,9 +210,22 @@ class ClientInstance:
 
     async def send_oneway(self, address: str, command: RemotingCommand) -> None:
         """Send without waiting for anything."""
+        self._prepare(address, command)
+        await self._remoting.send_oneway(address, command)
+
+    def _prepare(self, address: str, command: RemotingCommand) -> None:
+        """Let the hook see a request, then sign it: what the hook adds is signed, too."""
         if self._before_request is not None:
             self._before_request(address, command)
-        await self._remoting.send_oneway(address, command)
+        keys = self.credentials
+        if keys.access_key or keys.token:
+            command.ext = signed(
+                command.ext,
+                command.body,
+                access_key=keys.access_key,
+                secret_key=keys.secret_key,
+                token=keys.token,
+            )
 
     async def ask_name_server(self, command: RemotingCommand) -> RemotingCommand:
         """Ask the name servers in turn, beginning with the one that answered last.
@@ -392,6 +407,8 @@ class ClientInstance:
     # -- what brokers ask
 
     def _on_request(self, command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        if any(servant(command, conn) for servant in self._servants.get(command.code, ())):
+            return None
         group = command.ext.get("consumerGroup") or command.ext.get("group", "")
         member = self._consumers.get(group)
         if member is not None and member.on_request(command, conn.send):

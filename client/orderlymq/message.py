@@ -29,6 +29,7 @@ class Message:
         delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers at once.
         flag: 32 bits of the user's, returned unchanged.
         unique_key: given by the SDK at the first send.
+        marks: properties of the protocol that the SDK sets itself, for transactions and requests.
     """
 
     topic: str
@@ -41,6 +42,7 @@ class Message:
     flag: int = 0
     unique_key: str = ""
     wait_store_ok: bool = True
+    marks: dict[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         body: object = self.body
@@ -54,7 +56,7 @@ class Message:
 
     def wire_properties(self) -> dict[str, str]:
         """Return all properties of the stored message."""
-        found = dict(self.properties)
+        found = {**self.properties, **self.marks}
         if self.keys:
             found[names.KEYS] = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
         if self.tags:

@@ -24,7 +24,8 @@ from orderlymq.errors import (
 from orderlymq.identity import NameServers, make_unique_keys
 from orderlymq.instance import ClientInstance
 from orderlymq.lanes import Lane, LaneKey
-from orderlymq.message import Message, SendResult, SendStatus
+from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
+from orderlymq.requests import DEFAULT_TIMEOUT_MS, OpenRequests, Reply, reply_message
 from orderlymq.routes import TopicRoute
 from orderlymq.selectors import RoundRobin, Selector, by_hash, check_selected
 from orderlymq.sending import Attempts, check_batch, check_message
@@ -88,6 +89,7 @@ class Producer:
         self._round_robin: dict[str, RoundRobin] = {}
         self._lanes: dict[LaneKey, Lane] = {}
         self._pending: set[asyncio.Future[SendResult]] = set()
+        self._requests: OpenRequests | None = None
         self._state = "CREATE_JUST"
 
     @property
@@ -120,6 +122,8 @@ class Producer:
         self._state = "SHUTDOWN_ALREADY"
         # Each of them ends within its own time-out.
         await asyncio.gather(*self._pending, return_exceptions=True)
+        if self._requests is not None:
+            self._requests.close()
         await self._instance.remove_producer(self.group)
         await self._instance.close()
 
@@ -174,7 +178,7 @@ class Producer:
             NameServersUnreachable: Nobody can be asked where the topic is.
             SettingError: The message or an argument is not allowed; nothing was sent.
         """
-        message = _as_message(topic, body, tags, keys, properties, delay_level, key)
+        message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
         lane = self._lanes.get(_lane_key(message, queue)) if selector is None else None
         if lane is not None:
@@ -211,7 +215,7 @@ class Producer:
             SendRefused: Too many sends are pending.
             StateError, SettingError: As `send`.
         """
-        message = _as_message(topic, body, tags, keys, properties, delay_level, key)
+        message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
         check_message(message, self.settings.max_message_size_bytes)
         if len(self._pending) >= PENDING_MAX:
@@ -242,7 +246,7 @@ class Producer:
         Raises:
             SettingError, TopicNotFound: Before anything is sent.
         """
-        message = _as_message(topic, body, tags, keys, properties, 0, key)
+        message = as_message(topic, body, tags, keys, properties, 0, key)
         self._check_running()
         self._prepare(message)
         route = await self._route(message.topic)
@@ -294,6 +298,68 @@ class Producer:
             return await self._send_to(chosen, build, ids, attempts)
         retries = self.settings.retry_times_when_send_failed
         return await self._send_anywhere(route, build, ids, attempts, retries)
+
+    # -- requests
+
+    async def request(
+        self,
+        topic: str | Message,
+        body: bytes | str = b"",
+        *,
+        key: str | int | None = None,
+        tags: str = "",
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    ) -> Reply:
+        """Send a message and wait for the reply of whoever consumes it.
+
+        Raises:
+            ReplyTimeout: There is no reply within *timeout_ms*, which covers the send too.
+            SendRefused, SendUnknown, TopicNotFound, SettingError: As `send`.
+        """
+        message = as_message(topic, body, tags, "", properties, 0, key)
+        self._check_running()
+        if self._requests is None:
+            self._requests = OpenRequests(self._instance)
+        end_s = _now_s() + timeout_ms / 1000
+        number = self._requests.open(message, timeout_ms)
+        try:
+            await self._route(message.topic)
+            await self._requests.introduce()
+            retries = self.settings.retry_times_when_send_failed
+            await self._send(message, None, None, None, timeout_ms, retries)
+            return await self._requests.answer(number, end_s - _now_s(), timeout_ms)
+        finally:
+            self._requests.forget(number)
+            message.marks = {}
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes | str,
+        *,
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Answer a request that was consumed.
+
+        Raises:
+            SendRefused: Who asked is gone or has stopped waiting.
+            SendUnknown: The broker did not say whether the reply arrived.
+            SettingError: The message is no request.
+        """
+        message = reply_message(request, body, properties)
+        self._check_running()
+        self._prepare(message)
+        # Through the broker that carried the request: who asked is surely known there.
+        queue = MessageQueue(message.topic, request.queue.broker_name, 0)
+        await self._route(message.topic)
+        attempts = Attempts(self._deadline(timeout_ms), message.topic)
+        command = send_request(message, queue, self._options, _wall_ms())
+        answer = await self._try(queue, command, attempts)
+        if answer is None or not is_stored(answer.code):
+            raise attempts.error()
+        return read_send_result(answer, message.unique_key, queue)
 
     # -- one send
 
@@ -468,7 +534,7 @@ class Producer:
         return (await self._route(topic)).publish
 
 
-def _as_message(
+def as_message(
     topic: str | Message,
     body: bytes | str,
     tags: str,
@@ -477,6 +543,7 @@ def _as_message(
     delay_level: int,
     key: str | int | None,
 ) -> Message:
+    """Return the message that the arguments of a send describe."""
     if isinstance(topic, Message):
         if key is not None:
             topic.key = key

@@ -34,6 +34,8 @@ from orderlymq_protocol.record import RecordError, StoredMessage, iter_records
 
 CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"
+# Value of MSG_TYPE in the answer of a request.
+REPLY: Final = "reply"
 
 # Bodies never grow beyond what a broker stores; a compressed one may inflate to the user's own limit.
 INFLATED_SIZE_MAX: Final = 64 * 1024 * 1024
@@ -107,9 +109,13 @@ def send_request(
         body = compress(body, CompressionType.ZLIB, options.compress_level)
         flags = sysflag.with_compression(0, CompressionType.ZLIB)
     text = properties.encode_properties(message.wire_properties()).decode()
+    if properties.TRAN_MSG in message.marks:
+        flags = sysflag.with_transaction_state(flags, sysflag.TRANSACTION_PREPARED)
     header = _send_header(options, queue, flags, born_ms, text)
     header.flag = message.flag
-    return request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(), body)
+    is_reply = message.marks.get(properties.MSG_TYPE) == REPLY
+    code = RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply else RequestCode.SEND_MESSAGE_V2
+    return request(code, header.to_ext_v2(), body)
 
 
 def batch_request(
