@@ -86,7 +86,7 @@ class Sender:
             try:
                 reply = await self.client.invoke(self.address, command, SEND_TIMEOUT_S)
             except RemotingError as error:
-                self.failures.append(f"{type(error).__name__}: {error}")
+                self.failures.append(f"{type(error).__name__}: {error} at {time.time():.3f}")
                 await asyncio.sleep(0.005)
                 continue
             if reply.code == ResponseCode.SUCCESS:

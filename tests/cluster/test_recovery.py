@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -99,7 +100,8 @@ async def test_twenty_kills_under_load_lose_nothing(
 
     total = sum(len(sender.acknowledged) for sender in senders)
     gap = max(sender.longest_gap_s() for sender in senders)
-    report(f"20 kills: {total} acknowledged, longest gap {gap:.2f} s")
+    kinds = Counter(text.partition(":")[0] for sender in senders for text in sender.failures)
+    report(f"20 kills: {total} acknowledged, longest gap {gap:.2f} s, failures {dict(kinds)}")
     await asyncio.to_thread(group.wait_until_equal)
     assert_kept_in_order(senders, await stored(client, group))
     group.stop()
