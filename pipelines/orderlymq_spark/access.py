@@ -26,6 +26,7 @@ from orderlymq.errors import (
 )
 from orderlymq.offsets import NOT_FOUND
 from orderlymq.pullconsumer import QueueReader
+from orderlymq.routes import TopicRoute
 from orderlymq.wire import PullOptions, PullStatus, fence, pull_request
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.headers import PullMessageResponseHeader
@@ -123,7 +124,7 @@ class ClusterAccess:
         """
         found: list[MessageQueue] = []
         for topic in topics:
-            found += self.wait(lambda topic=topic: self._admin.route(topic)).subscribe
+            found += self.route(topic).subscribe
         return tuple(found)
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -132,7 +133,15 @@ class ClusterAccess:
         Raises:
             TopicNotFound: No broker has it.
         """
-        return self.wait(lambda: self._admin.route(topic)).publish
+        return self.route(topic).publish
+
+    def route(self, topic: str) -> TopicRoute:
+        """Return a topic's queues, fresh.
+
+        Raises:
+            TopicNotFound: No broker has it.
+        """
+        return self.wait(lambda: self._admin.route(topic))
 
     def borders(
         self, queues: Iterable[MessageQueue]

@@ -84,9 +84,11 @@ def publish(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> None:
     fresh: list[tuple[Part, Path]] = []
     for part in sorted(parts, key=lambda each: each.part):
         target = path_of(root, part.part)
-        if target.exists():
+        others = ranges_in(target.parent, part.part.queue)
+        # Compaction may have made it part of a larger file.
+        if any(each.start <= part.part.start and part.part.end <= each.end for each in others):
             continue
-        for other in ranges_in(target.parent, part.part.queue):
+        for other in others:
             if other.start < part.part.end and part.part.start < other.end:
                 raise SinkConflict(
                     f"{part.part} overlaps the published {other}: the archive in {root} was written "

@@ -27,6 +27,7 @@ from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.archivefiles import Part, parts_folder, publish
 from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.options import SPARKS_OWN
 
 _OPTIONS: Final = ("path", "appId", "format", "codec")
 _PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
@@ -51,7 +52,7 @@ class ArchiveDataSource(DataSource):
         """
         known = {name.lower() for name in _OPTIONS}
         for name in self.options:
-            if name.lower() not in known:
+            if name.lower() not in known and name.lower() not in SPARKS_OWN:
                 raise OptionError(f"the archive has no option {name}; known: {', '.join(_OPTIONS)}")
         path, app_id = self.options.get("path", ""), self.options.get("appId", "")
         if not path or not app_id:
@@ -99,7 +100,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         files: dict[MessageQueue, _PartFile] = {}
         try:
             for incoming in iterator:
-                for queue, rows in _by_queue(incoming):
+                for queue, rows in by_queue(incoming):
                     if queue not in files:
                         suffix = "parquet" if self._delta else "part"
                         path = folder / f"{uuid.uuid4()}.{suffix}"
@@ -169,7 +170,7 @@ class _PartFile:
             self._path.unlink(missing_ok=True)
 
 
-def _by_queue(rows: pa.RecordBatch) -> Iterator[tuple[MessageQueue, pa.RecordBatch]]:
+def by_queue(rows: pa.RecordBatch) -> Iterator[tuple[MessageQueue, pa.RecordBatch]]:
     """Cut a batch where the queue changes; nearly always it does not."""
     if not rows.num_rows:
         return

@@ -44,7 +44,7 @@ def append_files(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> 
     if is_committed(table, app_id, batch):
         return
     table.create_write_transaction(
-        actions, mode="append", schema=table.schema(), commit_properties=properties
+        [*actions], mode="append", schema=table.schema(), commit_properties=properties
     )
 
 

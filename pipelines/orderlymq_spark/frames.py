@@ -1,6 +1,4 @@
-"""
-Short ways to frames: a stream whose beginning is kept, a batch, and rows prepared for the ordered sink.
-"""
+"""Short ways to frames: a stream whose beginning is kept, a batch, rows prepared for the ordered sink."""
 
 from pathlib import Path
 from typing import Any

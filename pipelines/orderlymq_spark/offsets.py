@@ -8,6 +8,7 @@ queue waits for ever behind a large one; one range is read by one task, in order
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -134,7 +135,7 @@ def split(parts: Sequence[QueueRange], count_min: int) -> list[QueueRange]:
     for each in parts:
         pieces = min(each.size, max(1, -(-count_min * each.size // total)))
         bounds = [each.start + each.size * number // pieces for number in range(pieces + 1)]
-        found += [QueueRange(each.queue, *pair) for pair in zip(bounds, bounds[1:], strict=False)]
+        found += [QueueRange(each.queue, *pair) for pair in pairwise(bounds)]
     return found
 
 

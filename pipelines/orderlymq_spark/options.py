@@ -60,7 +60,8 @@ SINK_OPTIONS: Final = {
     "batchBytes": "messages of a queue are sent together up to this size",
     "retryTimeout": SOURCE_OPTIONS["retryTimeout"],
 }
-_PREFIXES: Final = ("client.", "auth.")
+SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")
+"""What Spark itself puts among the options of a sink."""
 _AUTH: Final = ("accesskey", "secretkey", "token", "accesskeyenv", "secretkeyenv", "tokenenv")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
@@ -152,7 +153,7 @@ class _Reader:
         self._values = {name.lower(): value for name, value in given.items()}
         names = {name.lower(): name for name in known}
         for lower in self._values:
-            if lower in names or lower == "path":
+            if lower in names or lower in SPARKS_OWN:
                 continue
             if lower.startswith("client.") or lower.removeprefix("auth.") in _AUTH:
                 continue

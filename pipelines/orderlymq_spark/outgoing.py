@@ -18,8 +18,8 @@ from orderlymq_protocol.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_spark.errors import OptionError
 
 KNOWN: Final = (
-    *("topic", "sharding_key", "body", "tags", "keys", "properties", "queue_id", "flag"),
-    *("message_id",),
+    *("topic", "sharding_key", "body", "tags", "keys", "properties", "target_queue", "flag"),
+    *("message_id", "broker", "queue_id", "queue_offset"),
 )
 
 
@@ -52,7 +52,8 @@ def runs(
     *,
     topic: str,
     order_by: Sequence[str],
-    scope: str,
+    app_id: str,
+    batch: str = "",
 ) -> list[Run]:
     """Return the messages of rows by queue.
 
@@ -60,7 +61,10 @@ def runs(
         rows: of one task, by column.
         queues: of each topic, in the order that keys are hashed over.
         topic: beats the column.
-        scope: names job and batch; part of every identity.
+        order_by: columns that give the order within a queue.
+        app_id: names the job.
+        batch: of the job. A row that was read from a topic is known by its place
+            there, one with a message_id by that, any other by batch, key and number within the key.
 
     Raises:
         OptionError: A row has no body, or names a queue that does not exist.
@@ -73,11 +77,18 @@ def runs(
         key = row.get("sharding_key")
         number = counters.get((target, key), 0)
         counters[target, key] = number + 1
-        identity = row.get("message_id") or f"{key!r}\x00{number}"
-        message = _message(row, target, f"{scope}\x00{target}\x00{identity}")
+        identity = _identity(row) or f"{batch}\x00{key!r}\x00{number}"
+        message = _message(row, target, f"{app_id}\x00{target}\x00{identity}")
         queue = _queue(row, key, message.unique_key, queues[target])
         placed.setdefault(queue, []).append((_order(row, order_by), message))
     return [Run(queue, [message for _, message in placed[queue]]) for queue in sorted(placed)]
+
+
+def _identity(row: Mapping[str, Any]) -> str:
+    if row.get("queue_offset") is not None and row.get("broker") is not None:
+        place = row.get("topic"), row["broker"], row.get("queue_id"), row["queue_offset"]
+        return repr(place)
+    return row.get("message_id") or ""
 
 
 def key_hash(topic: str, key: object) -> int:
@@ -118,11 +129,11 @@ def _message(row: Mapping[str, Any], topic: str, identity: str) -> Message:
 def _queue(
     row: Mapping[str, Any], key: object, identity: str, queues: Sequence[MessageQueue]
 ) -> MessageQueue:
-    wanted = row.get("queue_id") if key is None else None
+    wanted: int | None = row.get("target_queue") if key is None else None
     if wanted is not None:
         if not 0 <= wanted < len(queues):
             raise OptionError(
-                f"queue_id is {wanted}; {queues[0].topic} has queues 0 to {len(queues) - 1}"
+                f"target_queue is {wanted}; {queues[0].topic} has queues 0 to {len(queues) - 1}"
             )
         return queues[wanted]
     return queues[hash_index(identity if key is None else str(key), len(queues))]

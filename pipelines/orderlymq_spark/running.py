@@ -27,7 +27,7 @@ from orderlymq_spark.errors import CheckpointInUse
 from orderlymq_spark.offsets import from_json
 from orderlymq_spark.specs import StreamSpec
 
-_WAIT_S: Final = 0.5
+_WAIT_S: Final = 1
 _CAUSE_MAX: Final = 600
 
 
@@ -84,6 +84,8 @@ def run_stream(
     """Run a stream to its end, or until SIGTERM or SIGINT.
 
     Args:
+        name: of the pipeline.
+        spec: checkpoint, trigger, port of the metrics.
         make: returns the writer, without checkpoint and trigger.
 
     Raises:

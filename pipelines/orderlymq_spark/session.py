@@ -1,6 +1,4 @@
-"""
-A Spark session for pipelines: small by default, in this process, with the settings that our sources need.
-"""
+"""A Spark session for pipelines: small by default, in this process, with the settings our sources need."""
 
 import os
 import sys
@@ -33,6 +31,7 @@ def start_session(
     """Start Spark, or return the one that runs, with our sources registered.
 
     Args:
+        name: of the application.
         master: where Spark runs: local[N], local-cluster[N,cores,MiB], k8s://...
         memory: of the driver, which does all the work in local mode.
         settings: more of Spark's own; they win.

@@ -62,7 +62,8 @@ class _Writer:
             queues,
             topic=options.topic,
             order_by=options.order_by,
-            scope=f"{options.app_id}\x00{_batch()}",
+            app_id=options.app_id,
+            batch=_batch(),
         )
         count = send_runs(access, found, options.batch_bytes)
         keys = {

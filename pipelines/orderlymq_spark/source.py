@@ -294,11 +294,11 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         """Return the first messages of a range."""
         end = min(part.end, part.start + 32)
         access = access_to(self._options.connect)
-        found = []
-        for fetched in access.read(QueueRange(part.queue, part.start, end)):
-            for chunk in fetched.chunks:
-                found.append((chunk, max(1, len(take_apart([chunk], 0, 1 << 62).heads))))
-        return found
+        return [
+            (chunk, max(1, len(take_apart([chunk], 0, 1 << 62).heads)))
+            for fetched in access.read(QueueRange(part.queue, part.start, end))
+            for chunk in fetched.chunks
+        ]
 
 
 def _lost(

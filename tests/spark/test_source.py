@@ -33,9 +33,11 @@ def test_a_frame_holds_what_a_client_reads(spark: "SparkSession", topics: Topics
         for message in messages
     }
 
-    rows = read_batch(
-        spark, bootstrap=topics.bootstrap, topic=topic, sequenceProperty="n"
-    ).selectExpr("*", "unix_millis(born_ts) as born", "unix_millis(store_ts) as stored").collect()
+    rows = (
+        read_batch(spark, bootstrap=topics.bootstrap, topic=topic, sequenceProperty="n")
+        .selectExpr("*", "unix_millis(born_ts) as born", "unix_millis(store_ts) as stored")
+        .collect()
+    )
 
     found = {
         (row.queue_id, row.queue_offset): (

@@ -1,0 +1,139 @@
+"""
+Pipeline compact: adjoining small files of an archive become one, rows in offset order.
+
+Rules: the new file is complete, synced and counted before a journal says that it takes the old ones' place;
+from there a run that died is finished by the next. Nobody ever sees a row twice; who lists the folder in the
+moment between the two steps misses the range, and sees by the names that it does.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+
+from orderlymq_spark.archivefiles import path_of, published, sync_folder
+from orderlymq_spark.borders import write_atomically
+from orderlymq_spark.catalogue import Outcome, SparkStarter
+from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.running import owned
+from orderlymq_spark.specs import CompactSpec
+
+JOURNAL: Final = "_compacting.json"
+_GROUP_ROWS: Final = 131_072  # a row group that readers can take in one piece
+
+
+def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
+    """Compact; Spark is not needed, one process reads as fast as the disk."""
+    with owned(spec.path / "_compact"):
+        finish(spec.path)
+        before = published(spec.path)
+        moved = sum(
+            merge(spec.path, parts)
+            for parts in groups(spec.path, before, spec.target_bytes, spec.min_files)
+        )
+    after = published(spec.path)
+    return Outcome(
+        f"{len(before)} files became {len(after)}; {moved} bytes were read",
+        {"before": len(before), "after": len(after), "bytes": moved},
+    )
+
+
+def groups(
+    root: Path, parts: Sequence[QueueRange], target_bytes: int, count_min: int
+) -> Iterator[list[QueueRange]]:
+    """Yield adjoining files of one queue that together reach the target size."""
+    chosen: list[QueueRange] = []
+    size = 0
+    for part in [*sorted(parts), None]:
+        bytes_ = path_of(root, part).stat().st_size if part is not None else 0
+        fits = (
+            part is not None
+            and chosen
+            and part.queue == chosen[-1].queue
+            and part.start == chosen[-1].end
+            and size + bytes_ <= target_bytes
+        )
+        if not fits:
+            if len(chosen) >= count_min:
+                yield chosen
+            chosen, size = [], 0
+        if part is not None:
+            chosen.append(part)
+            size += bytes_
+
+
+def merge(root: Path, parts: Sequence[QueueRange]) -> int:
+    """Put files together; return the bytes that were read.
+
+    Raises:
+        SinkConflict: The new file does not hold what the old ones hold; they stay.
+    """
+    whole = QueueRange(parts[0].queue, parts[0].start, parts[-1].end)
+    target = path_of(root, whole)
+    draft = target.with_name(f"_{target.name}.draft")
+    rows, size, last = 0, 0, -1
+    writer: pq.ParquetWriter | None = None
+    try:
+        for part in parts:
+            path = path_of(root, part)
+            size += path.stat().st_size
+            with pq.ParquetFile(path) as file:
+                if writer is None:
+                    codec = file.metadata.row_group(0).column(0).compression.lower()
+                    writer = pq.ParquetWriter(
+                        draft,
+                        file.schema_arrow,
+                        compression="none" if codec == "uncompressed" else codec,
+                    )
+                for batch in file.iter_batches(batch_size=_GROUP_ROWS):
+                    offsets = batch.column("queue_offset").to_numpy()
+                    if offsets[0] <= last or (offsets[1:] <= offsets[:-1]).any():
+                        raise SinkConflict(
+                            f"{path} is not in offset order; it was not written here"
+                        )
+                    last = int(offsets[-1])
+                    rows += len(offsets)
+                    writer.write_batch(batch)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    finally:
+        if writer is not None:
+            writer.close()
+    old = [path_of(root, part) for part in parts]
+    expected = sum(pq.read_metadata(path).num_rows for path in old)
+    if pq.read_metadata(draft).num_rows != expected or rows != expected:
+        draft.unlink()
+        raise SinkConflict(f"{draft} has other rows than its {len(old)} parts; nothing was changed")
+    with draft.open("rb") as file:
+        os.fsync(file.fileno())
+    plan = {
+        "draft": str(draft.relative_to(root)),
+        "target": str(target.relative_to(root)),
+        "old": [str(path.relative_to(root)) for path in old],
+    }
+    write_atomically(root / JOURNAL, json.dumps(plan))
+    finish(root)
+    return size
+
+
+def finish(root: Path) -> None:
+    """Carry out what the journal says; repeating it changes nothing."""
+    journal = root / JOURNAL
+    if not journal.exists():
+        for draft in root.glob("*/*/_*.draft"):
+            draft.unlink()
+        return
+    plan = json.loads(journal.read_text())
+    draft, target = root / plan["draft"], root / plan["target"]
+    # Old ones first: a hole for a moment is less than rows that are counted twice.
+    for name in plan["old"]:
+        (root / name).unlink(missing_ok=True)
+    if draft.exists():
+        draft.rename(target)
+    sync_folder(target.parent)
+    journal.unlink()

@@ -1,0 +1,181 @@
+"""
+The order of one queue, checked row by row: the core of the order audit. Pure.
+
+Rules: a sequence number is compared with the highest before it, never with the previous row, or one late
+message would be counted twice; the result does not depend on how rows are cut into batches. Findings use the
+words of `orderlymq.oracle`: a hole in the queue's offsets is *lost*, a jump of a key's numbers *skipped*, a
+number seen before *duplicated*, a number that comes after a higher one *reordered*.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, Final
+
+from orderlymq.oracle import Defect
+
+# Jumps of one key that are remembered to recognise late messages; beyond it the oldest is given up.
+_OPEN_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Break:
+    """One place where the order is broken.
+
+    Attributes:
+        expected, got: offsets for *lost*, sequence numbers otherwise.
+    """
+
+    queue: str
+    offset: int
+    defect: Defect
+    key: str
+    expected: int
+    got: int
+
+    def __str__(self) -> str:
+        what = f"key {self.key}" if self.key else "the queue"
+        return (
+            f"{self.queue}@{self.offset} {self.defect.value}: {what} has {self.got} where "
+            f"{self.expected} was expected"
+        )
+
+
+@dataclass(slots=True)
+class OrderCheck:
+    """What is known of one queue so far.
+
+    Attributes:
+        next_offset: the offset that must come next; None before the first row.
+        expected: the next sequence number of each key.
+        first: the lowest number seen of each key.
+        open: the jumps of keys that are not closed: [from, to) pairs.
+        epochs: of each key, when rows have them.
+        counts: rows, rows without a number, and findings by defect.
+    """
+
+    queue: str
+    first_sequence: int | None = None
+    next_offset: int | None = None
+    expected: dict[str, int] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)
+    open: dict[str, list[list[int]]] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def feed(
+        self,
+        offsets: Iterable[int],
+        keys: Iterable[str | None],
+        sequences: Iterable[int | None],
+        epochs: Iterable[int | None] | None = None,
+    ) -> list[Break]:
+        """Take rows in offset order; return what is broken in them."""
+        found: list[Break] = []
+        expected = self.expected
+        next_offset = self.next_offset
+        rows = unnumbered = 0
+        for offset, key, sequence, epoch in zip(
+            offsets, keys, sequences, repeat(None) if epochs is None else epochs, strict=False
+        ):
+            rows += 1
+            if offset != next_offset and next_offset is not None:
+                defect = Defect.LOST if offset > next_offset else Defect.DUPLICATED
+                found.append(Break(self.queue, offset, defect, "", next_offset, offset))
+                if offset < next_offset:
+                    continue
+            next_offset = offset + 1
+            if sequence is None or key is None:
+                unnumbered += 1
+            elif epoch is None and expected.get(key) == sequence:
+                expected[key] = sequence + 1
+            else:
+                self._judge(found, offset, key, sequence, epoch)
+        self.next_offset = next_offset
+        self._count("rows", rows)
+        self._count("unnumbered", unnumbered)
+        for each in found:
+            self._count(each.defect.value, 1)
+        return found
+
+    def _judge(
+        self, found: list[Break], offset: int, key: str, sequence: int, epoch: int | None
+    ) -> None:
+        """Judge what is not simply the next number."""
+        if epoch is not None:
+            known = self.epochs.get(key, epoch)
+            if epoch < known:
+                found.append(Break(self.queue, offset, Defect.REORDERED, key, known, epoch))
+                return
+            self.epochs[key] = epoch
+            if epoch > known:
+                # The producer began anew: its numbers have nothing to do with those before.
+                self.expected.pop(key, None)
+                self.open.pop(key, None)
+        if key not in self.expected:
+            self.first[key] = sequence
+            self.expected[key] = sequence if self.first_sequence is None else self.first_sequence
+        expected = self.expected[key]
+        if sequence == expected:
+            self.expected[key] = sequence + 1
+            return
+        if sequence > expected:
+            self._open(key, expected, sequence)
+            self.expected[key] = sequence + 1
+            defect = Defect.SKIPPED
+        elif self._close(key, sequence):
+            defect = Defect.REORDERED
+        elif sequence < self.first[key]:
+            # Before everything that was seen: what lies between has not come either.
+            if sequence + 1 < self.first[key]:
+                self._open(key, sequence + 1, self.first[key])
+            self.first[key] = sequence
+            defect = Defect.REORDERED
+        else:
+            defect = Defect.DUPLICATED
+        found.append(Break(self.queue, offset, defect, key, expected, sequence))
+
+    def _open(self, key: str, start: int, end: int) -> None:
+        jumps = self.open.setdefault(key, [])
+        jumps.append([start, end])
+        if len(jumps) > _OPEN_MAX:
+            del jumps[0]
+
+    def _close(self, key: str, sequence: int) -> bool:
+        """Take a number out of the open jumps; tell whether it was in one."""
+        jumps = self.open.get(key, [])
+        for number, (start, end) in enumerate(jumps):
+            if start <= sequence < end:
+                pieces = [[start, sequence], [sequence + 1, end]]
+                jumps[number : number + 1] = [piece for piece in pieces if piece[0] < piece[1]]
+                if not jumps:
+                    del self.open[key]
+                return True
+        return False
+
+    def _count(self, name: str, number: int) -> None:
+        if number:
+            self.counts[name] = self.counts.get(name, 0) + number
+
+    @property
+    def missing(self) -> int:
+        """Return how many numbers were jumped over and never came."""
+        return sum(end - start for jumps in self.open.values() for start, end in jumps)
+
+    def to_state(self) -> dict[str, Any]:
+        """Return everything, as JSON values."""
+        return {
+            "queue": self.queue,
+            "first_sequence": self.first_sequence,
+            "next_offset": self.next_offset,
+            "expected": self.expected,
+            "first": self.first,
+            "open": self.open,
+            "epochs": self.epochs,
+            "counts": self.counts,
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "OrderCheck":
+        """Go on from `to_state`."""
+        return cls(**state)

@@ -1,0 +1,107 @@
+"""Offsets of many queues: laws of limits, ranges and continuation."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.offsets import (
+    Continued,
+    QueueRange,
+    continued,
+    from_json,
+    ranges,
+    share,
+    split,
+    to_json,
+)
+
+QUEUES = st.builds(
+    MessageQueue, st.sampled_from(["a", "b"]), st.sampled_from(["g", "h"]), st.integers(0, 3)
+)
+OFFSETS = st.dictionaries(QUEUES, st.integers(0, 1000), max_size=8)
+SPANS = st.dictionaries(QUEUES, st.tuples(st.integers(0, 500), st.integers(0, 500)), max_size=8)
+
+
+@given(OFFSETS)
+def test_offsets_survive_their_json_and_equal_ones_have_equal_text(
+    offsets: dict[MessageQueue, int],
+) -> None:
+    """Spark compares texts: the order in which queues became known must not show."""
+    backwards = dict(reversed(offsets.items()))
+
+    assert from_json(json.loads(json.dumps(to_json(offsets)))) == offsets
+    assert json.dumps(to_json(offsets)) == json.dumps(to_json(backwards))
+
+
+@given(SPANS, st.integers(1, 1200))
+def test_a_limit_is_kept_and_no_queue_starves(
+    spans: dict[MessageQueue, tuple[int, int]], limit: int
+) -> None:
+    """All in all the limit (or one per waiting queue); each waiting queue gets one; none beyond its end."""
+    start = {queue: low for queue, (low, _) in spans.items()}
+    end = {queue: low + size for queue, (low, size) in spans.items()}
+    waiting = [queue for queue in spans if end[queue] > start[queue]]
+
+    found = share(start, end, limit)
+
+    total = sum(end[queue] - start[queue] for queue in spans)
+    assert sum(found[queue] - start[queue] for queue in spans) == min(
+        total, max(limit, len(waiting))
+    )
+    assert all(start[queue] <= found[queue] <= end[queue] for queue in spans)
+    assert all(found[queue] > start[queue] for queue in waiting)
+
+
+@given(SPANS, st.integers(1, 1200))
+def test_a_limit_is_shared_in_proportion(
+    spans: dict[MessageQueue, tuple[int, int]], limit: int
+) -> None:
+    """A queue with more waiting never gets less than one with less waiting, but for rounding."""
+    start = {queue: low for queue, (low, _) in spans.items()}
+    end = {queue: low + size for queue, (low, size) in spans.items()}
+
+    found = share(start, end, limit)
+
+    parts = sorted((end[queue] - start[queue], found[queue] - start[queue]) for queue in spans)
+    assert all(more >= less - 1 for (_, less), (_, more) in pairwise(parts))
+
+
+@given(SPANS, st.integers(0, 40))
+def test_pieces_cover_the_same_offsets_in_order(
+    spans: dict[MessageQueue, tuple[int, int]], count: int
+) -> None:
+    """Cutting loses, repeats and swaps nothing, and reaches the wanted number if there is enough."""
+    start = {queue: low for queue, (low, _) in spans.items()}
+    whole = ranges(start, {queue: low + size for queue, (low, size) in spans.items()})
+
+    pieces = split(whole, count)
+
+    assert [(p.queue, n) for p in pieces for n in range(p.start, p.end)] == [
+        (p.queue, n) for p in whole for n in range(p.start, p.end)
+    ]
+    assert len(pieces) >= min(count, sum(each.size for each in whole))
+
+
+def test_what_changed_since_a_stream_stopped_is_told() -> None:
+    """Aged out, made anew, added, removed, unchanged: each in its place."""
+    same, aged, anew, added, removed = (MessageQueue("t", "g", number) for number in range(5))
+    known = {same: 5, aged: 3, anew: 90, removed: 7}
+    lows, highs = {same: 0, aged: 10, anew: 0, added: 2}, {same: 9, aged: 12, anew: 4, added: 6}
+
+    assert continued(known, lows, highs) == Continued(
+        {same: 5, aged: 10, anew: 0, added: 2},
+        (added,),
+        (removed,),
+        (QueueRange(aged, 3, 10), QueueRange(anew, 90, 90)),
+    )
+
+
+@pytest.mark.parametrize("value", [[], {"t": 1}, {"t": {"g": {"x": 1}}}, {"t": {"g": {"0": "1"}}}])
+def test_offsets_of_another_form_are_refused_with_an_example(value: object) -> None:
+    with pytest.raises(OptionError, match="startingOffsets must look like"):
+        from_json(value, "startingOffsets")
