@@ -23,6 +23,7 @@ from orderlymq_broker.net.leadership import Leadership
 from orderlymq_broker.net.liveness import Liveness
 from orderlymq_broker.net.registration import Registration
 from orderlymq_broker.net.steering import Steering
+from orderlymq_broker.processors.context import RequestRefused
 from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.replication.frames import Frame, FrameKind
 from orderlymq_broker.replication.instance import Instance, Surroundings
@@ -303,6 +304,14 @@ class BrokerProcess:
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         """Let the core handle a request."""
         self.instance.loop.handle(request, peer)
+
+    def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
+        """Return the answer to a request that its sender may not make."""
+        try:
+            self.instance.core.access.admit(command, Peer(line.id, *line.peer))
+        except RequestRefused as refused:
+            return command.reply(refused.code, remark=refused.remark)
+        return None
 
     def may_answer(self) -> bool:
         """Tell whether an answer given now is the truth."""

@@ -98,10 +98,11 @@ def _key(
     high: int | None = None,
     *,
     off: int | None = None,
+    secret: bool = False,
 ) -> Any:
     """Declare a setting: its RocketMQ name, its range, and a value that turns it off."""
     metadata = {"rocketmq": rocketmq, "low": low, "high": high, "off": off}
-    return field(default=default, metadata=metadata)
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +132,9 @@ class ClientSettings:
     rebalance_interval_ms: int = _key(
         20_000, "rocketmq.client.rebalance.waitInterval", 10, INT32_MAX
     )
-    token: str = _key("", "token")
+    token: str = _key("", "token", secret=True)
     access_key: str = _key("", "accessKey")
-    secret_key: str = _key("", "secretKey")
+    secret_key: str = _key("", "secretKey", secret=True)
     request_timeout_ms: int = _key(3_000, "mqClientApiTimeout", 1, INT32_MAX)
 
     def __post_init__(self) -> None:

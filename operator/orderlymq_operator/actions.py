@@ -35,6 +35,19 @@ class GroupConfig:
     consume_timeout_minutes: int
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class UserConfig:
+    """An account in one raft group; permissions by name, and a fingerprint instead of the secret."""
+
+    admin: bool
+    default_topic_permission: str
+    default_group_permission: str
+    topics: tuple[tuple[str, str], ...]
+    groups: tuple[tuple[str, str], ...]
+    white_remote_address: str
+    fingerprint: str
+
+
 @dataclass(frozen=True, slots=True)
 class ConditionReport:
     """A condition without its time stamp."""
@@ -182,6 +195,24 @@ class DeleteGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class SetUser:
+    """Create or change an account in one raft group; the backend knows where *user*'s secret is."""
+
+    user: str
+    access_key: str
+    group: str
+    config: UserConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUser:
+    """Delete an account from one raft group."""
+
+    access_key: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReportCondition:
     """Write down what is known about an object."""
 
@@ -225,6 +256,8 @@ Action: TypeAlias = (
     | DeleteTopic
     | SetGroup
     | DeleteGroup
+    | SetUser
+    | DeleteUser
     | ReportCondition
     | Refuse
 )
@@ -258,12 +291,14 @@ class ObservedGroup:
         replicas: every replica that was ever started and not set aside, by node id.
         topics: topics by name; None while nobody answers for the group.
         consumer_groups: likewise.
+        users: accounts by access key, likewise.
     """
 
     leader: int | None = None
     replicas: Mapping[int, ObservedReplica] = field(default_factory=dict)
     topics: Mapping[str, TopicConfig] | None = None
     consumer_groups: Mapping[str, GroupConfig] | None = None
+    users: Mapping[str, UserConfig] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +317,11 @@ class Observed:
         name_servers: those that are kept running, by index.
         groups: raft groups by broker name.
         conditions: what was reported last.
+        secrets: fingerprint of each User's secret by its name; None where it cannot be read.
     """
 
     accepted: Desired | None = None
     name_servers: Mapping[int, ObservedNameServer] = field(default_factory=dict)
     groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
     conditions: Mapping[Subject, ConditionReport] = field(default_factory=dict)
+    secrets: Mapping[str, str | None] = field(default_factory=dict)

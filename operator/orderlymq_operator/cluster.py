@@ -133,6 +133,10 @@ class Config(Model):
     block_cache_size: Quantity = Field(
         default=Quantity("64Mi"), description="Cache of the store, per replica."
     )
+    acl_enable: bool = Field(
+        default=False,
+        description="Serve only requests that are signed by a User who may do what they ask.",
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least important line that is logged."
     )

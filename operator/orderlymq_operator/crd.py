@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from orderlymq_operator import consumergroup, topic
+from orderlymq_operator import consumergroup, topic, user
 from orderlymq_operator.meta import GROUP, VERSION, rule, rules
 from orderlymq_operator.models import KINDS
 
@@ -22,6 +22,7 @@ _PLURALS: Final = {
     "Cluster": ("clusters", "mqc"),
     "Topic": ("topics", "mqt"),
     "ConsumerGroup": ("consumergroups", "mqg"),
+    "User": ("users", "mqu"),
 }
 _READY: Final = '.status.conditions[?(@.type=="Ready")].status'
 _COLUMNS: Final[dict[str, list[tuple[str, str, str]]]] = {
@@ -44,6 +45,11 @@ _COLUMNS: Final[dict[str, list[tuple[str, str, str]]]] = {
         ("Lag", "integer", ".status.lag"),
         ("Ready", "string", _READY),
     ],
+    "User": [
+        ("Cluster", "string", ".spec.clusterRef.name"),
+        ("Admin", "boolean", ".spec.admin"),
+        ("Ready", "string", _READY),
+    ],
 }
 _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
     "Cluster": rules(
@@ -56,6 +62,7 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
     ),
     "Topic": topic.SPEC_RULES,
     "ConsumerGroup": consumergroup.SPEC_RULES,
+    "User": user.SPEC_RULES,
 }
 # `kubectl wait` works from the first moment on: the condition exists before a controller has looked.
 _WAITING: Final = {

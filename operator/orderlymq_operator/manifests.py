@@ -18,7 +18,15 @@ from pydantic_core import ErrorDetails
 
 from orderlymq_operator import yamlsource
 from orderlymq_operator.meta import API_VERSION
-from orderlymq_operator.models import KINDS, Cluster, ConsumerGroup, Desired, Resource, Topic
+from orderlymq_operator.models import (
+    KINDS,
+    Cluster,
+    ConsumerGroup,
+    Desired,
+    Resource,
+    Topic,
+    User,
+)
 
 _SIZE_MAX: Final = 8 << 20  # bytes of one file; thousands of topics fit
 _FOUND_MAX: Final = 60  # characters of a wrong value that an error repeats
@@ -139,7 +147,7 @@ def combine(
         )
     wanted = {manifest.identity: manifest for manifest in manifests}
     kept: tuple[Resource, ...] = (
-        () if present is None or prune else (*present.topics, *present.groups)
+        () if present is None or prune else (*present.topics, *present.groups, *present.users)
     )
     resources: list[Manifest] = [Manifest(resource, "(applied before)", 0) for resource in kept]
     resources = [known for known in resources if known.identity not in wanted]
@@ -156,7 +164,11 @@ def combine(
         (item for item in found if isinstance(item, ConsumerGroup)),
         key=lambda group: group.group_name,
     )
-    return _with_deletions(Desired(cluster, tuple(topics), tuple(groups)), present)
+    users = sorted(
+        (item for item in found if isinstance(item, User)), key=lambda user: user.access_key
+    )
+    desired = Desired(cluster, tuple(topics), tuple(groups), users=tuple(users))
+    return _with_deletions(desired, present)
 
 
 def _with_deletions(desired: Desired, present: Desired | None) -> Desired:
@@ -165,6 +177,7 @@ def _with_deletions(desired: Desired, present: Desired | None) -> Desired:
         return desired
     topics = {topic.topic_name for topic in desired.topics}
     groups = {group.group_name for group in desired.groups}
+    users = {user.access_key for user in desired.users}
     gone_topics = {
         topic.topic_name for topic in present.topics if topic.spec.deletion_policy == "Delete"
     }
@@ -177,6 +190,9 @@ def _with_deletions(desired: Desired, present: Desired | None) -> Desired:
         desired.groups,
         frozenset((gone_topics | present.deleted_topics) - topics),
         frozenset((gone_groups | present.deleted_groups) - groups),
+        desired.users,
+        # An account that nobody declares any more must not open anything.
+        frozenset(({user.access_key for user in present.users} | present.deleted_users) - users),
     )
 
 
@@ -237,6 +253,8 @@ def _shared_names(manifests: Sequence[Manifest]) -> list[Problem]:
                 field, key = "spec.topicName", ("topic", topic.topic_name)
             case ConsumerGroup() as group:
                 field, key = "spec.groupName", ("consumer group", group.group_name)
+            case User() as user:
+                field, key = "spec.accessKey", ("access key", user.access_key)
             case Cluster():
                 continue
         first = seen.setdefault(key, manifest)
@@ -294,11 +312,24 @@ def _validate(source: yamlsource.Source, file: str) -> Manifest | list[Problem]:
 
     model = KINDS[str(data["kind"])]
     try:
-        return Manifest(model.model_validate(data), file, source.line(()))
+        resource = model.model_validate(data)
+        if isinstance(resource, User):
+            resource = _beside_manifest(resource, file)
+        return Manifest(resource, file, source.line(()))
     except ValidationError as error:
         return [
             _problem(details, source, file, model) for details in error.errors(include_url=False)
         ]
+
+
+def _beside_manifest(user: User, file: str) -> User:
+    """Let the path of a secret begin where the manifest stands."""
+    source = user.spec.secret_from
+    if source.file is None:
+        return user
+    path = str((Path(file).absolute().parent / source.file).resolve())
+    spec = user.spec.model_copy(update={"secret_from": source.model_copy(update={"file": path})})
+    return user.model_copy(update={"spec": spec})
 
 
 def _problem(

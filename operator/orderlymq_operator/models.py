@@ -1,7 +1,7 @@
 """
 All kinds of manifests in one place, and `Desired`: one cluster with everything that belongs to it.
 
-The kinds stand in `cluster`, `topic` and `consumergroup`; reading files in `manifests`; what follows from a
+The kinds stand in `cluster`, `topic`, `consumergroup` and `user`; reading files in `manifests`; what follows from a
 `Desired` in `plan`.
 """
 
@@ -13,6 +13,7 @@ from orderlymq_operator.cluster import Cluster
 from orderlymq_operator.consumergroup import ConsumerGroup
 from orderlymq_operator.meta import Condition, ObjectMeta
 from orderlymq_operator.topic import Topic
+from orderlymq_operator.user import User
 
 __all__ = [
     "KINDS",
@@ -23,14 +24,16 @@ __all__ = [
     "ObjectMeta",
     "Resource",
     "Topic",
+    "User",
     "resources_of",
 ]
 
-Resource: TypeAlias = Cluster | Topic | ConsumerGroup
-KINDS: Final[dict[str, type[Cluster] | type[Topic] | type[ConsumerGroup]]] = {
+Resource: TypeAlias = Cluster | Topic | ConsumerGroup | User
+KINDS: Final[dict[str, type[Cluster] | type[Topic] | type[ConsumerGroup] | type[User]]] = {
     "Cluster": Cluster,
     "Topic": Topic,
     "ConsumerGroup": ConsumerGroup,
+    "User": User,
 }
 
 
@@ -41,6 +44,7 @@ class Desired:
     Attributes:
         deleted_topics: topics (wire names) to delete because their manifest went with policy Delete.
         deleted_groups: consumer groups likewise.
+        deleted_users: access keys of accounts whose manifest went.
     """
 
     cluster: Cluster
@@ -48,12 +52,15 @@ class Desired:
     groups: tuple[ConsumerGroup, ...] = ()
     deleted_topics: frozenset[str] = frozenset()
     deleted_groups: frozenset[str] = frozenset()
+    users: tuple[User, ...] = ()
+    deleted_users: frozenset[str] = frozenset()
 
     def resources(self) -> Iterable[Resource]:
-        """Yield every resource: the cluster, then topics, then groups."""
+        """Yield every resource: the cluster, then topics, groups and users."""
         yield self.cluster
         yield from self.topics
         yield from self.groups
+        yield from self.users
 
 
 def resources_of(desired: Desired) -> list[dict[str, object]]:

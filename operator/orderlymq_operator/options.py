@@ -31,6 +31,7 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
         "cluster": cluster.metadata.name,
         "auto_create_topic": config.auto_create_topic_enable,
         "auto_create_group": config.auto_create_subscription_group,
+        "access": {"enable": config.acl_enable},
         "raft": {
             "tick_ms": max(1, heartbeat_ms // _TICKS_PER_HEARTBEAT),
             "heartbeat_ms": heartbeat_ms,

@@ -18,20 +18,23 @@ from orderlymq_operator.actions import (
     DeleteGroup,
     DeleteOrderConfig,
     DeleteTopic,
+    DeleteUser,
     GroupConfig,
     Observed,
     ObservedGroup,
     PutOrderConfig,
     ReportCondition,
     SetGroup,
+    SetUser,
     StartNameServer,
     Subject,
     TopicConfig,
     UpdateTopic,
+    UserConfig,
 )
 from orderlymq_operator.changes import published_layout, refusals, topic_layout
 from orderlymq_operator.membership import group_problem, replica_actions
-from orderlymq_operator.models import ConsumerGroup, Desired, Resource, Topic
+from orderlymq_operator.models import ConsumerGroup, Desired, Resource, Topic, User
 from orderlymq_operator.placement import order_text, spread
 from orderlymq_operator.topic import PERMISSION_BITS
 
@@ -56,6 +59,8 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
         about[_subject(topic)] = list(_topic(topic, desired, observed))
     for group in desired.groups:
         about[_subject(group)] = list(_group(group, desired, observed))
+    for user in desired.users:
+        about[_subject(user)] = list(_user(user, desired, observed))
     for actions in about.values():
         work += actions
     work += _deletions(desired, observed)
@@ -145,11 +150,40 @@ def group_config(group: ConsumerGroup) -> GroupConfig:
     )
 
 
+def _user(user: User, desired: Desired, observed: Observed) -> Iterator[Action]:
+    """Plan an account: every raft group knows it."""
+    secret = observed.secrets.get(user.metadata.name)
+    if secret is None or _unreachable(desired, observed):
+        return
+    config = user_config(user, secret)
+    for name in desired.cluster.group_names:
+        if (observed.groups[name].users or {}).get(user.access_key) != config:
+            yield SetUser(user.metadata.name, user.access_key, name, config)
+
+
+def user_config(user: User, secret: str) -> UserConfig:
+    """Return what the brokers are told about *user*, whose secret has the fingerprint *secret*."""
+    spec = user.spec
+    return UserConfig(
+        admin=spec.admin,
+        default_topic_permission=spec.default_topic_permission,
+        default_group_permission=spec.default_group_permission,
+        topics=tuple(sorted((grant.name, grant.permission) for grant in spec.topics)),
+        groups=tuple(sorted((grant.name, grant.permission) for grant in spec.groups)),
+        white_remote_address=spec.white_remote_address.strip(),
+        fingerprint=secret,
+    )
+
+
 def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
     for name in sorted(desired.deleted_groups):
         for group, found in sorted(observed.groups.items()):
             if name in (found.consumer_groups or {}):
                 yield DeleteGroup(name, group)
+    for key in sorted(desired.deleted_users):
+        for group, found in sorted(observed.groups.items()):
+            if key in (found.users or {}):
+                yield DeleteUser(key, group)
     for name in sorted(desired.deleted_topics):
         for group in sorted(topic_layout(name, observed)):
             yield DeleteTopic(name, group)
@@ -185,6 +219,8 @@ def _conditions(
             report = ConditionReport("False", "BrokerUnavailable", f"{silent[0]} does not answer")
         elif not _name_server_answers(observed):
             report = ConditionReport("False", "BrokerUnavailable", "no name server answers")
+        elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
+            report = ConditionReport("False", "SecretMissing", "its secret cannot be read")
         elif actions:
             report = ConditionReport("False", "Progressing", "not in force everywhere yet")
         else:

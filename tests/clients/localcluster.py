@@ -28,7 +28,7 @@ spec:
     brokerPort: {broker}
     raftPort: {raft}
     httpPort: {http}
-  config:
+  config:{config}
     messageDelayLevel: "1s 1s 1s 1s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s"
     transactionTimeOut: 2s
     transactionCheckInterval: 2s
@@ -54,6 +54,17 @@ spec:
 """
 
 
+USER = """
+---
+apiVersion: orderlymq.io/v1alpha1
+kind: User
+metadata: {{name: {name}}}
+spec:
+  clusterRef: {{name: clients}}
+  secretFrom: {{file: {name}.secret}}{fields}
+"""
+
+
 def _free_base() -> int:
     """Return the first of 80 ports that are free now."""
     for base in range(21000, 31000, 80):
@@ -74,6 +85,8 @@ class LocalCluster:
     directory: Path
     groups: int = 1
     base: int = field(default_factory=_free_base)
+    config: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     _made: int = 0
 
     @property
@@ -90,6 +103,7 @@ class LocalCluster:
                 broker=self.base + 12,
                 raft=self.base + 32,
                 http=self.base + 52,
+                config="".join(f"\n    {name}: {value}" for name, value in self.config.items()),
             )
         )
         self.command("up", "-f", str(manifest), "--detach")
@@ -111,6 +125,13 @@ class LocalCluster:
         self._apply(GROUP.format(name=name, topic=topic, ordering=ordering))
         return name
 
+    def user(self, name: str, secret: str, **rights: str) -> None:
+        """Create an account; *rights* are fields of its spec as JSON."""
+        self._made += 1
+        (self.directory / f"{name}.secret").write_text(secret + "\n")
+        fields = "".join(f"\n  {field}: {value}" for field, value in rights.items())
+        self._apply(USER.format(name=name, fields=fields))
+
     def _apply(self, manifest: str) -> None:
         path = self.directory / f"apply-{self._made}.yaml"
         path.write_text(manifest)
@@ -124,7 +145,7 @@ class LocalCluster:
             text=True,
             timeout=120,
             check=False,
-            env={**os.environ, "ORDERLYMQ_NAME_SERVER": self.name_server},
+            env={**os.environ, "ORDERLYMQ_NAME_SERVER": self.name_server, **self.environment},
         )
         assert result.returncode == 0, f"{words}: {result.stdout}{result.stderr}{self._logs()}"
         return result.stdout

@@ -102,7 +102,7 @@ def test_conditions_are_a_map_that_begins_as_unknown(kind: str) -> None:
 
 
 def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
-    """Short names mqc, mqt, mqg; category mq; a status subresource; a Ready column each."""
+    """Short names mqc, mqt, mqg, mqu; category mq; a status subresource; a Ready column each."""
     found = {}
     for kind in KINDS:
         spec = crd.definition(kind)["spec"]
@@ -116,6 +116,7 @@ def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
         "Cluster": (["mqc"], ["mq"], "Namespaced"),
         "Topic": (["mqt"], ["mq"], "Namespaced"),
         "ConsumerGroup": (["mqg"], ["mq"], "Namespaced"),
+        "User": (["mqu"], ["mq"], "Namespaced"),
     }
 
 
@@ -142,6 +143,10 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
         "ConsumerGroup.spec.clusterRef",
         "ConsumerGroup.spec.groupName",
         "ConsumerGroup.spec.ordering",
+        "User.spec",
+        "User.spec.accessKey",
+        "User.spec.clusterRef",
+        "User.spec.secretFrom",
     }
 
 

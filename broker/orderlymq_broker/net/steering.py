@@ -9,7 +9,7 @@ membership is applied.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 import orjson
@@ -29,6 +29,8 @@ from orderlymq_raft import (
 from orderlymq_raft.types import NodeId
 
 _log = logging.getLogger(__name__)
+
+Intercept: TypeAlias = Callable[[Line, RemotingCommand], None]
 
 
 class MembershipRequest(msgspec.Struct, frozen=True):
@@ -56,6 +58,9 @@ class Steerable(Protocol):
     def change_membership(self, change: MembershipChange, address: Address | None) -> int:
         """Propose a change and return its index; raises as `move_leadership`."""
 
+    def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
+        """Return the answer to a request that its sender may not make, None for one that it may."""
+
 
 class Steering:
     """Answers 20500, 20503 and 20504."""
@@ -65,9 +70,24 @@ class Steering:
         self._tasks: set[asyncio.Task[None]] = set()
         # Index of a proposed membership -> who waits for it.
         self._waiting: dict[int, tuple[Line, RemotingCommand]] = {}
-        clients.intercept(RequestCode.ORDERLYMQ_GROUP_STATUS, self._status)
-        clients.intercept(RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, self._move)
-        clients.intercept(RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, self._change)
+        for code, handler in (
+            (RequestCode.ORDERLYMQ_GROUP_STATUS, self._status),
+            (RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, self._move),
+            (RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, self._change),
+        ):
+            clients.intercept(code, self._guarded(handler))
+
+    def _guarded(self, handler: Intercept) -> Intercept:
+        """Return *handler* for those who may ask it."""
+
+        def handle(line: Line, command: RemotingCommand) -> None:
+            refusal = self._steered.refusal(line, command)
+            if refusal is None:
+                handler(line, command)
+            else:
+                line.send(refusal)
+
+        return handle
 
     def membership_applied(self, index: int) -> None:
         """Answer whoever asked for the membership of entry *index*."""

@@ -128,7 +128,10 @@ class AccessControl:
         key = account.access_key
         if account.admin:
             return
-        if request.code in ADMIN_CODES:
+        shows_accounts = (
+            request.code == RequestCode.GET_BROKER_CLUSTER_ACL_INFO and "orderlymq" in request.ext
+        )
+        if request.code in ADMIN_CODES or shows_accounts:
             _deny(
                 f"Need admin permission for request code={request.code}, but accessKey={key} is not"
             )

@@ -6,6 +6,7 @@ what it names and keeps the rest; a secret is taken in and never given out again
 before access control is switched on. Who may do this: ``access.py``.
 """
 
+import hmac
 from collections.abc import Mapping
 from typing import Final
 
@@ -25,6 +26,7 @@ KEY_LENGTH_MIN: Final = 6
 # More than a person keeps apart; each costs a few hundred bytes on every replica.
 ACCOUNTS_MAX: Final = 10_000
 RESOURCES_MAX: Final = 1_000
+FINGERPRINT_LENGTH: Final = 16
 # Where RocketMQ keeps its accounts; its tools show the version of this file.
 _FILE: Final = "plain_acl.yml"
 
@@ -71,7 +73,7 @@ class AccessAdministration:
         return [propose(self._context, [WhiteAddressesSet(addresses)], request, peer)]
 
     def info(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 52: the version of the accounts; with orderlymq=true also the accounts, without secrets."""
+        """Serve 52: the version of the accounts; our own tools also get the accounts, without secrets."""
         context = self._context
         counter, timestamp = context.state.access.version.row()
         version = {"counter": counter, "stateVersion": 0, "timestamp": timestamp}
@@ -99,6 +101,7 @@ class AccessAdministration:
                 "topicPerms": account.topic_perms,
                 "groupPerms": account.group_perms,
                 "whiteRemoteAddress": account.white_address,
+                "fingerprint": _fingerprint(account),
             }
             for _, account in sorted(table.accounts.items())
         ]
@@ -141,6 +144,13 @@ class AccessAdministration:
             changes["white_address"] = ext["whiteRemoteAddress"].strip()
 
         return msgspec.structs.replace(present, **changes)
+
+
+def _fingerprint(account: AccountSet) -> str:
+    """Return a text by which whoever knows the secret sees whether it is the one here."""
+    digest = hmac.digest(account.secret_key.encode(), account.access_key.encode(), "sha256")
+
+    return digest.hex()[:FINGERPRINT_LENGTH]
 
 
 def _long_enough(name: str, value: str) -> str:

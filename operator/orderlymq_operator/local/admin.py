@@ -6,11 +6,12 @@ value or `AdminError`, which says who answered what. What is to be called is dec
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
-from orderlymq_operator.actions import GroupConfig, TopicConfig
+from orderlymq.signing import signed
+from orderlymq_operator.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_protocol import configbodies
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
@@ -30,10 +31,12 @@ class AdminError(Exception):
 
 
 class Admin:
-    """Administration of one cluster."""
+    """Administration of one cluster; its requests are signed where there is a key."""
 
-    def __init__(self, client: RemotingClient) -> None:
+    def __init__(self, client: RemotingClient, access_key: str = "", secret_key: str = "") -> None:
         self._client = client
+        self._access_key = access_key
+        self._secret_key = secret_key
 
     async def topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the topics of a group."""
@@ -66,6 +69,37 @@ class Admin:
             )
             for name, config in table.subscription_group_table.items()
         }
+
+    async def users(self, address: str) -> dict[str, UserConfig]:
+        """Return the accounts of a raft group, without their secrets."""
+        command = request(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {"orderlymq": "true"})
+        answer = _check(address, await self._invoke(address, command, _LOOK_TIMEOUT_S))
+        try:
+            accounts = orjson.loads(answer.body)["accounts"]
+            return {account["accessKey"]: _user_config(account) for account in accounts}
+        except (ValueError, KeyError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def set_user(
+        self, address: str, access_key: str, secret_key: str, config: UserConfig
+    ) -> None:
+        """Create or change an account."""
+        ext = {
+            "accessKey": access_key,
+            "secretKey": secret_key,
+            "admin": str(config.admin).lower(),
+            "defaultTopicPerm": config.default_topic_permission,
+            "defaultGroupPerm": config.default_group_permission,
+            "topicPerms": ",".join(f"{name}={right}" for name, right in config.topics),
+            "groupPerms": ",".join(f"{name}={right}" for name, right in config.groups),
+            "whiteRemoteAddress": config.white_remote_address,
+        }
+        await self._change(address, request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext))
+
+    async def delete_user(self, address: str, access_key: str) -> None:
+        """Delete an account."""
+        ext = {"accessKey": access_key}
+        await self._change(address, request(RequestCode.DELETE_ACL_CONFIG, ext))
 
     async def order_config(self, address: str) -> Mapping[str, str]:
         """Return the queue lists that a name server publishes."""
@@ -163,10 +197,30 @@ class Admin:
     async def _invoke(
         self, address: str, command: RemotingCommand, timeout_s: float
     ) -> RemotingCommand:
+        if self._access_key:
+            command.ext = signed(
+                command.ext,
+                command.body,
+                access_key=self._access_key,
+                secret_key=self._secret_key,
+                token="",
+            )
         try:
             return await self._client.invoke(address, command, timeout_s)
         except RemotingError as error:
             raise AdminError(str(error)) from error
+
+
+def _user_config(account: Mapping[str, Any]) -> UserConfig:
+    return UserConfig(
+        account["admin"],
+        account["defaultTopicPerm"],
+        account["defaultGroupPerm"],
+        tuple(sorted(account["topicPerms"].items())),
+        tuple(sorted(account["groupPerms"].items())),
+        account["whiteRemoteAddress"],
+        account["fingerprint"],
+    )
 
 
 def _check(address: str, answer: RemotingCommand) -> RemotingCommand:

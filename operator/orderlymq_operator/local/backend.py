@@ -19,6 +19,7 @@ from orderlymq_operator.actions import (
     DeleteGroup,
     DeleteOrderConfig,
     DeleteTopic,
+    DeleteUser,
     GroupConfig,
     Observed,
     ObservedGroup,
@@ -31,6 +32,7 @@ from orderlymq_operator.actions import (
     ReportCondition,
     RestartReplica,
     SetGroup,
+    SetUser,
     StartNameServer,
     StartReplica,
     StopReplica,
@@ -38,6 +40,7 @@ from orderlymq_operator.actions import (
     TopicConfig,
     TransferLeadership,
     UpdateTopic,
+    UserConfig,
 )
 from orderlymq_operator.local.admin import Admin, AdminError
 from orderlymq_operator.local.directory import DataDirectory, State
@@ -52,8 +55,10 @@ from orderlymq_operator.local.processes import (
     replica_program,
 )
 from orderlymq_operator.local.replicastatus import ReplicaStatus, observe_replicas, read_status
-from orderlymq_operator.models import Cluster
+from orderlymq_operator.local.secretsource import read_secret
+from orderlymq_operator.models import Cluster, User
 from orderlymq_operator.options import revision
+from orderlymq_operator.user import fingerprint
 
 
 class LocalBackend:
@@ -139,6 +144,8 @@ class LocalBackend:
         | DeleteTopic
         | SetGroup
         | DeleteGroup
+        | SetUser
+        | DeleteUser
         | PutOrderConfig
         | DeleteOrderConfig,
     ) -> None:
@@ -151,6 +158,13 @@ class LocalBackend:
                 await self._set_group(action)
             case DeleteGroup(name, group):
                 await self._admin.delete_group(self._address(group), name)
+            case SetUser(user, access_key, group, config):
+                secret = self._secret(user)
+                if secret is None:
+                    raise AdminError(f"the secret of User {user!r} cannot be read any more")
+                await self._admin.set_user(self._address(group), access_key, secret, config)
+            case DeleteUser(access_key, group):
+                await self._admin.delete_user(self._address(group), access_key)
             case PutOrderConfig(topic, value):
                 for server in self._name_servers:
                     address = name_server_address(self._cluster, server)
@@ -244,6 +258,7 @@ class LocalBackend:
             },
             groups={group: self._observed(group, *tables[group].result()) for group in groups},
             conditions=dict(self.conditions),
+            secrets={user.metadata.name: self._fingerprint(user) for user in self._users},
         )
 
     def _observed(
@@ -251,6 +266,7 @@ class LocalBackend:
         group: str,
         topics: Mapping[str, TopicConfig] | None,
         consumer_groups: Mapping[str, GroupConfig] | None,
+        users: Mapping[str, UserConfig] | None,
     ) -> ObservedGroup:
         nodes = self._state.replicas[group]
         names = {node: replica_name(group, node) for node in nodes}
@@ -266,16 +282,39 @@ class LocalBackend:
             node: self.statuses[name] for node, name in names.items() if name in self.statuses
         }
         leader, replicas = observe_replicas(running, statuses)
-        return ObservedGroup(leader, replicas, topics, consumer_groups)
+        return ObservedGroup(leader, replicas, topics, consumer_groups, users)
 
     async def _tables(
         self, group: str
-    ) -> tuple[dict[str, TopicConfig] | None, dict[str, GroupConfig] | None]:
+    ) -> tuple[
+        dict[str, TopicConfig] | None, dict[str, GroupConfig] | None, dict[str, UserConfig] | None
+    ]:
         address = self._address(group)
         try:
-            return await self._admin.topics(address), await self._admin.consumer_groups(address)
+            topics = await self._admin.topics(address)
+            groups = await self._admin.consumer_groups(address)
+            # Asked for only where it matters, so that nothing depends on it elsewhere.
+            declared = self._users or self._state.desired.deleted_users
+            users = await self._admin.users(address) if declared else {}
         except AdminError:
-            return None, None
+            return None, None, None
+        return topics, groups, users
+
+    @property
+    def _users(self) -> tuple[User, ...]:
+        return self._state.desired.users
+
+    def _secret(self, name: str) -> str | None:
+        """Return the secret of a User as it stands now; never kept, never shown."""
+        for user in self._users:
+            if user.metadata.name == name:
+                return read_secret(user)
+        return None
+
+    @staticmethod
+    def _fingerprint(user: User) -> str | None:
+        secret = read_secret(user)
+        return None if secret is None else fingerprint(user.access_key, secret)
 
     async def _order_config(self, index: int) -> Mapping[str, str] | None:
         try:

@@ -7,6 +7,7 @@ from orderlymq_operator.actions import (
     DeleteGroup,
     DeleteOrderConfig,
     DeleteTopic,
+    DeleteUser,
     PromoteReplica,
     PutOrderConfig,
     Refuse,
@@ -14,6 +15,7 @@ from orderlymq_operator.actions import (
     ReportCondition,
     RestartReplica,
     SetGroup,
+    SetUser,
     StartNameServer,
     StartReplica,
     StopReplica,
@@ -55,6 +57,10 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
             return f"set consumer group {consumer_group} on {group}"
         case DeleteGroup(consumer_group, group):
             return f"delete consumer group {consumer_group} from {group}"
+        case SetUser(_, access_key, group):
+            return f"set account {access_key} on {group}"
+        case DeleteUser(access_key, group):
+            return f"delete account {access_key} from {group}"
         case ReportCondition(subject, condition):
             return f"{subject.kind} {subject.name}: {condition.message}"
         case Refuse():

@@ -5,6 +5,7 @@ Rules: what stands here is enough to go on after a restart of the machine; a fil
 at all; one supervisor at a time, held by a file lock that the kernel gives back whatever happens to the process.
 
     cluster.json     what is wanted and which replicas exist     supervisor.json  where the supervisor answers
+    operator.secret  what the supervisor signs with
     settings/        settings files of the processes             run/             process ids of the children
     logs/            one file per process                        replicas/        data of the replicas
     name-servers/    key-value files                             removed/         data of removed replicas
@@ -13,6 +14,7 @@ at all; one supervisor at a time, held by a file lock that the kernel gives back
 import fcntl
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,7 +25,15 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from orderlymq_operator.local.errors import FailedError, RefusedError
-from orderlymq_operator.models import KINDS, Cluster, ConsumerGroup, Desired, Topic, resources_of
+from orderlymq_operator.models import (
+    KINDS,
+    Cluster,
+    ConsumerGroup,
+    Desired,
+    Topic,
+    User,
+    resources_of,
+)
 
 FORMAT: Final = 1
 
@@ -82,6 +92,17 @@ class DataDirectory:
     def kv_file(self, index: int) -> Path:
         """Return the key-value file of name server *index*."""
         return self.path / "name-servers" / f"{index}.json"
+
+    @property
+    def operator_secret(self) -> Path:
+        """Return the file with the secret that the supervisor signs its own requests with."""
+        return self.path / "operator.secret"
+
+    def read_operator_secret(self) -> str:
+        """Return that secret, made when there is none."""
+        if not self.operator_secret.exists():
+            write_file(self.operator_secret, secrets.token_urlsafe(32))
+        return self.operator_secret.read_text(encoding="utf-8").strip()
 
     def create(self) -> None:
         """Make the folders that are missing."""
@@ -142,6 +163,7 @@ class DataDirectory:
             "manifests": resources_of(desired),
             "deleted_topics": sorted(desired.deleted_topics),
             "deleted_groups": sorted(desired.deleted_groups),
+            "deleted_users": sorted(desired.deleted_users),
             "replicas": {
                 group: [{"node": node, "join": join} for node, join in sorted(nodes.items())]
                 for group, nodes in sorted(state.replicas.items())
@@ -218,6 +240,8 @@ def desired_from(data: dict[str, Any]) -> Desired:
         tuple(item for item in found if isinstance(item, ConsumerGroup)),
         frozenset(data["deleted_topics"]),
         frozenset(data["deleted_groups"]),
+        tuple(item for item in found if isinstance(item, User)),
+        frozenset(data.get("deleted_users", ())),
     )
 
 

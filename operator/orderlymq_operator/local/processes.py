@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import psutil
 
@@ -18,6 +18,9 @@ from orderlymq_operator.cluster import VIP_DISTANCE, Cluster
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.options import broker_options
+
+# The account that the supervisor itself signs with.
+OPERATOR_KEY: Final = "orderlymq-operator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,7 @@ def replica_program(
     name = replica_name(group, node)
     settings: dict[str, Any] = {
         **broker_options(cluster),
+        "access": _access(cluster, directory),
         "group": group,
         "node_id": node,
         "peers": {
@@ -136,6 +140,16 @@ def replica_program(
         local.http(index, node),
         ports,
     )
+
+
+def _access(cluster: Cluster, directory: DataDirectory) -> dict[str, Any]:
+    if not cluster.spec.config.acl_enable:
+        return {"enable": False}
+    return {
+        "enable": True,
+        "operator_key": OPERATOR_KEY,
+        "operator_secret_file": str(directory.operator_secret),
+    }
 
 
 def group_address(cluster: Cluster, group: str) -> str:

@@ -28,6 +28,7 @@ from orderlymq_operator.local.admin import Admin, AdminError
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.describe import describe
 from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.processes import OPERATOR_KEY
 from orderlymq_operator.manifests import Manifest, combine
 from orderlymq_operator.models import Desired
 from orderlymq_operator.plan import plan
@@ -94,7 +95,7 @@ class Supervisor:
         client = RemotingClient()
         async with aiohttp.ClientSession() as session:
             self._backend = LocalBackend(
-                self._directory, self._state, session, Admin(client), self._report_process
+                self._directory, self._state, session, self._admin(client), self._report_process
             )
             try:
                 await self._reconcile_until_stopped()
@@ -102,6 +103,9 @@ class Supervisor:
                 self.event("stopping")
                 # Shielded: a second cancellation must not leave children behind.
                 await asyncio.shield(self._end(client))
+
+    def _admin(self, client: RemotingClient) -> Admin:
+        return Admin(client, OPERATOR_KEY, self._directory.read_operator_secret())
 
     async def _end(self, client: RemotingClient) -> None:
         if self._backend is not None:
@@ -183,10 +187,14 @@ class Supervisor:
         self._settled_generation = self._generation
         self.event("everything is as the manifests want it")
         state = self._state
-        if state.desired.deleted_topics or state.desired.deleted_groups:
+        desired = state.desired
+        if desired.deleted_topics or desired.deleted_groups or desired.deleted_users:
             # The plan is empty, so what had to be deleted is gone and need not be remembered.
             state.desired = replace(
-                state.desired, deleted_topics=frozenset(), deleted_groups=frozenset()
+                desired,
+                deleted_topics=frozenset(),
+                deleted_groups=frozenset(),
+                deleted_users=frozenset(),
             )
             self._directory.save(state)
 

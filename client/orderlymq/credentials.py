@@ -1,0 +1,74 @@
+"""
+Where a client's credentials come from: the settings, else the environment, else a file.
+
+Rule: the first source that names an access key (or a token) gives everything; nothing of it is ever logged. The
+file that ORDERLYMQ_CREDENTIALS names holds lines `access_key = ...`, `secret_key = ...` and, where
+needed, `token = ...`.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from orderlymq.errors import SettingError
+from orderlymq.settings import ClientSettings
+
+FILE_VARIABLE: Final = "ORDERLYMQ_CREDENTIALS"
+_VARIABLES: Final = {
+    "access_key": "ORDERLYMQ_ACCESS_KEY",
+    "secret_key": "ORDERLYMQ_SECRET_KEY",
+    "token": "ORDERLYMQ_SECURITY_TOKEN",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What requests are signed with; all empty for requests without a signature."""
+
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+
+
+def find_credentials(settings: ClientSettings) -> Credentials:
+    """Return the credentials of a client.
+
+    Raises:
+        SettingError: There is a key without a secret, or the file cannot be used.
+    """
+    found = Credentials(settings.access_key, settings.secret_key, settings.token)
+    if not (found.access_key or found.token):
+        values = {name: os.environ.get(variable, "") for name, variable in _VARIABLES.items()}
+        found = Credentials(**values)
+    if not (found.access_key or found.token) and os.environ.get(FILE_VARIABLE):
+        found = read_credentials(Path(os.environ[FILE_VARIABLE]))
+    if found.access_key and not found.secret_key:
+        raise SettingError(
+            f"the access key {found.access_key!r} has no secret; set secret_key, or "
+            f"{_VARIABLES['secret_key']} in the environment"
+        )
+    return found
+
+
+def read_credentials(path: Path) -> Credentials:
+    """Read a file of credentials.
+
+    Raises:
+        SettingError: It cannot be read, or has a line that is none of the form; the line is not shown.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"the credentials {path} cannot be read: {error}") from error
+    values: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals or name.strip() not in _VARIABLES:
+            raise SettingError(
+                f"{path}, line {number}: write access_key = ..., secret_key = ... or token = ..."
+            )
+        values[name.strip()] = value.strip()
+    return Credentials(**values)
