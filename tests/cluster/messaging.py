@@ -103,6 +103,18 @@ class Sender:
         return max((later - earlier for earlier, later in itertools.pairwise(times)), default=0.0)
 
 
+async def invoke(
+    client: RemotingClient, address: str, command: RemotingCommand, timeout_s: float = 5.0
+) -> RemotingCommand:
+    """Return the answer to a request, asked again while nobody leads, as any client does it."""
+    async with asyncio.timeout(20.0):
+        while True:
+            try:
+                return await client.invoke(address, command, timeout_s)
+            except RemotingError:
+                await asyncio.sleep(0.02)
+
+
 async def pull_all(
     client: RemotingClient, address: str, topic: str, queue_id: int
 ) -> list[tuple[int, bytes]]:
@@ -122,13 +134,7 @@ async def pull_all(
             sub_version=0,
             subscription="*",
         )
-        try:
-            reply = await client.invoke(
-                address, request(RequestCode.PULL_MESSAGE, header.to_ext()), 5.0
-            )
-        except RemotingError:
-            await asyncio.sleep(0.02)
-            continue
+        reply = await invoke(client, address, request(RequestCode.PULL_MESSAGE, header.to_ext()))
         if reply.code == ResponseCode.PULL_NOT_FOUND:
             return found
         if reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY:

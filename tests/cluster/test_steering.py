@@ -15,7 +15,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.headers import PullMessageHeader
 from orderlymq_runtime.client import ConnectionLost, RemotingClient, RemotingError
-from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report
+from tests.cluster.messaging import Sender, assert_kept_in_order, invoke, pull_all, report
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -44,7 +44,7 @@ async def change(client: RemotingClient, group: Group, **body: object) -> Remoti
     """Ask for a membership change until it is not refused for a passing reason."""
     command = request(RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, body=json.dumps(body).encode())
     for _ in range(100):
-        reply = await client.invoke(group.address, command, 10.0)
+        reply = await invoke(client, group.address, command, 10.0)
         if reply.code == ResponseCode.SUCCESS:
             return reply
         await asyncio.sleep(0.1)
@@ -69,7 +69,7 @@ async def test_leadership_moves_on_request_and_fails_nothing(
             tasks.create_task(sender.send(200, pause_s=0.002))
         await asyncio.sleep(0.2)
         began = time.monotonic()
-        moved = await client.invoke(group.address, command, 5.0)
+        moved = await invoke(client, group.address, command, 5.0)
         report(f"moved in {1000 * (time.monotonic() - began):.0f} ms")
         told = await held
 
@@ -134,7 +134,7 @@ async def test_bad_steering_is_refused_with_a_reason(
     codes = RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP
 
     async def remark(code: RequestCode, body: bytes = b"", **ext: str) -> str:
-        reply = await client.invoke(group.address, request(code, ext, body), 5.0)
+        reply = await invoke(client, group.address, request(code, ext, body), 5.0)
         assert reply.code != ResponseCode.SUCCESS
         return reply.remark or ""
 
@@ -200,8 +200,8 @@ async def test_the_locks_of_a_killed_local_client_are_free_at_once(
     mine = json.dumps(lock | {"clientId": f"127.0.0.1@{os.getpid()}#2"}).encode()
 
     async def granted() -> bool:
-        reply = await client.invoke(
-            group.address, request(RequestCode.LOCK_BATCH_MQ, body=mine), 5.0
+        reply = await invoke(
+            client, group.address, request(RequestCode.LOCK_BATCH_MQ, body=mine), 5.0
         )
         return bool(json.loads(reply.body)["lockOKMQSet"])
 
@@ -227,8 +227,8 @@ async def test_a_connection_that_is_merely_closed_frees_nothing(
 
     async def lock(asking: RemotingClient, name: str) -> bool:
         body = json.dumps({"clientId": name, "consumerGroup": "G", "mqSet": [queue]}).encode()
-        reply = await asking.invoke(
-            group.address, request(RequestCode.LOCK_BATCH_MQ, body=body), 5.0
+        reply = await invoke(
+            asking, group.address, request(RequestCode.LOCK_BATCH_MQ, body=body), 5.0
         )
         return bool(json.loads(reply.body)["lockOKMQSet"])
 
