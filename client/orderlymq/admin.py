@@ -36,6 +36,7 @@ from orderlymq_protocol.headers import (
     PutKVConfigHeader,
     QueryMessageHeader,
     ResetOffsetHeader,
+    ResumeCheckHalfMessageHeader,
     TopicHeader,
     ViewMessageHeader,
 )
@@ -467,19 +468,38 @@ class AdminClient:
             SettingError: The text is no offset id.
             BrokerError: There is no such message.
         """
-        try:
-            host, port, offset = decode_offset_message_id(message_id)
-        except MessageIdError as error:
-            raise SettingError(
-                f"{error}; pass the offset message id of a send result, or search with "
-                "`orderlymq message find --topic TOPIC --key KEY`"
-            ) from error
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address, offset = _place(message_id)
         answer = await self._instance.call(
             address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset).to_ext()
         )
         stored = next(iter_records(answer.body))
         return read_record(stored, MessageQueue(stored.topic, "", stored.queue_id))
+
+    async def check_transaction(self, message_id: str) -> None:
+        """Have a producer asked again about an open transaction, as if it had never been asked.
+
+        Args:
+            message_id: offset id of the half message, or of its copy in TRANS_CHECK_MAX_TIME_TOPIC.
+
+        Raises:
+            SettingError: The text is no offset id.
+            BrokerError: It is no half message, or its transaction has ended.
+        """
+        address, _ = _place(message_id)
+        header = ResumeCheckHalfMessageHeader(msg_id=message_id)
+        code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+        await self._instance.call(address, code, header.to_ext())
+
+    async def transactions(self) -> dict[str, dict[str, int]]:
+        """Return "open" and "givenUp" transactions of each producer group, over all broker groups."""
+        found: dict[str, dict[str, int]] = {}
+        for address in (await self.brokers()).values():
+            status = await self.group_status(address)
+            for name, counts in status.get("transactions", {}).get("groups", {}).items():
+                sums = found.setdefault(name, {"open": 0, "givenUp": 0})
+                for kind in sums:
+                    sums[kind] += counts.get(kind, 0)
+        return found
 
     async def find_messages(
         self, topic: str, key: str, *, unique: bool = False, count: int = _QUERY_MAX
@@ -552,3 +572,15 @@ class AdminClient:
 
 def _has_key(message: ReceivedMessage, key: str, *, unique: bool) -> bool:
     return message.message_id == key if unique else key in message.keys
+
+
+def _place(message_id: str) -> tuple[str, int]:
+    """Return the broker's address and the physical offset in an offset message id."""
+    try:
+        host, port, offset = decode_offset_message_id(message_id)
+    except MessageIdError as error:
+        raise SettingError(
+            f"{error}; pass the offset message id of a send result, or search with "
+            "`orderlymq message find --topic TOPIC --key KEY`"
+        ) from error
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", offset

@@ -355,6 +355,8 @@ class AdminClient(Facade[admin.AdminClient]):
     reset_offsets = _blocking(admin.AdminClient.reset_offsets)
     view_message = _blocking(admin.AdminClient.view_message)
     find_messages = _blocking(admin.AdminClient.find_messages)
+    check_transaction = _blocking(admin.AdminClient.check_transaction)
+    transactions = _blocking(admin.AdminClient.transactions)
     resend = _blocking(admin.AdminClient.resend)
 
     def close(self) -> None:

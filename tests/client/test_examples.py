@@ -29,6 +29,8 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with AdminClient(group.name_server_address) as admin:
             admin.create_topic("orders", queues=2, ordered=True)
             admin.create_topic("mail", queues=1)
+            admin.create_topic("booked", queues=1, ordered=True)
+            admin.create_topic("questions", queues=1)
         yield group.name_server_address
     finally:
         group.stop()
@@ -60,6 +62,8 @@ def test_every_example_is_listed() -> None:
         ("pull.py", "created"),
         ("lite_pull.py", "created"),
         ("delay.py", ""),
+        ("transaction.py", "ghost: ROLLBACK\ntable: COMMIT\nannounced: chair, table\n"),
+        ("request.py", "a chair costs 12\n"),
         ("sql_filter.py", "large order: 250\nlarge order: 1200\n"),
     ],
 )

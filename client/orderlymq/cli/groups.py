@@ -79,10 +79,12 @@ async def show(name: str, name_server: str, output: str) -> None:
 async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
     configs = await admin.groups()
     connections = await admin.connections(name)
-    if name not in configs and not connections:
+    transactions = (await admin.transactions()).get(name)
+    if name not in configs and not connections and transactions is None:
         raise CommandFailed(
             ExitCode.NOT_FOUND,
-            f"there is no consumer group {name}; `orderlymq group list` shows those that exist",
+            f"there is no consumer group {name}, and no producer group of that name has open "
+            "transactions; `orderlymq group list` shows the groups that exist",
         )
     subscriptions = {
         topic: data.sub_string
@@ -126,6 +128,7 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
         "subscriptions": subscriptions,
         "queues": rows,
         "lag": sum(row["lag"] or 0 for row in rows),
+        "transactions": transactions,
         "advice": _advice(len(members), rows),
     }
 
@@ -167,6 +170,9 @@ def _print(data: dict[str, Any]) -> None:
             "LAG",
         ]
         print_table("", columns, [list(row.values()) for row in data["queues"]])
+    if data["transactions"]:
+        counts = data["transactions"]
+        click.echo(f"\nTransactions: {counts['open']} open, {counts['givenUp']} given up.")
     if data["advice"]:
         click.echo(f"\nNote: {data['advice']}.")
 

@@ -89,6 +89,26 @@ async def resend(message_id: str, topic: str | None, name_server: str, output: s
         click.echo(f"Sent to {result.queue.topic} {place} at offset {result.queue_offset}.")
 
 
+@message.command("check-transaction")
+@click.argument("message_id")
+@connected
+async def check_transaction(message_id: str, name_server: str, output: str) -> None:
+    """Have a producer asked again what became of a half message.
+
+    MESSAGE_ID is the offset message id of the half message, or of its copy in
+    TRANS_CHECK_MAX_TIME_TOPIC, where half messages go that no producer decided.
+    """
+    async with AdminClient(name_server) as admin:
+        try:
+            await admin.check_transaction(message_id)
+        except BrokerError as error:
+            raise CommandFailed(ExitCode.NOT_FOUND, error.remark) from error
+    if output == "json":
+        print_json({"messageId": message_id, "resumed": True})
+    else:
+        click.echo(f"{message_id}: a producer of its group is asked about again")
+
+
 def _shown(found: ReceivedMessage) -> dict[str, object]:
     return {
         "topic": found.topic,

@@ -72,11 +72,19 @@ def _print(groups: list[dict[str, Any]]) -> None:
                     "yes" if replica.get("active") else "no",
                 ]
             )
+    transactions = [
+        [group["group"], name, counts["open"], counts["givenUp"]]
+        for group in groups
+        for name, counts in ((group.get("transactions") or {}).get("groups") or {}).items()
+    ]
     columns = ["GROUP", "ADDRESS", "LEADER", "TERM", "COMMIT", "APPLIED", "DISK", "SIZE", "RATES"]
     print_table("", columns, rows)
     if replicas:
         click.echo()
         print_table("", ["GROUP", "NODE", "ROLE", "MATCH", "LAG", "ACTIVE"], replicas)
+    if transactions:
+        click.echo()
+        print_table("", ["GROUP", "PRODUCERS", "OPEN TRANSACTIONS", "GIVEN UP"], transactions)
 
 
 def _percent(ratio: float | None) -> str | None:

@@ -1,0 +1,21 @@
+"""Ask and wait for the answer: a request over a topic, answered by whoever consumes it."""
+
+import asyncio
+
+from orderlymq import ConcurrentResult, Consumer, Producer
+
+
+async def main() -> None:
+    async with Producer("prices") as producer:
+
+        async def listener(messages, context):
+            for message in messages:
+                await producer.reply(message, f"{message.text} costs 12")
+            return ConcurrentResult.SUCCESS
+
+        async with Consumer("price-desk", topics="questions", listener=listener):
+            reply = await producer.request("questions", "a chair", timeout_ms=20_000)
+            print(reply.text)
+
+
+asyncio.run(main())

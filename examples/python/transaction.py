@@ -1,0 +1,44 @@
+"""Book an item and announce it, both or neither: the message is seen once the booking is committed."""
+
+import sqlite3
+import tempfile
+from pathlib import Path
+
+from orderlymq import TransactionState
+from orderlymq.blocking import LitePullConsumer, TransactionProducer
+
+FILE = Path(tempfile.mkdtemp()) / "bookings.db"
+with sqlite3.connect(FILE) as database:
+    database.execute("CREATE TABLE bookings (message TEXT PRIMARY KEY, item TEXT NOT NULL)")
+
+
+def book(message):
+    """The local transaction; it leaves its outcome where `was_booked` finds it."""
+    item = message.body.decode()
+    if item == "ghost":
+        return TransactionState.ROLLBACK
+    with sqlite3.connect(FILE) as database:
+        database.execute("INSERT INTO bookings VALUES (?, ?)", (message.unique_key, item))
+    return TransactionState.COMMIT
+
+
+def was_booked(message):
+    """The broker asks this when it was not told; any process of the group may be asked."""
+    with sqlite3.connect(FILE) as database:
+        query = "SELECT 1 FROM bookings WHERE message = ?"
+        found = database.execute(query, (message.message_id,)).fetchone()
+    return TransactionState.COMMIT if found else TransactionState.ROLLBACK
+
+
+with TransactionProducer("bookings", check=was_booked) as producer:
+    for item in ("chair", "ghost", "table"):
+        result = producer.send_in_transaction("booked", item, key="shop-1", execute=book)
+        print(f"{item}: {result.state.name}")
+
+consumer = LitePullConsumer("shipping", consume_from="first")
+consumer.subscribe("booked")
+with consumer:
+    seen = []
+    while len(seen) < 2:
+        seen += [message.text for message in consumer.poll(1000)]
+    print("announced:", ", ".join(seen))
