@@ -1,7 +1,8 @@
 """Short ways to frames: a stream whose beginning is kept, a batch, rows prepared for the ordered sink."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -10,13 +11,13 @@ from orderlymq_spark.source import OrderlyMQDataSource
 
 def read_batch(spark: SparkSession, **options: Any) -> DataFrame:
     """Return topics as a frame; options as of the format, by keyword."""
-    spark.dataSource.register(OrderlyMQDataSource)
+    register(spark)
     return spark.read.format("orderlymq").options(**_texts(options)).load()
 
 
 def read_stream(spark: SparkSession, checkpoint: str | Path, **options: Any) -> DataFrame:
     """Return topics as a stream that remembers beside its checkpoint where it began."""
-    spark.dataSource.register(OrderlyMQDataSource)
+    register(spark)
     start = {"startPath": Path(checkpoint) / "orderlymq-start.json", **options}
     return spark.readStream.format("orderlymq").options(**_texts(start)).load()
 
@@ -30,6 +31,16 @@ def ordered(frame: DataFrame, *, tasks: int | None = None) -> DataFrame:
     if tasks is None:
         tasks = frame.sparkSession.sparkContext.defaultParallelism
     return frame.repartition(tasks, *names)
+
+
+_REGISTERED: Final[WeakSet[SparkSession]] = WeakSet()
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session, once: who registers another one later keeps it."""
+    if spark not in _REGISTERED:
+        spark.dataSource.register(OrderlyMQDataSource)
+        _REGISTERED.add(spark)
 
 
 def _texts(options: dict[str, Any]) -> dict[str, str]:

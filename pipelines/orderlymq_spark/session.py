@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from orderlymq_spark.archivesink import ArchiveDataSource
-from orderlymq_spark.source import OrderlyMQDataSource
+from orderlymq_spark.frames import register
 
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -48,6 +48,6 @@ def start_session(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    for source in (OrderlyMQDataSource, ArchiveDataSource):
-        session.dataSource.register(source)
+    register(session)
+    session.dataSource.register(ArchiveDataSource)
     return session
