@@ -1,0 +1,14 @@
+"""All planted defects."""
+
+from typing import Final
+
+from tests.sim.defects.broker import PROCESSORS, STATE
+from tests.sim.defects.client import CONSUMER, PRODUCER
+from tests.sim.defects.planting import Defect
+from tests.sim.defects.raft import LOOP, RAFT
+
+DEFECTS: Final[tuple[Defect, ...]] = tuple(
+    defect
+    for catalogue in (RAFT, LOOP, STATE, PROCESSORS, CONSUMER, PRODUCER)
+    for defect in catalogue.defects
+)

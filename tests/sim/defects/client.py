@@ -1,0 +1,105 @@
+"""Defects of the SDK's ordered consumer and of what is known about a send."""
+
+from typing import Any
+
+from orderlymq.events import OrderedResult, StartFound
+from orderlymq.orderedqueue import QueueState
+from orderlymq.ordering import OrderedConsumer
+from orderlymq.process_queue import ProcessQueue
+from orderlymq.sending import Attempts
+from tests.sim.defects.planting import Bed, Catalogue
+
+CONSUMER = Catalogue("SDK consumer")
+PRODUCER = Catalogue("SDK producer")
+
+
+@CONSUMER.defect("hold a lease longer than the broker", "two epochs never overlap")
+def _long_lease(bed: Bed) -> None:
+    real = OrderedConsumer._granted
+
+    def granted(self: OrderedConsumer, state: QueueState, *rest: Any) -> None:
+        real(self, state, *rest)
+        state.lease_until_ms += 20_000
+
+    bed.put(OrderedConsumer, "_granted", granted)
+
+
+@CONSUMER.defect("start a listener without looking at the lease", "deliver under a live lease")
+def _no_look(bed: Bed) -> None:
+    bed.put(OrderedConsumer, "may_start", lambda self, deliver, now_ms: deliver.queue in self.queues)
+
+
+@CONSUMER.defect("keep the cache under a new epoch", "an epoch begins at the committed offset")
+def _keep_cache(bed: Bed) -> None:
+    real = OrderedConsumer._granted
+
+    def granted(
+        self: OrderedConsumer, state: QueueState, epoch: Any, asked_at_ms: int, now_ms: int
+    ) -> None:
+        if state.intake.next_offset >= 0:
+            state.epoch = epoch
+            if epoch is None:
+                state.lease_until_ms = max(state.lease_until_ms, now_ms + 1)
+        real(self, state, epoch, asked_at_ms, now_ms)
+
+    bed.put(OrderedConsumer, "_granted", granted)
+
+
+@CONSUMER.defect("begin behind the committed offset", "nothing is skipped")
+def _begin_later(bed: Bed) -> None:
+    real = OrderedConsumer._start_found
+
+    def start_found(self: OrderedConsumer, event: StartFound) -> None:
+        real(self, StartFound(event.queue, event.generation, event.offset + 1))
+
+    bed.put(OrderedConsumer, "_start_found", start_found)
+
+
+@CONSUMER.defect("take ROLLBACK for COMMIT", "a rolled back message comes again")
+def _rollback_commits(bed: Bed) -> None:
+    real = OrderedConsumer._apply_result
+
+    def apply_result(self: OrderedConsumer, state: Any, event: Any, now_ms: int) -> None:
+        if event.result is OrderedResult.ROLLBACK:
+            self._commit(state)
+            state.delivered = ()
+            return
+        real(self, state, event, now_ms)
+
+    bed.put(OrderedConsumer, "_apply_result", apply_result)
+
+
+@CONSUMER.defect("go on after a failure", "a failed message keeps its queue waiting")
+def _skip_failed(bed: Bed) -> None:
+    def failed(
+        self: OrderedConsumer, state: Any, messages: Any, suspend_ms: int, now_ms: int
+    ) -> None:
+        self._commit(state)
+
+    bed.put(OrderedConsumer, "_failed", failed)
+
+
+@CONSUMER.defect("call two listeners of one queue at once", "one listener call per queue")
+def _two_at_once(bed: Bed) -> None:
+    bed.put(QueueState, "is_busy", property(lambda self: self.copying))
+
+
+@CONSUMER.defect("put what failed to the end", "messages leave in the order of their offsets")
+def _to_the_end(bed: Bed) -> None:
+    def again(self: ProcessQueue, offsets: Any) -> None:
+        back = set(offsets).intersection(self._taken)
+        self._taken = [offset for offset in self._taken if offset not in back]
+        self._waiting = [*self._waiting, *sorted(back)]
+
+    bed.put(ProcessQueue, "again", again)
+
+
+@PRODUCER.defect("call a send refused that may be stored", "refused means never stored")
+def _forget_first_try(bed: Bed) -> None:
+    real = Attempts.note_refusal
+
+    def note_refusal(self: Attempts, address: str, answer: Any) -> None:
+        self._maybe_stored = False
+        real(self, address, answer)
+
+    bed.put(Attempts, "note_refusal", note_refusal)

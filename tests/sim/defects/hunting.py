@@ -1,0 +1,107 @@
+"""
+Which seed catches each defect: ``python -m tests.sim.defects.hunting`` finds them anew.
+
+It tries seeds one after the other until a law is broken, writes what it found to ``caught.json`` (used by the
+tests) and the table to ``docs/simulator.md``. ``--only TEXT`` looks for some of them, ``--seeds N`` how far.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from tests.sim.defects.catalogue import DEFECTS
+from tests.sim.defects.planting import Defect
+from tests.sim.world import simulate
+
+CAUGHT: Final = Path(__file__).with_name("caught.json")
+DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "simulator.md"
+BEGIN: Final = "<!-- defects: begin -->"
+END: Final = "<!-- defects: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Catch:
+    """What caught a defect: the check, the seed, and how many seeds it took from 0 on."""
+
+    name: str
+    check: str
+    seed: int
+    seeds: int
+
+
+def hunt(name: str, seeds_max: int) -> Catch | None:
+    """Try seeds until one catches the defect called *name*."""
+    defect = by_name(name)
+    with defect.planted():
+        for seed in range(seeds_max):
+            result = simulate(seed)
+            if not result.ok:
+                return Catch(name, result.check, seed, seed + 1)
+    return None
+
+
+def by_name(name: str) -> Defect:
+    """Return a defect."""
+    return next(defect for defect in DEFECTS if defect.name == name)
+
+
+def read_caught() -> dict[str, Catch]:
+    """Return what was found last, by name."""
+    return {each["name"]: Catch(**each) for each in json.loads(CAUGHT.read_text())}
+
+
+def table(caught: dict[str, Catch]) -> str:
+    """Return the table of the document."""
+    lines = ["| planted in | defect | law it breaks | caught by | seeds |", "|---|---|---|---|---|"]
+    for defect in DEFECTS:
+        catch = caught.get(defect.name)
+        by, seeds = (catch.check, str(catch.seeds)) if catch else ("nothing yet", "")
+        lines.append(f"| {defect.where} | {defect.name} | {defect.law} | {by} | {seeds} |")
+    return "\n".join(lines)
+
+
+def written(text: str, caught: dict[str, Catch]) -> str:
+    """Return the document with the table in its place."""
+    head, rest = text.split(BEGIN)
+    _, tail = rest.split(END)
+    return f"{head}{BEGIN}\n{table(caught)}\n{END}{tail}"
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """Find all seeds; the exit code is 1 when a defect was not caught."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="names that contain this")
+    parser.add_argument("--seeds", type=int, default=400, help="how many seeds to try for each")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    options = parser.parse_args(None if arguments is None else list(arguments))
+    console = Console()
+    caught = read_caught() if CAUGHT.exists() else {}
+    names = [each.name for each in DEFECTS if options.only in each.name]
+    missed = 0
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for name, catch in zip(
+            names, pool.map(hunt, names, [options.seeds] * len(names)), strict=True
+        ):
+            if catch is None:
+                missed += 1
+                console.print(f"NOT CAUGHT in {options.seeds} seeds: {name}", style="red")
+                caught.pop(name, None)
+                continue
+            caught[name] = catch
+            console.print(f"{catch.seeds:4} seeds  {catch.check:22} {name}", highlight=False)
+    known = [caught[each.name] for each in DEFECTS if each.name in caught]
+    CAUGHT.write_text(json.dumps([asdict(each) for each in known], indent=1) + "\n")
+    if DOCUMENT.exists():
+        DOCUMENT.write_text(written(DOCUMENT.read_text(), caught))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,71 @@
+"""How a defect is planted and taken out again."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+_MISSING = object()
+
+
+class Bed:
+    """Collects patches of classes and modules, and takes them back."""
+
+    def __init__(self) -> None:
+        self._former: list[tuple[object, str, object]] = []
+
+    def put(self, owner: object, name: str, value: object) -> None:
+        """Replace an attribute that *owner* itself has."""
+        self._former.append((owner, name, vars(owner).get(name, _MISSING)))
+        if self._former[-1][2] is _MISSING:
+            raise AttributeError(f"{owner} has no {name} of its own: the defect is out of date")
+        setattr(owner, name, value)
+
+    def clear(self) -> None:
+        """Put everything back, the last one first."""
+        while self._former:
+            owner, name, value = self._former.pop()
+            setattr(owner, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """A way to break the product.
+
+    Attributes:
+        name: what goes wrong, in a few words.
+        law: the law it breaks.
+        where: the core it is planted in.
+    """
+
+    name: str
+    law: str
+    where: str
+    plant: Callable[[Bed], Any]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Have the defect for a while."""
+        bed = Bed()
+        try:
+            self.plant(bed)
+            yield
+        finally:
+            bed.clear()
+
+
+class Catalogue:
+    """Defects in the order in which they were written."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.defects: list[Defect] = []
+
+    def defect(self, name: str, law: str) -> Callable[[Callable[[Bed], Any]], Callable[[Bed], Any]]:
+        """Register the decorated function as a defect."""
+
+        def add(plant: Callable[[Bed], Any]) -> Callable[[Bed], Any]:
+            self.defects.append(Defect(name, law, self.where, plant))
+            return plant
+
+        return add

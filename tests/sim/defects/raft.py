@@ -1,0 +1,190 @@
+"""Defects of consensus, of the replication loop and of the store."""
+
+from dataclasses import replace
+from typing import Any
+
+from orderlymq_broker.replication.amnesia import Amnesia
+from orderlymq_broker.replication.fates import Committed, Fates
+from orderlymq_broker.replication.loop import ReplicationLoop
+from orderlymq_broker.state.locks import LockTable
+from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_raft import election, following, reads, replication
+from orderlymq_raft.log import RaftLog
+from orderlymq_raft.messages import Vote, VoteResponse
+from orderlymq_raft.state import RaftState
+from orderlymq_raft.types import Index
+from tests.sim import replica
+from tests.sim.defects.planting import Bed, Catalogue
+
+RAFT = Catalogue("raft")
+LOOP = Catalogue("replication")
+
+
+@RAFT.defect("commit before the majority has it", "an acknowledged message is on a majority")
+def _commit_alone(bed: Bed) -> None:
+    bed.put(replication, "committed_index", lambda voters, acked: max(acked.values(), default=0))
+
+
+@RAFT.defect("vote twice in one term", "one vote per term, so one leader per term")
+def _vote_twice(bed: Bed) -> None:
+    def handle_vote(state: RaftState, message: Vote) -> None:
+        granted = state.log.is_up_to_date(message.last_index, message.last_term)
+        if granted:
+            state.vote = message.sender
+        state.after.append(VoteResponse(state.id, message.sender, state.term, granted))
+
+    bed.put(election, "handle_vote", handle_vote)
+
+
+@RAFT.defect("vote for a shorter log", "only a complete log is elected")
+def _vote_for_anybody(bed: Bed) -> None:
+    bed.put(RaftLog, "is_up_to_date", lambda self, last_index, last_term: True)
+
+
+@RAFT.defect("let a late append shorten the log", "what was acknowledged stays in the log")
+def _late_append_truncates(bed: Bed) -> None:
+    real = following._merge
+
+    def merge(state: RaftState, entries: Any) -> None:
+        real(state, entries)
+        end = entries[-1].index
+        if state.log.commit <= end < state.log.last_index:
+            state.log.truncate(Index(end + 1))
+
+    bed.put(following, "_merge", merge)
+
+
+@RAFT.defect("forget the vote at a restart", "a vote is durable before it is told")
+def _forget_vote(bed: Bed) -> None:
+    real = RaftLogStore.set_hard_state
+
+    def set_hard_state(self: RaftLogStore, batch: Any, hard_state: Any) -> None:
+        real(self, batch, replace(hard_state, vote=None))
+
+    bed.put(RaftLogStore, "set_hard_state", set_hard_state)
+
+
+@RAFT.defect("go on leading after a failed transfer", "a leader without a lease makes room")
+def _keep_leading(bed: Bed) -> None:
+    real = election.tick_leader
+
+    def tick_leader(state: RaftState) -> None:
+        revoked, state.lease_revoked = state.lease_revoked, False
+        real(state)
+        state.lease_revoked = revoked and state.leader == state.id
+
+    bed.put(election, "tick_leader", tick_leader)
+
+
+@LOOP.defect("send promises before they are durable", "what is promised survives a crash")
+def _promise_early(bed: Bed) -> None:
+    real = ReplicationLoop._begin
+
+    def begin(self: ReplicationLoop, ready: Any) -> None:
+        if ready.messages_after and ready.snapshot is None:
+            self._send(ready.messages_after)
+        real(self, ready)
+
+    bed.put(ReplicationLoop, "_begin", begin)
+
+
+@LOOP.defect("leave the sync out", "what is promised survives a crash")
+def _no_sync(bed: Bed) -> None:
+    real = MemoryStore.commit
+    bed.put(MemoryStore, "commit", lambda self, ticket, *, sync: real(self, ticket, sync=False))
+
+
+@LOOP.defect("let a wiped replica vote", "who lost its log votes only when it has it again")
+def _no_amnesia(bed: Bed) -> None:
+    bed.put(Amnesia, "begin", staticmethod(lambda batch: None))
+
+
+@LOOP.defect("call an overwritten proposal committed", "an answer tells the fate that came")
+def _all_committed(bed: Bed) -> None:
+    real = Fates.settle
+
+    def settle(self: Fates, index: int, term: int) -> Any:
+        committed, lost = real(self, index, term)
+        return (committed or Committed(lost, 0.0), ()) if lost else (committed, lost)
+
+    bed.put(Fates, "settle", settle)
+
+
+@LOOP.defect("refuse what may still be committed", "a refused send is in no log")
+def _refuse_early(bed: Bed) -> None:
+    real = ReplicationLoop._end_serving
+
+    def end_serving(self: ReplicationLoop, change: Any) -> None:
+        real(self, change)
+        pending = [proposal for entry in self._fates._pending for proposal in entry.proposals]
+        self._fates.abandon()
+        self._lose(pending)
+
+    bed.put(ReplicationLoop, "_end_serving", end_serving)
+
+
+@LOOP.defect("serve before the whole log is applied", "a new leader knows everything first")
+def _serve_early(bed: Bed) -> None:
+    real = ReplicationLoop._watch_role
+
+    def watch_role(self: ReplicationLoop) -> None:
+        real(self)
+        if self._node.is_leader and not self.serving:
+            self._begin_serving(self._node.term)
+
+    bed.put(ReplicationLoop, "_watch_role", watch_role)
+
+
+@LOOP.defect("answer without a lease", "an answer is the truth of the group")
+def _answer_anyway(bed: Bed) -> None:
+    bed.put(ReplicationLoop, "may_answer", lambda self: self.serving)
+    bed.put(reads, "lease_valid", lambda state: True)
+
+
+@LOOP.defect("lose the last proposal of a group commit", "what is acknowledged is in the log")
+def _lose_last(bed: Bed) -> None:
+    real = ReplicationLoop._propose_group
+
+    def propose_group(self: ReplicationLoop, group: Any) -> None:
+        *_, last = group
+        if len(group) > 1 and last.messages:
+            group = [*group[:-1], replace(last, records=(), messages=())]
+        real(self, group)
+
+    bed.put(ReplicationLoop, "_propose_group", propose_group)
+
+
+@LOOP.defect("apply an entry twice after a restart", "each entry is applied once")
+def _apply_twice(bed: Bed) -> None:
+    real = BrokerState.load.__func__  # type: ignore[attr-defined]  # the function in the classmethod
+
+    def load(cls: type[BrokerState], reader: Reader) -> BrokerState:
+        state: BrokerState = real(cls, reader)
+        state.applied_index = max(0, state.applied_index - 1)
+        return state
+
+    bed.put(BrokerState, "load", classmethod(load))
+
+
+@LOOP.defect("take a snapshot without the locks", "a snapshot is the whole state")
+def _snapshot_without_locks(bed: Bed) -> None:
+    real = replica.adopt_state
+
+    def adopt_state(store: Any, *arguments: Any, where: str) -> Any:
+        from orderlymq_broker.store.kv import Batch, Family
+        from orderlymq_broker.store.layout import Table, table_bounds
+
+        batch = Batch()
+        batch.delete_range(Family.TABLES, *table_bounds(Table.LOCKS))
+        store.write(batch, sync=True)
+        return real(store, *arguments, where=where)
+
+    bed.put(replica, "adopt_state", adopt_state)
+
+
+@LOOP.defect("keep the locks out of the store", "locks survive the leader")
+def _volatile_locks(bed: Bed) -> None:
+    bed.put(LockTable, "load", classmethod(lambda cls, reader: cls()))
