@@ -494,7 +494,12 @@ class AdminClient:
         """Return "open" and "givenUp" transactions of each producer group, over all broker groups."""
         found: dict[str, dict[str, int]] = {}
         for address in (await self.brokers()).values():
-            status = await self.group_status(address)
+            try:
+                status = await self.group_status(address)
+            except BrokerError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    continue  # one of RocketMQ's own brokers, which do not tell
+                raise
             for name, counts in status.get("transactions", {}).get("groups", {}).items():
                 sums = found.setdefault(name, {"open": 0, "givenUp": 0})
                 for kind in sums:
