@@ -4,6 +4,7 @@ import pytest
 
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import Append, HalfGivenUp, HalfOpened, TopicSet
+from orderlymq_protocol.framing import FrameDecoder
 from orderlymq_protocol.properties import decode_properties
 from orderlymq_protocol.record import decode_record
 from tests.broker.processors.driver import ALICE, BOB, START_MS, TOOL, Shell, settings
@@ -18,6 +19,7 @@ from tests.broker.processors.halves import (
     with_orders,
 )
 from tests.broker.processors.requests import create, messages, pull
+from tests.protocol.golden import frames
 
 
 @pytest.fixture
@@ -282,3 +284,21 @@ def test_a_half_is_one_entry_with_its_opening(orders: Shell) -> None:
     appended, opened = orders.proposed
     assert isinstance(appended, Append)
     assert opened == HalfOpened(half[0], half[1], GROUP, "orders", "U1", START_MS)
+
+
+def test_a_check_has_the_fields_of_a_captured_one(orders: Shell) -> None:
+    """RocketMQ 4.9.8's question and ours: the same header, the same properties, oneway."""
+    (captured,) = [
+        frame for frame in frames() if frame.code == 39 and frame.variant == "broker-to-client"
+    ]
+    (theirs,) = FrameDecoder().receive_data(captured.wire)
+    begin(orders, TAGS="tx", WAIT="false")
+    orders.pass_time(7_000)
+
+    ((_, ours),) = questions(orders)
+
+    assert set(ours.ext) - {"topic"} == set(theirs.ext)  # 5.x tells the topic too
+    assert ours.is_oneway
+    assert set(decode_properties(decode_record(ours.body).properties)) == set(
+        decode_properties(decode_record(theirs.body).properties)
+    )

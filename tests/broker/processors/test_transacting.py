@@ -2,6 +2,7 @@
 
 import pytest
 
+from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.processors.transacting import is_half
 from orderlymq_broker.state.records import Append, HalfEnded, TopicDeleted, TopicSet
 from orderlymq_protocol.properties import decode_properties
@@ -268,3 +269,38 @@ def test_a_replica_that_does_not_lead_answers_as_a_slave(orders: Shell) -> None:
 
     orders.lead()
     assert list(orders.state.transactions.open) == [0]
+
+
+def test_a_producer_over_ipv6_stays_one_in_its_committed_message(orders: Shell) -> None:
+    """The long host is kept from the half to its visible copy."""
+    peer = Peer(6, "2001:db8::6", 40_006)
+    reply = send(orders, body=b"half", props=half_properties(), a=GROUP, f=4, peer=peer)
+    half = int(reply.ext["queueOffset"]), int(reply.ext["msgId"][16:], 16)
+
+    end(orders, half, COMMIT)
+
+    (message,) = messages(pull(orders))
+    assert (message.body, message.born_host) == (b"half", ("2001:db8::6", 40_006))
+    assert message.sys_flag == COMMIT | 0x10
+    assert message.prepared_transaction_offset == half[1]
+
+
+def test_a_compressed_half_stays_compressed_in_its_committed_message(orders: Shell) -> None:
+    """The broker never looks into bodies: flags and bytes are returned as they came."""
+    compressed, flags = b"\x00\x01\x02", 0x301
+    props = half_properties()
+    reply = send(orders, body=compressed, props=props, a=GROUP, f=4 | flags)
+    half = int(reply.ext["queueOffset"]), int(reply.ext["msgId"][16:], 16)
+
+    end(orders, half, COMMIT)
+
+    (message,) = messages(pull(orders))
+    assert (message.body, message.sys_flag) == (compressed, COMMIT | flags)
+
+
+def test_a_producer_that_says_good_bye_is_not_asked(orders: Shell) -> None:
+    """35 ends what its half messages told of it; another one of the group is waited for."""
+    begin(orders)
+    orders.call(35, {"clientID": "c1", "producerGroup": GROUP})
+
+    assert GROUP not in orders.core.context.sessions.producer_connections()
