@@ -16,8 +16,16 @@ run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the ord
 	@$(BIN)/orderlymq up -f examples/quickstart.yaml --demo
 
 .PHONY: test
-test: $(VENV)/.dev ## Run all tests with a coverage report
-	@$(BIN)/python -m pytest $(TESTS) --cov --cov-report=term:skip-covered
+test: $(VENV)/.dev ## Run all tests of this project alone, with a coverage report
+	@$(BIN)/python -m pytest $(TESTS) --ignore=tests/clients --ignore=tests/spark --cov --cov-report=term:skip-covered
+
+.PHONY: test-clients
+test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node
+	@$(BIN)/python -m pytest tests/clients
+
+.PHONY: test-spark
+test-spark: $(VENV)/.dev ## Run the tests of the Spark pipelines
+	@$(BIN)/python -m pytest tests/spark
 
 .PHONY: lint
 lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated files
