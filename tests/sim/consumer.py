@@ -260,7 +260,7 @@ class Consumer(Client):
             epoch=self._epoch(deliver),
         )
         random = self.timeline.random
-        took = random.randrange(1 * MS, 20 * MS)
+        took = random.randrange(1 * MS, 20 * MS if world.calm else world.plan.listener_max_us)
         if not world.calm and random.random() < world.plan.long_listener:
             took = random.randrange(500 * MS, 2 * LEASE_MS * MS)
         self._watch_lease(deliver)
@@ -455,7 +455,7 @@ class Consumer(Client):
     def _find_start(self, ask: FindStart) -> None:
         queue, laws = ask.queue, self.world.laws
         key = (self.group, queue.topic, queue.queue_id)
-        at_least = laws.model.offsets.get(key, 0)
+        at_least = laws.observed[key]
         header = QueryConsumerOffsetHeader(self.group, queue.topic, queue.queue_id)
         command = request(
             RequestCode.QUERY_CONSUMER_OFFSET, {**header.to_ext(), **self._fence(None)}
@@ -497,7 +497,15 @@ class Consumer(Client):
             )
         )
 
+        had_lost = self._lost_already(queue, ask.epoch)
+
         def answered(answer: Answer) -> None:
+            if had_lost and isinstance(answer, RemotingCommand):
+                self.world.laws.ensure(
+                    answer.code != ResponseCode.SUCCESS,
+                    "fence",
+                    f"{self.client_id} pulls {queue.queue_id}@{ask.offset} of another's queue",
+                )
             if self._pulls.get(queue) != number:
                 return
             del self._pulls[queue]
@@ -540,12 +548,26 @@ class Consumer(Client):
                 self.tell(command)
                 self._stored[queue] = entry
                 continue
-            self.call(command, CALL_TIMEOUT_US, partial(self._persisted, queue, entry))
+            had_lost = self._lost_already(queue, entry[1])
+            self.call(
+                command, CALL_TIMEOUT_US, partial(self._persisted, queue, entry, had_lost)
+            )
+
+    def _lost_already(self, queue: MessageQueue, epoch: int | None) -> bool:
+        """Tell whether somebody else has the queue by now, whatever this client believes."""
+        lock = self.world.laws.model.locks.get((self.group, queue.topic, queue.queue_id))
+        if lock is None or not lock.client:
+            return False
+        return lock.client != self.client_id or epoch not in (None, lock.epoch)
 
     def _persisted(
-        self, queue: MessageQueue, entry: tuple[int, int | None], answer: Answer
+        self, queue: MessageQueue, entry: tuple[int, int | None], had_lost: bool, answer: Answer
     ) -> None:
         if isinstance(answer, RemotingCommand) and answer.code == 0:
+            self.world.laws.ensure(
+                not had_lost, "fence", f"{self.client_id} commits {entry} of another's {queue}"
+            )
+            self.world.laws.offset_stored((self.group, queue.topic, queue.queue_id), entry[0])
             if queue in self._offsets:
                 self._stored[queue] = entry
         elif isinstance(answer, RemotingCommand):

@@ -219,7 +219,7 @@ class Faults:
         if random.random() < 0.4:
             peers = random.sample(peers, 1)
             world.coverage["partial partition"] += 1
-        outside = [each.name for each in (*world.producers, *world.consumers)]
+        outside = [each.name for each in (*world.producers, *world.consumers, *world.auditors)]
         if random.random() < 0.5:
             peers += [name for name in outside if random.random() < 0.7]
         direction = random.choice(("both", "in", "out"))

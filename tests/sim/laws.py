@@ -80,6 +80,9 @@ class Laws:
         self.world = world
         self.model = Model()
         self.refused: set[str] = set()
+        # What clients were told of offsets. What followers have applied already does not count:
+        # a leader whose own disk is slow may be behind them, and nobody has heard of it.
+        self.observed: Counter[Key] = Counter()
         self._leaders: dict[int, str] = {}
         self._digests: dict[int, tuple[str, str]] = {}
         self._acknowledged_index = 0
@@ -323,8 +326,18 @@ class Laws:
         self.ensure(
             at_least <= offset <= now,
             "stale offset",
-            f"{key} was answered {offset}, committed before the question was {at_least}, is {now}",
+            f"{key} was answered {offset}, known before the question was {at_least}, is {now}",
         )
+        self.observed[key] = max(self.observed[key], offset)
+
+    def offset_stored(self, key: Key, offset: int) -> None:
+        """Note that a client was told that its offset is stored."""
+        self.ensure(
+            self.model.offsets.get(key, 0) >= offset,
+            "offset not stored",
+            f"{key} is said to be stored at {offset}, the log says {self.model.offsets.get(key)}",
+        )
+        self.observed[key] = max(self.observed[key], offset)
 
     def pulled(self, topic: str, queue: int, offset: int, key: str) -> None:
         """Check that nothing is handed out that is not committed."""

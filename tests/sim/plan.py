@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,8 @@ class Plan:
         long_listener: share of listener calls that take up to two leases.
         manual_commits: share of listener calls with auto_commit off.
         troubles: names of the faults that may happen (``faults.py``).
+        listener_max_us: longest listener call of the usual kind.
+        patience: share of refusals after which a producer tries again.
         every_us: mean time between two faults.
     """
 
@@ -28,14 +31,42 @@ class Plan:
     long_listener: float
     manual_commits: float
     poison: float
+    listener_max_us: int
+    patience: float
     every_us: int
     safety_us: int
     troubles: tuple[str, ...] = field(default=())
 
 
+# A storm is one kind of trouble alone, and much of it: what takes several faults in a row is reached by it.
+GROUP_STORM: Final = (
+    "crash",
+    "crash all",
+    "partition",
+    "pause",
+    "slow disk",
+    "transfer",
+    "weather",
+)
+CONSUMER_STORM: Final = (
+    "consumer close",
+    "consumer crash",
+    "consumer hangs up",
+    "consumer pause",
+    "partition",
+    "weather",
+)
+
+
 def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
     """Return the plan of a seed: not everything goes wrong in every run, or little would be reached."""
     chosen = tuple(name for name in troubles if chance.random() < 0.5)
+    every_us = chance.choice((400_000, 1_000_000, 2_500_000))
+    storm = chance.random()
+    if storm < 0.3:
+        chosen, every_us = GROUP_STORM, 200_000
+    elif storm < 0.5:
+        chosen, every_us = CONSUMER_STORM, 400_000
     return Plan(
         replicas=5 if chance.random() < 0.2 else 3,
         queues=chance.choice((1, 2, 4)),
@@ -49,7 +80,9 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         long_listener=chance.choice((0.0, 0.0, 0.02)),
         manual_commits=chance.choice((0.0, 0.0, 0.3)),
         poison=chance.choice((0.0, 0.05)),
-        every_us=chance.choice((400_000, 1_000_000, 2_500_000)),
+        listener_max_us=chance.choice((20_000, 20_000, 150_000)),
+        patience=chance.choice((1.0, 1.0, 0.0)),
+        every_us=every_us,
         safety_us=chance.choice((8_000_000, 12_000_000)),
         troubles=chosen,
     )

@@ -118,6 +118,9 @@ class Producer(Client):
         else:
             attempts.note_refusal(ADDRESS, answer)
             world.coverage["send refused once"] += 1
+            if self.timeline.random.random() >= world.plan.patience:
+                self._give_up(message, attempts.error())
+                return
         try:
             attempts.raise_if_final()
             if attempts.remaining_s(self.seconds()) <= 0:

@@ -19,6 +19,7 @@ from orderlymq_broker.processors.reading import read_queue
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.record import iter_records
 from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
+from tests.sim.auditor import Auditor
 from tests.sim.client import Client
 from tests.sim.consumer import Consumer
 from tests.sim.faults import TROUBLES, Faults
@@ -86,6 +87,7 @@ class World:
         for number in range(1, self.plan.plain_consumers + 1):
             self.consumers.append(Consumer(self, "audit", number, plain=True))
         self.tool = Client(self, "tool", "10.0.3.1")
+        self.auditors = [Auditor(self, replica) for replica in self.replicas.values()]
         self.calm = False
         self._steps = steps
         self._faults = Faults(self)
@@ -106,7 +108,7 @@ class World:
 
     def process_ended(self, replica: Replica, *, silent: bool) -> None:
         """Let the clients of a dead process notice, unless its machine is gone as well."""
-        for client in (*self.producers, *self.consumers, self.tool):
+        for client in (*self.producers, *self.consumers, *self.auditors, self.tool):
             link = client.link
             if link is None or link.replica is not replica or silent:
                 continue
@@ -153,7 +155,7 @@ class World:
             process.start()
         self.tool.begin()
         self._until(self._is_up, START_MAX_US, "liveness", "no leader at the start")
-        for process in (*self.producers, *self.consumers):
+        for process in (*self.producers, *self.consumers, *self.auditors):
             process.start()
         self._faults.start()
         if not self._pass(self.plan.safety_us):

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.context import answer
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.fencing import Fence, Verdict
@@ -15,7 +16,7 @@ from orderlymq_broker.processors.view import Head, LeaderView
 from orderlymq_broker.state.dedup import DedupWindow
 from orderlymq_broker.state.locks import Lock, LockTable
 from orderlymq_broker.state.offsets import OffsetTable
-from orderlymq_broker.state.records import LocksReleased
+from orderlymq_broker.state.records import Commit, LocksReleased
 from orderlymq_protocol.codes import RequestCode
 from tests.sim.defects.planting import Bed, Catalogue
 from tests.sim.replica import ObservedMachine
@@ -65,7 +66,16 @@ def _commit_back(bed: Bed) -> None:
             self._set(self._queues(each), each, writes)
         return moved
 
+    def gather(
+        self: Committer, group: str, topic: Any, queue_id: int, offset: int, epoch: int
+    ) -> str:
+        self._pending[group, topic.name, queue_id] = Commit(
+            group, topic.name, queue_id, offset, epoch
+        )
+        return ""
+
     bed.put(OffsetTable, "commit", commit)
+    bed.put(Committer, "_gather", gather)
 
 
 @STATE.defect("use the own clock in apply", "equal logs, equal states")

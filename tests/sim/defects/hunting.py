@@ -74,6 +74,13 @@ def written(text: str, caught: dict[str, Catch]) -> str:
     return f"{head}{BEGIN}\n{table(caught)}\n{END}{tail}"
 
 
+def _write(caught: dict[str, Catch]) -> None:
+    known = [caught[each.name] for each in DEFECTS if each.name in caught]
+    CAUGHT.write_text(json.dumps([asdict(each) for each in known], indent=1) + "\n")
+    if DOCUMENT.exists():
+        DOCUMENT.write_text(written(DOCUMENT.read_text(), caught))
+
+
 def main(arguments: Iterable[str] | None = None) -> int:
     """Find all seeds; the exit code is 1 when a defect was not caught."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -93,13 +100,11 @@ def main(arguments: Iterable[str] | None = None) -> int:
                 missed += 1
                 console.print(f"NOT CAUGHT in {options.seeds} seeds: {name}", style="red")
                 caught.pop(name, None)
+                _write(caught)
                 continue
             caught[name] = catch
+            _write(caught)
             console.print(f"{catch.seeds:4} seeds  {catch.check:22} {name}", highlight=False)
-    known = [caught[each.name] for each in DEFECTS if each.name in caught]
-    CAUGHT.write_text(json.dumps([asdict(each) for each in known], indent=1) + "\n")
-    if DOCUMENT.exists():
-        DOCUMENT.write_text(written(DOCUMENT.read_text(), caught))
     return 1 if missed else 0
 
 

@@ -57,14 +57,15 @@ def _late_append_truncates(bed: Bed) -> None:
     bed.put(following, "_merge", merge)
 
 
-@RAFT.defect("forget the vote at a restart", "a vote is durable before it is told")
+@RAFT.defect("forget term and vote at a restart", "a vote is durable before it is told")
 def _forget_vote(bed: Bed) -> None:
-    real = RaftLogStore.set_hard_state
+    real = RaftLogStore.initial_state
 
-    def set_hard_state(self: RaftLogStore, batch: Any, hard_state: Any) -> None:
-        real(self, batch, replace(hard_state, vote=None))
+    def initial_state(self: RaftLogStore) -> Any:
+        hard_state, membership = real(self)
+        return replace(hard_state, term=self.term(self.last_index()), vote=None), membership
 
-    bed.put(RaftLogStore, "set_hard_state", set_hard_state)
+    bed.put(RaftLogStore, "initial_state", initial_state)
 
 
 @RAFT.defect("go on leading after a failed transfer", "a leader without a lease makes room")

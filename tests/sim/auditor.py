@@ -1,0 +1,54 @@
+"""
+A reader that asks every replica, in turn, what groups have committed.
+
+An answer must not be older than its question, whoever gives it: a leader that was deposed, one that was
+paused, a follower. Silence and refusals are fine.
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.headers import QueryConsumerOffsetHeader
+from orderlymq_runtime.client import RemotingError
+from tests.sim.client import Client
+from tests.sim.laws import Key
+from tests.sim.timeline import MS, SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.replica import Replica
+    from tests.sim.world import World
+
+EVERY_US: Final = 150 * MS
+
+
+class Auditor(Client):
+    """Asks one replica again and again."""
+
+    def __init__(self, world: "World", replica: "Replica") -> None:
+        super().__init__(world, f"auditor-{replica.id}", "10.0.3.2")
+        self._replica = replica
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self.begin()
+        self._ask()
+
+    def _choose(self) -> "Replica | None":
+        return self._replica
+
+    def _ask(self) -> None:
+        self.after(EVERY_US, "audit", self._ask)
+        laws, random = self.world.laws, self.timeline.random
+        if not laws.model.offsets:
+            return
+        key = random.choice(sorted(laws.model.offsets))
+        header = QueryConsumerOffsetHeader(*key)
+        command = request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
+        self.call(command, SECOND, partial(self._answered, key, laws.observed[key]))
+
+    def _answered(self, key: Key, at_least: int, answer: RemotingCommand | RemotingError) -> None:
+        if isinstance(answer, RemotingCommand) and answer.code == 0:
+            self.world.coverage["offset audited"] += 1
+            self.world.laws.offset_answered(key, int(answer.ext["offset"]), at_least)
