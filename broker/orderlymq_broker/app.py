@@ -138,6 +138,7 @@ class BrokerProcess:
             group=settings.group,
             address=settings.address,
             period_s=settings.timers.register_ms / 1000,
+            tls=settings.tls.peer_context(),
         )
         stack.push_async_callback(self._registration.close)
         await self._listen()
@@ -170,7 +171,7 @@ class BrokerProcess:
         self._clients.watch(handled=self._handled, lost=self._line_lost)
         self._outbox.clients = self._clients
         self._inbox = Inbox(self._clients, self._send_frame)
-        self._server = RemotingServer(self._clients, linger_reset=True)
+        self._server = RemotingServer(self._clients, linger_reset=True, tls=settings.tls.server())
         listen = settings.listen or settings.address
         self._address = None if always_open else LeaderAddress(self._server, listen)
         self._leadership = Leadership(
@@ -178,7 +179,10 @@ class BrokerProcess:
         )
         self._steering = Steering(self._clients, self)
         self._assigning = Assigning(
-            self._clients, lambda: self.instance.state, settings.name_servers
+            self._clients,
+            lambda: self.instance.state,
+            settings.name_servers,
+            tls=settings.tls.peer_context(),
         )
         self._reporter = Reporter(settings, self._server.traffic)
         self._metrics = BrokerMetrics(self._reporter.reading)

@@ -10,6 +10,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from orderlymq_runtime.tls import TlsError, TlsSettings
+
 # Ranges that a file must keep to; the text of an error names the field.
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
@@ -129,6 +131,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     timers: TimerSettings = TimerSettings()
     storage: StorageSettings = StorageSettings()
     access: AccessSettings = AccessSettings()
+    tls: TlsSettings = TlsSettings()
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"
 
@@ -148,6 +151,11 @@ def load(path: Path) -> BrokerSettings:
             f"{path}: {error.strerror}; give the path of a settings file"
         ) from error
     except msgspec.MsgspecError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+    try:
+        settings.tls.server()
+    except TlsError as error:
         raise SettingsError(f"{path}: {error}") from error
 
     return _with_secret(settings)

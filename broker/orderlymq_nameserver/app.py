@@ -51,7 +51,9 @@ class NameServer:
             },
         )
         traffic = Traffic()
-        self._server = RemotingServer(self, linger_reset=True, traffic=traffic)
+        self._server = RemotingServer(
+            self, linger_reset=True, traffic=traffic, tls=settings.tls.server()
+        )
         self._connections: dict[int, Connection] = {}
         self._registry = CollectorRegistry()
         self._registry.register(TrafficCollector({"server": traffic}))

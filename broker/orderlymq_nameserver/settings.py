@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from orderlymq_runtime.tls import TlsError, TlsSettings
+
 
 class Address(msgspec.Struct, frozen=True):
     """A host name or IP and a TCP port; port 0 lets the system choose."""
@@ -28,6 +30,7 @@ class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         http: address of /healthz, /readyz, /metrics and /status; none without it.
         kv_path: file that keeps the key-value configuration; without it, it ends with the process.
         scan_ms: how often silent registrations are looked for.
+        tls: whether clients may or must speak TLS.
         expiry_ms: a group that was silent for so long is taken out of the routes.
     """
 
@@ -36,6 +39,7 @@ class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     kv_path: Path | None = None
     scan_ms: int = 10_000
     expiry_ms: int = 120_000
+    tls: TlsSettings = TlsSettings()
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["text", "json"] = "text"
 
@@ -59,6 +63,10 @@ def load(path: Path) -> NameServerSettings:
             f"{path}: {error.strerror}; give the path of a settings file"
         ) from error
     except msgspec.MsgspecError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    try:
+        settings.tls.server()
+    except TlsError as error:
         raise SettingsError(f"{path}: {error}") from error
     for name in ("scan_ms", "expiry_ms"):
         if getattr(settings, name) <= 0:

@@ -7,12 +7,14 @@ needed, `token = ...`.
 """
 
 import os
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from orderlymq.errors import SettingError
 from orderlymq.settings import ClientSettings
+from orderlymq_runtime.tls import TlsError, TlsFiles, client_context
 
 FILE_VARIABLE: Final = "ORDERLYMQ_CREDENTIALS"
 _VARIABLES: Final = {
@@ -20,6 +22,14 @@ _VARIABLES: Final = {
     "secret_key": "ORDERLYMQ_SECRET_KEY",
     "token": "ORDERLYMQ_SECURITY_TOKEN",
 }
+
+
+_TLS_VARIABLES: Final = {
+    "tls_ca_file": "ORDERLYMQ_TLS_CA",
+    "tls_certificate_file": "ORDERLYMQ_TLS_CERTIFICATE",
+    "tls_key_file": "ORDERLYMQ_TLS_KEY",
+}
+_TLS_SWITCH: Final = "ORDERLYMQ_TLS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,30 @@ def find_credentials(settings: ClientSettings) -> Credentials:
             f"{_VARIABLES['secret_key']} in the environment"
         )
     return found
+
+
+def find_tls(settings: ClientSettings) -> ssl.SSLContext | None:
+    """Return what connections are made with, None for plain ones.
+
+    The settings count when they switch TLS on, else ORDERLYMQ_TLS (`true`) and its files.
+
+    Raises:
+        SettingError: A file cannot be used.
+    """
+    if settings.use_tls:
+        paths = {name: getattr(settings, name) for name in _TLS_VARIABLES}
+    elif os.environ.get(_TLS_SWITCH, "").lower() in ("1", "true", "yes"):
+        paths = {name: os.environ.get(variable, "") for name, variable in _TLS_VARIABLES.items()}
+    else:
+        return None
+    certificate, key, ca = (
+        Path(paths[name]) if paths[name] else None
+        for name in ("tls_certificate_file", "tls_key_file", "tls_ca_file")
+    )
+    try:
+        return client_context(TlsFiles(certificate, key, ca))
+    except TlsError as error:
+        raise SettingError(str(error)) from error
 
 
 def read_credentials(path: Path) -> Credentials:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from orderlymq.credentials import find_credentials
+from orderlymq.credentials import find_credentials, find_tls
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -99,7 +99,11 @@ class ClientInstance:
         self.routes = Routes()
         self._before_request = before_request
         self._after_response = after_response
-        self._remoting = RemotingClient(self._on_request, on_connection_lost=self._connection_lost)
+        self._remoting = RemotingClient(
+            self._on_request,
+            on_connection_lost=self._connection_lost,
+            tls=find_tls(self.settings),
+        )
         self._tasks = OwnedTasks()
         self._users = 0
         self._name_server = 0

@@ -116,6 +116,9 @@ class ClientSettings:
         client_callback_executor_threads: accepted, without effect: callbacks run on the event loop.
         token: sent with every request as `SecurityToken` when set.
         access_key, secret_key: sign every request as RocketMQ's AclClientRPCHook does.
+        use_tls: speak TLS with brokers and name servers; without a CA file any server is trusted.
+        tls_ca_file, tls_certificate_file, tls_key_file: PEM files; the last two where brokers ask for
+            a client's certificate.
         connect_timeout_ms, request_timeout_ms: of every request without a time of its own.
     """
 
@@ -135,6 +138,10 @@ class ClientSettings:
     token: str = _key("", "token", secret=True)
     access_key: str = _key("", "accessKey")
     secret_key: str = _key("", "secretKey", secret=True)
+    use_tls: bool = _key(default=False, rocketmq="useTLS")
+    tls_ca_file: str = _key("", "")
+    tls_certificate_file: str = _key("", "")
+    tls_key_file: str = _key("", "")
     request_timeout_ms: int = _key(3_000, "mqClientApiTimeout", 1, INT32_MAX)
 
     def __post_init__(self) -> None:

@@ -143,6 +143,37 @@ class Config(Model):
     log_format: Literal["text", "json"] = Field(default="text", description="Form of a log line.")
 
 
+_File = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+
+
+class Tls(Model):
+    """TLS towards clients: brokers and name servers serve it on the ports that they have."""
+
+    mode: Literal["Disabled", "Permissive", "Enforcing"] = Field(
+        default="Disabled",
+        description="Permissive serves plain clients, too; Enforcing closes their connections.",
+    )
+    certificate_file: _File | None = Field(
+        default=None,
+        description="Certificate chain as PEM; a relative path begins at the manifest.",
+    )
+    key_file: _File | None = Field(default=None, description="Private key as PEM, no passphrase.")
+    ca_file: _File | None = Field(
+        default=None, description="Authorities that are trusted: for clients, and by our processes."
+    )
+    client_auth: Literal["None", "Optional", "Required"] = Field(
+        default="None", description="Whether clients must show a certificate of the CA."
+    )
+
+    @model_validator(mode="after")
+    def _has_its_files(self) -> Self:
+        if self.mode != "Disabled" and not (self.certificate_file and self.key_file):
+            raise ValueError("TLS needs certificateFile and keyFile")
+        if self.client_auth != "None" and not self.ca_file:
+            raise ValueError(f"clientAuth {self.client_auth} needs caFile")
+        return self
+
+
 class Local(Model):
     """Addresses when the cluster runs as processes on one machine (`orderlymq up`).
 
@@ -204,6 +235,7 @@ class ClusterSpec(Model):
         "majority has it in memory.",
     )
     lock: Lock = Field(default=Lock(), description="Queue locks of ordered consumers.")
+    tls: Tls = Field(default=Tls(), description="TLS towards clients.")
     config: Config = Field(default=Config(), description="Settings of the brokers.")
     local: Local = Field(
         default=Local(),

@@ -313,13 +313,28 @@ def _validate(source: yamlsource.Source, file: str) -> Manifest | list[Problem]:
     model = KINDS[str(data["kind"])]
     try:
         resource = model.model_validate(data)
-        if isinstance(resource, User):
-            resource = _beside_manifest(resource, file)
+        match resource:
+            case User():
+                resource = _beside_manifest(resource, file)
+            case Cluster():
+                resource = _certificates_beside_manifest(resource, file)
         return Manifest(resource, file, source.line(()))
     except ValidationError as error:
         return [
             _problem(details, source, file, model) for details in error.errors(include_url=False)
         ]
+
+
+def _certificates_beside_manifest(cluster: Cluster, file: str) -> Cluster:
+    """Let the paths of key material begin where the manifest stands."""
+    folder = Path(file).absolute().parent
+    tls = cluster.spec.tls
+    names = ("certificate_file", "key_file", "ca_file")
+    paths = {name: str((folder / path).resolve()) for name in names if (path := getattr(tls, name))}
+    if not paths:
+        return cluster
+    spec = cluster.spec.model_copy(update={"tls": tls.model_copy(update=paths)})
+    return cluster.model_copy(update={"spec": spec})
 
 
 def _beside_manifest(user: User, file: str) -> User:

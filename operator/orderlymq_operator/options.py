@@ -32,6 +32,7 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
         "auto_create_topic": config.auto_create_topic_enable,
         "auto_create_group": config.auto_create_subscription_group,
         "access": {"enable": config.acl_enable},
+        "tls": tls_options(cluster),
         "raft": {
             "tick_ms": max(1, heartbeat_ms // _TICKS_PER_HEARTBEAT),
             "heartbeat_ms": heartbeat_ms,
@@ -61,6 +62,18 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
         },
         "log_level": config.log_level,
         "log_format": config.log_format,
+    }
+
+
+def tls_options(cluster: Cluster) -> dict[str, Any]:
+    """Return the TLS settings that brokers and name servers have in common."""
+    tls = cluster.spec.tls
+    return {
+        "mode": tls.mode.lower(),
+        "certificate": tls.certificate_file,
+        "key": tls.key_file,
+        "ca": tls.ca_file,
+        "client_auth": tls.client_auth.lower(),
     }
 
 

@@ -9,6 +9,7 @@ the connection go to `on_request`. The connection itself lives in `connection`.
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -67,6 +68,7 @@ class RemotingClient:
             leaves the answer to a later `Connection.send`. Without it code 3 is answered.
         limits: of each connection.
         traffic: counters to add to.
+        tls: speak TLS with this context; plain without it.
     """
 
     def __init__(
@@ -77,7 +79,9 @@ class RemotingClient:
         limits: ConnectionLimits | None = None,
         traffic: Traffic | None = None,
         on_connection_lost: Callable[[str], None] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        self._tls = tls
         self.traffic = Traffic() if traffic is None else traffic
         self._on_request = on_request
         self._on_connection_lost = on_connection_lost
@@ -207,8 +211,10 @@ class RemotingClient:
             host, port = split_address(link.address)
             async with asyncio.timeout(self._connect_timeout_s):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(link, self._table), host, port
+                    lambda: Connection(link, self._table), host, port, ssl=self._tls
                 )
+        except ssl.SSLError as error:
+            failure = f"TLS: {error.reason or error}"
         except TimeoutError:
             failure = f"no answer within {self._connect_timeout_s:g} s"
         except (OSError, ValueError) as error:

@@ -252,8 +252,12 @@ class Connection(asyncio.BufferedProtocol):
             self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
         # Only this direction is shut: closing both while the peer still writes makes the kernel send
         # a reset, which destroys answers that lie unread at the peer. What it writes is dropped.
-        transport.write_eof()
-        transport.resume_reading()
+        if transport.get_extra_info("ssl_object") is None:
+            transport.write_eof()
+            transport.resume_reading()
+        else:
+            # TLS has no half-closed state; its close delivers what was sent and says good-bye.
+            transport.close()
         self._drain_timer = self._loop.call_later(self._table.limits.close_drain_s, transport.abort)
 
     def close_if_overdue(self, now: float) -> None:

@@ -19,6 +19,7 @@ from orderlymq_runtime.connection import (
     FrameHandler,
 )
 from orderlymq_runtime.openfiles import connections_allowed
+from orderlymq_runtime.tls import ServerTls, SniffingListener
 from orderlymq_runtime.traffic import Traffic
 
 _log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class RemotingServer:
             would leave too few open files for the rest of the process.
         limits: of each connection; *idle_timeout_s* overrides the one in it.
         traffic: counters to add to.
+        tls: serve TLS, too, or only; without it a server is plain.
     """
 
     def __init__(
@@ -71,15 +73,17 @@ class RemotingServer:
         connections_max: int = CONNECTIONS_MAX,
         limits: ConnectionLimits | None = None,
         traffic: Traffic | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self.traffic = Traffic() if traffic is None else traffic
+        self._tls = tls if tls is not None and tls.mode != "disabled" else None
         if limits is None:
             limits = ConnectionLimits(idle_timeout_s=idle_timeout_s)
         self._handler = handler
         self._linger_reset = linger_reset
         self._connections_max = connections_max
         self._table = ConnectionTable(limits, self.traffic)
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | SniffingListener] = []
         self._complain_at = 0.0
 
     async def listen(self, host: str, port: int, *, reuse_address: bool = True) -> tuple[str, int]:
@@ -89,11 +93,8 @@ class RemotingServer:
             PortInUseError: Another process listens there.
             OSError: The address cannot be bound.
         """
-        loop = asyncio.get_running_loop()
         try:
-            listener = await loop.create_server(
-                self._accept, host, port, reuse_address=reuse_address, backlog=BACKLOG
-            )
+            listener = await self._make_listener(host, port, reuse_address=reuse_address)
         except OSError as error:
             raise listening_failed(error, host, port) from error
         if self._linger_reset:
@@ -103,6 +104,31 @@ class RemotingServer:
         self._listeners.append(listener)
         bound = listener.sockets[0].getsockname()
         return str(bound[0]), int(bound[1])
+
+    async def _make_listener(
+        self, host: str, port: int, *, reuse_address: bool
+    ) -> asyncio.Server | SniffingListener:
+        loop = asyncio.get_running_loop()
+        if self._tls is None:
+            return await loop.create_server(
+                self._accept, host, port, reuse_address=reuse_address, backlog=BACKLOG
+            )
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(reuse_address))
+            sock.bind(address)
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            raise
+        return SniffingListener(sock, self._tls, self._accept, self._refuse)
+
+    def _refuse(self, reason: str) -> None:
+        self.traffic.errors["tls"] += 1
+        _log.info("closed %s", reason)
 
     @property
     def connections(self) -> list[Connection]:

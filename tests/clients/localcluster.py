@@ -28,6 +28,7 @@ spec:
     brokerPort: {broker}
     raftPort: {raft}
     httpPort: {http}
+  tls: {tls}
   config:{config}
     messageDelayLevel: "1s 1s 1s 1s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s"
     transactionTimeOut: 2s
@@ -86,6 +87,7 @@ class LocalCluster:
     groups: int = 1
     base: int = field(default_factory=_free_base)
     config: dict[str, str] = field(default_factory=dict)
+    tls: str = "{}"
     environment: dict[str, str] = field(default_factory=dict)
     _made: int = 0
 
@@ -103,6 +105,7 @@ class LocalCluster:
                 broker=self.base + 12,
                 raft=self.base + 32,
                 http=self.base + 52,
+                tls=self.tls,
                 config="".join(f"\n    {name}: {value}" for name, value in self.config.items()),
             )
         )

@@ -8,6 +8,7 @@ has. A route is kept for a moment, because all members of a group ask at the sam
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -50,11 +51,16 @@ class Assigning:
     """
 
     def __init__(
-        self, clients: Clients, state: Callable[[], BrokerState], name_servers: Sequence[Address]
+        self,
+        clients: Clients,
+        state: Callable[[], BrokerState],
+        name_servers: Sequence[Address],
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._state = state
         self._name_servers = [str(name_server) for name_server in name_servers]
-        self._client = RemotingClient()
+        self._client = RemotingClient(tls=tls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._routes: dict[str, tuple[float, tuple[MessageQueue, ...]]] = {}
         clients.intercept(RequestCode.QUERY_ASSIGNMENT, self._query)

@@ -10,6 +10,7 @@ not its own, and a name server drops it by itself when the last replica's connec
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Sequence
 from typing import Final
 
@@ -81,6 +82,7 @@ class Registration:
         group: str,
         address: Address,
         period_s: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.state = state
         self._name_servers = [str(name_server) for name_server in name_servers]
@@ -88,7 +90,7 @@ class Registration:
         self._group = group
         self._address = address
         self._period_s = period_s
-        self._client = RemotingClient(on_connection_lost=self._connection_lost)
+        self._client = RemotingClient(on_connection_lost=self._connection_lost, tls=tls)
         self._wakes = {name_server: asyncio.Event() for name_server in self._name_servers}
         self._tasks: list[asyncio.Task[None]] = []
         self.registered: dict[str, bool] = dict.fromkeys(self._name_servers, False)

@@ -7,9 +7,11 @@ programs; the ports follow from the manifest alone (`Local` in `cluster`).
 
 import json
 import socket
+import ssl
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
@@ -17,7 +19,8 @@ import psutil
 from orderlymq_operator.cluster import VIP_DISTANCE, Cluster
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
-from orderlymq_operator.options import broker_options
+from orderlymq_operator.options import broker_options, tls_options
+from orderlymq_runtime.tls import TlsError, TlsSettings
 
 # The account that the supervisor itself signs with.
 OPERATOR_KEY: Final = "orderlymq-operator"
@@ -76,6 +79,7 @@ def name_server_program(cluster: Cluster, index: int, directory: DataDirectory) 
     settings = {
         "listen": _address(local.host, local.name_server(index)),
         "http": _address(local.host, local.name_server_http(index)),
+        "tls": tls_options(cluster),
         "kv_path": str(directory.kv_file(index)),
         "log_level": cluster.spec.config.log_level,
         "log_format": cluster.spec.config.log_format,
@@ -140,6 +144,22 @@ def replica_program(
         local.http(index, node),
         ports,
     )
+
+
+def peer_context(cluster: Cluster) -> ssl.SSLContext | None:
+    """Return what the cluster's processes are called with, None for plain calls.
+
+    Raises:
+        RefusedError: a file of spec.tls cannot be used.
+    """
+    tls = cluster.spec.tls
+    paths = (tls.certificate_file, tls.key_file, tls.ca_file)
+    certificate, key, ca = (Path(path) if path else None for path in paths)
+    mode: Final = "enforcing" if tls.mode == "Enforcing" else "disabled"
+    try:
+        return TlsSettings(mode, certificate, key, ca).peer_context()
+    except TlsError as error:
+        raise RefusedError(f"spec.tls: {error}") from error
 
 
 def _access(cluster: Cluster, directory: DataDirectory) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from orderlymq_operator.local.admin import Admin, AdminError
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.describe import describe
 from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.processes import OPERATOR_KEY
+from orderlymq_operator.local.processes import OPERATOR_KEY, peer_context
 from orderlymq_operator.manifests import Manifest, combine
 from orderlymq_operator.models import Desired
 from orderlymq_operator.plan import plan
@@ -92,7 +92,7 @@ class Supervisor:
 
     async def run(self) -> None:
         """Keep the cluster until `stop_requested` is set or the task is cancelled; then end it in order."""
-        client = RemotingClient()
+        client = RemotingClient(tls=peer_context(self.desired.cluster))
         async with aiohttp.ClientSession() as session:
             self._backend = LocalBackend(
                 self._directory, self._state, session, self._admin(client), self._report_process

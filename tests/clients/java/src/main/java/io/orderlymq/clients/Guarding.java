@@ -18,6 +18,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
  * Clients that sign their requests (ak, sk), trace their messages (trace) and select by SQL (sql).
@@ -39,6 +40,8 @@ final class Guarding {
             refused(error.getResponseCode(), String.valueOf(error.getErrorMessage()), error);
         } catch (MQBrokerException error) {
             refused(error.getResponseCode(), error.getErrorMessage(), error);
+        } catch (RemotingException error) {
+            refused(-1, String.valueOf(error.getMessage()), error);
         }
         Report.event("finished");
     }

@@ -1,0 +1,260 @@
+"""
+TLS: contexts that follow their files, and a listener that serves plain and TLS on one port.
+
+Rules: the first byte tells (a TLS handshake begins with 0x16, a frame with the high byte of its length); what the
+policy does not allow is closed before anything is read; certificates are read again when their files
+change, and a file that cannot be used leaves the present certificate in force. Who is trusted is said by
+files only: without a CA file a server asks for no client certificate and a client trusts any server.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+_log = logging.getLogger(__name__)
+
+TlsMode = Literal["disabled", "permissive", "enforcing"]
+ClientAuth = Literal["none", "optional", "required"]
+
+HANDSHAKE_BYTE: Final = b"\x16"
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+# A client may open a connection long before it says something, as pools do.
+SILENCE_MAX_S: Final = 120.0
+# Accepting stops for a moment when the process has no file left, instead of spinning.
+_PAUSE_S: Final = 0.1
+
+
+class TlsError(ValueError):
+    """Files or settings cannot be used; the text says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """Where key material stands, as PEM.
+
+    Attributes:
+        certificate: the own certificate and what is between it and its CA; None for a client without.
+        key: its private key, without a passphrase.
+        ca: certificates of the authorities that are trusted.
+    """
+
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+
+    def stamp(self) -> tuple[tuple[int, int], ...]:
+        """Return what changes when a file does; a missing file counts as one, too."""
+        found: list[tuple[int, int]] = []
+        for path in (self.certificate, self.key, self.ca):
+            try:
+                facts = path.stat() if path is not None else None
+            except OSError:
+                facts = None
+            found.append((facts.st_mtime_ns, facts.st_ino) if facts is not None else (0, 0))
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """TLS of one of our processes, as its settings file says it.
+
+    Attributes:
+        mode: disabled; permissive serves plain clients, too; enforcing serves none.
+        client_auth: whether clients are asked for a certificate of the CA.
+    """
+
+    mode: TlsMode = "disabled"
+    certificate: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+    client_auth: ClientAuth = "none"
+
+    @property
+    def files(self) -> TlsFiles:
+        """Where the key material stands."""
+        return TlsFiles(self.certificate, self.key, self.ca)
+
+    def server(self) -> "ServerTls | None":
+        """Return what a server needs, None for a plain one.
+
+        Raises:
+            TlsError: A file cannot be used.
+        """
+        if self.mode == "disabled":
+            return None
+        return ServerTls(self.files, self.mode, self.client_auth)
+
+    def peer_context(self) -> ssl.SSLContext | None:
+        """Return what our processes call each other with: TLS where plain calls are refused.
+
+        The host is not compared: processes are called by address; the CA is what they trust.
+        """
+        if self.mode != "enforcing":
+            return None
+        return client_context(self.files, verify_host=False)
+
+
+class ServerTls:
+    """The TLS side of a server: policy, and the context of today.
+
+    Raises:
+        TlsError: at the start, when a file cannot be used.
+    """
+
+    def __init__(self, files: TlsFiles, mode: TlsMode, client_auth: ClientAuth = "none") -> None:
+        self.mode = mode
+        self._files = files
+        self._client_auth = client_auth
+        self._stamp = files.stamp()
+        self._context = server_context(files, client_auth)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for the next handshake, read anew when a file has changed."""
+        stamp = self._files.stamp()
+        if stamp != self._stamp:
+            self._stamp = stamp
+            try:
+                self._context = server_context(self._files, self._client_auth)
+                _log.info("the certificate %s was read again", self._files.certificate)
+            except TlsError as error:
+                _log.error("%s; the present certificate stays in force", error)
+        return self._context
+
+
+def server_context(files: TlsFiles, client_auth: ClientAuth = "none") -> ssl.SSLContext:
+    """Return a context for accepted connections.
+
+    Raises:
+        TlsError: A file is missing or unusable, or clients shall be checked without a CA.
+    """
+    if files.certificate is None:
+        raise TlsError("TLS needs a certificate and its key; name both files")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, files)
+    if client_auth != "none":
+        if files.ca is None:
+            raise TlsError("client certificates can be checked only with a CA file; name it")
+        context.verify_mode = ssl.CERT_REQUIRED if client_auth == "required" else ssl.CERT_OPTIONAL
+    return context
+
+
+def client_context(files: TlsFiles, *, verify_host: bool = True) -> ssl.SSLContext:
+    """Return a context for connections to servers; without a CA file any server is trusted.
+
+    Raises:
+        TlsError: A file is missing or unusable.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = verify_host and files.ca is not None
+    context.verify_mode = ssl.CERT_NONE if files.ca is None else ssl.CERT_REQUIRED
+    _load(context, files)
+    return context
+
+
+def _load(context: ssl.SSLContext, files: TlsFiles) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        if files.certificate is not None:
+            context.load_cert_chain(files.certificate, files.key, password=lambda: "")
+        if files.ca is not None:
+            context.load_verify_locations(cafile=files.ca)
+    except (OSError, ValueError) as error:
+        raise TlsError(
+            f"TLS: {files.certificate or files.ca} or what belongs to it cannot be used ({error}); "
+            "name PEM files, the key without a passphrase"
+        ) from error
+
+
+class SniffingListener:
+    """Accepts on one socket and looks at the first byte before it decides.
+
+    Args:
+        make: returns the protocol of a connection.
+        refused: is told why a connection was closed before it was one.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        tls: ServerTls,
+        make: Callable[[], asyncio.BaseProtocol],
+        refused: Callable[[str], None],
+    ) -> None:
+        self.sockets = (sock,)
+        self._tls = tls
+        self._make = make
+        self._refused = refused
+        self._loop = asyncio.get_running_loop()
+        self._greetings: set[asyncio.Task[None]] = set()
+        self._accepting = self._loop.create_task(self._accept(sock), name="accept TLS or plain")
+
+    def close(self) -> None:
+        """Stop listening; connections that have not said anything are closed."""
+        self._accepting.cancel()
+        for greeting in self._greetings:
+            greeting.cancel()
+        self.sockets[0].close()
+
+    async def _accept(self, sock: socket.socket) -> None:
+        while True:
+            try:
+                accepted, _ = await self._loop.sock_accept(sock)
+            except OSError as error:
+                if sock.fileno() < 0:
+                    return
+                _log.warning("a connection could not be accepted: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            greeting = self._loop.create_task(self._greet(accepted), name="greet")
+            self._greetings.add(greeting)
+            greeting.add_done_callback(self._greetings.discard)
+
+    async def _greet(self, accepted: socket.socket) -> None:
+        handed_over = False
+        try:
+            async with asyncio.timeout(SILENCE_MAX_S):
+                first = await self._first_byte(accepted)
+            if not first:
+                return
+            is_tls = first == HANDSHAKE_BYTE
+            if not is_tls and self._tls.mode == "enforcing":
+                self._refused("a plain connection where TLS is enforced")
+                return
+            handed_over = True
+            await self._loop.connect_accepted_socket(
+                self._make,
+                accepted,
+                ssl=self._tls.context() if is_tls else None,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if is_tls else None,
+            )
+        except TimeoutError:
+            self._refused("a connection that said nothing")
+        except (OSError, ssl.SSLError) as error:
+            self._refused(f"a TLS handshake failed: {error}")
+        finally:
+            if not handed_over:
+                accepted.close()
+
+    async def _first_byte(self, accepted: socket.socket) -> bytes:
+        """Wait until something came and look at it without taking it."""
+        accepted.setblocking(False)
+        while True:
+            with contextlib.suppress(BlockingIOError):
+                return accepted.recv(1, socket.MSG_PEEK)
+            readable: asyncio.Future[None] = self._loop.create_future()
+            self._loop.add_reader(accepted, _resolve, readable)
+            try:
+                await readable
+            finally:
+                self._loop.remove_reader(accepted)
+
+
+def _resolve(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)

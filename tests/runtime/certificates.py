@@ -1,0 +1,52 @@
+"""Certificates for tests, made by the openssl command: an authority, a server, a client."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orderlymq_runtime.tls import TlsFiles
+
+
+def make_authority(folder: Path, name: str = "ca") -> Path:
+    """Make an authority and return its certificate; its key stands beside it."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl not installed here; runs in CI")
+    folder.mkdir(parents=True, exist_ok=True)
+    certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+    _openssl(
+        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+        *("-keyout", str(key), "-out", str(certificate), "-days", "1", "-subj", f"/CN={name}"),
+    )
+    return certificate
+
+
+def make_certificate(ca: Path, name: str) -> TlsFiles:
+    """Make a certificate for 127.0.0.1 that *ca* has signed."""
+    folder = ca.parent
+    request, certificate, key = (folder / f"{name}.{end}" for end in ("csr", "pem", "key"))
+    extensions = folder / "extensions.cnf"
+    extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    _openssl(
+        *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+        *("-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}"),
+    )
+    _openssl(
+        *(
+            "x509",
+            "-req",
+            "-in",
+            str(request),
+            "-CA",
+            str(ca),
+            "-CAkey",
+            str(ca.with_suffix(".key")),
+        ),
+        *("-CAcreateserial", "-days", "1", "-out", str(certificate), "-extfile", str(extensions)),
+    )
+    return TlsFiles(certificate, key, ca)
+
+
+def _openssl(*words: str) -> None:
+    subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=30)

@@ -1,0 +1,168 @@
+"""One port serves plain and TLS, by policy; certificates change without a restart."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_runtime.client import ConnectFailed, RemotingClient, RemotingError
+from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.tls import (
+    ClientAuth,
+    ServerTls,
+    TlsError,
+    TlsFiles,
+    TlsMode,
+    client_context,
+    server_context,
+)
+from tests.runtime.certificates import make_authority, make_certificate
+
+BODY_SIZE = 3_000_000
+
+
+class Echo:
+    """Answers each request with its body."""
+
+    def connection_made(self, conn: Connection) -> None:
+        pass
+
+    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
+        for command in commands:
+            conn.send(command.reply(body=command.body))
+
+    def connection_lost(self, conn: Connection) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return make_certificate(make_authority(tmp_path_factory.mktemp("tls")), "server")
+
+
+@asynccontextmanager
+async def serving(
+    files: TlsFiles, mode: TlsMode = "permissive", auth: ClientAuth = "none"
+) -> AsyncIterator[tuple[RemotingServer, str]]:
+    server = RemotingServer(Echo(), tls=ServerTls(files, mode, auth))
+    host, port = await server.listen("127.0.0.1", 0)
+    try:
+        yield server, f"{host}:{port}"
+    finally:
+        await server.close()
+
+
+async def ask(address: str, tls: ssl.SSLContext | None, body: bytes = b"hello") -> bytes:
+    client = RemotingClient(tls=tls)
+    try:
+        return (await client.invoke(address, request(1, body=body), 5)).body
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_one_port_serves_both(run: Callable[..., object], files: TlsFiles) -> None:
+    """Plain, TLS that trusts the CA, TLS that trusts anybody; large bodies, both event loops."""
+
+    async def main() -> None:
+        big = os.urandom(BODY_SIZE)
+        trusting = client_context(TlsFiles(ca=files.ca))
+        async with serving(files) as (server, address):
+            for tls in (None, trusting, client_context(TlsFiles())):
+                assert await ask(address, tls, big) == big
+            assert server.traffic.errors["tls"] == 0
+
+    run(main())
+
+
+async def test_what_the_policy_forbids_is_closed(files: TlsFiles) -> None:
+    """Enforcing closes plain clients, disabled closes TLS; others are served meanwhile."""
+    async with serving(files, "enforcing") as (server, address):
+        with pytest.raises(RemotingError):
+            await ask(address, None)
+        assert await ask(address, client_context(TlsFiles())) == b"hello"
+        assert server.traffic.errors["tls"] == 1
+    async with serving(files, "disabled") as (_, address):
+        assert await ask(address, None) == b"hello"
+        with pytest.raises(RemotingError):
+            await ask(address, client_context(TlsFiles()))
+
+
+async def test_a_client_checks_who_serves(files: TlsFiles, tmp_path: Path) -> None:
+    """Another authority, or another name than the certificate's, is refused."""
+    foreign = client_context(TlsFiles(ca=make_authority(tmp_path, "other")))
+    async with serving(files) as (_, address):
+        with pytest.raises(ConnectFailed, match=r"(?i)certificate.verify.failed"):
+            await ask(address, foreign)
+
+
+async def test_clients_may_have_to_show_a_certificate(files: TlsFiles, tmp_path: Path) -> None:
+    """Mutual TLS: signed by the CA, or no service."""
+    assert files.ca is not None
+    own = make_certificate(files.ca, "client")
+    async with serving(files, "enforcing", "required") as (_, address):
+        assert await ask(address, client_context(own)) == b"hello"
+        with pytest.raises(RemotingError):
+            await ask(address, client_context(TlsFiles(ca=files.ca)))
+
+
+async def test_a_new_certificate_counts_from_the_next_handshake(tmp_path: Path) -> None:
+    """Without a restart; a broken file leaves the present one in force."""
+    first = make_certificate(make_authority(tmp_path / "a"), "server")
+    second = make_certificate(make_authority(tmp_path / "b"), "server")
+    assert first.certificate is not None
+    assert first.key is not None
+    assert second.certificate is not None
+    assert second.key is not None
+    async with serving(first, "enforcing") as (_, address):
+        assert await ask(address, client_context(TlsFiles(ca=first.ca))) == b"hello"
+        first.certificate.write_text("no certificate")
+        assert await ask(address, client_context(TlsFiles(ca=first.ca))) == b"hello"
+        first.key.write_bytes(second.key.read_bytes())
+        first.certificate.write_bytes(second.certificate.read_bytes())
+        assert await ask(address, client_context(TlsFiles(ca=second.ca))) == b"hello"
+
+
+async def test_half_a_handshake_disturbs_nobody(files: TlsFiles) -> None:
+    """Garbage after the first byte, silence, and a close at once."""
+    async with serving(files, "enforcing") as (_, address):
+        host, port = address.split(":")
+        streams = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        streams[0][1].write(b"\x16garbage that is no handshake" * 10)
+        streams[1][1].close()
+
+        assert await ask(address, client_context(TlsFiles())) == b"hello"
+        assert await streams[0][0].read() is not None
+        for _, writer in streams:
+            writer.close()
+
+
+async def test_closing_delivers_what_was_sent(files: TlsFiles) -> None:
+    """A server that ends lets its last answers arrive, under TLS as without."""
+    big = os.urandom(BODY_SIZE)
+    server = RemotingServer(Echo(), tls=ServerTls(files, "enforcing"))
+    host, port = await server.listen("127.0.0.1", 0)
+    client = RemotingClient(tls=client_context(TlsFiles()))
+    assert (await client.invoke(f"{host}:{port}", request(1, body=big), 5)).body == big
+
+    await asyncio.wait_for(server.close(), 5)
+
+    assert server.connections == []
+    await client.close()
+
+
+def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) -> None:
+    """At the start, with what to do."""
+    with pytest.raises(TlsError, match="needs a certificate"):
+        server_context(TlsFiles())
+    with pytest.raises(TlsError, match=r"missing\.pem"):
+        server_context(TlsFiles(tmp_path / "missing.pem", files.key))
+    with pytest.raises(TlsError, match="only with a CA"):
+        server_context(TlsFiles(files.certificate, files.key), "required")
