@@ -47,7 +47,7 @@ from orderlymq_protocol.record import (
     pack_host,
 )
 
-# Questions per look: each reads a message from the store and sends it, some 20 ms together.
+# Questions per look, over all groups: each reads a message from the store and sends it, some 20 ms together.
 COUNT_MAX: Final = 512
 
 
@@ -99,7 +99,8 @@ class CheckService:
         asked: list[tuple[int, int]] = []
         given_up: list[Half] = []
         for group in due:
-            asked += self._take(group, producers.get(group, []), given_up, now)
+            room = COUNT_MAX - len(asked) - len(given_up)
+            asked += self._take(group, producers.get(group, []), given_up, room, now)
             if not self._due[group]:
                 del self._due[group]
 
@@ -117,15 +118,19 @@ class CheckService:
         )
 
     def _take(
-        self, group: str, connections: list[int], given_up: list[Half], now: Now
+        self, group: str, connections: list[int], given_up: list[Half], room: int, now: Now
     ) -> list[tuple[int, int]]:
-        """Take what is due of one group off its heap; return (offset, connection to ask)."""
+        """Take what is due of one group off its heap; return (offset, connection to ask).
+
+        At most *room* halves are taken; the others are due at the next look.
+        """
         context = self._context
         heap, halves = self._due[group], context.state.transactions.open
         maximum = context.settings.timers.transaction_check_max
         age_ms = context.settings.storage.retention_ms
         asked: list[tuple[int, int]] = []
-        while heap and heap[0][0] <= now.wall_ms and len(asked) + len(given_up) < COUNT_MAX:
+        end = len(given_up) + room
+        while heap and heap[0][0] <= now.wall_ms and len(asked) + len(given_up) < end:
             due, offset = heap[0]
             half = halves.get(offset)
             if half is None:

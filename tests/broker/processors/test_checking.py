@@ -302,3 +302,21 @@ def test_a_check_has_the_fields_of_a_captured_one(orders: Shell) -> None:
     assert set(decode_properties(decode_record(ours.body).properties)) == set(
         decode_properties(decode_record(theirs.body).properties)
     )
+
+
+def test_one_look_asks_about_a_limited_number_and_the_next_about_the_others(
+    orders: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many halves that are due at once must not hold up everybody else."""
+    monkeypatch.setattr("orderlymq_broker.processors.checking.COUNT_MAX", 3)
+    for number in range(8):
+        begin(orders, key=f"U{number}")
+    orders.wall_ms += 10_000
+    orders.monotonic_ms += 10_000
+
+    counts = []
+    for _ in range(4):
+        orders.pass_time(500, step=500)
+        counts.append(len(questions(orders)))
+
+    assert counts == [3, 3, 2, 0]
