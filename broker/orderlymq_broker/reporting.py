@@ -152,6 +152,15 @@ class Reporter:
             "disk_used_ratio": ("Used share of the disk", self._disk_ratio),
         }
         gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
+        transactions = group.get("transactions") or {}
+        gauges["transactions_open"] = (
+            "Half messages whose producer has not decided",
+            float(transactions.get("open", 0)),
+        )
+        gauges["transactions_given_up"] = (
+            "Half messages about which nobody is asked any more",
+            float(transactions.get("givenUp", 0)),
+        )
         for name, value in self._store_figures.items():
             gauges[f"store_{name}"] = ("Figure of the store", value)
         counters: dict[str, tuple[str, float]] = {
