@@ -35,6 +35,10 @@ lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m orderlymq_operator.crd --check
 
+.PHONY: sim
+sim: $(VENV)/.dev ## Simulate SEEDS groups (default 300) with faults, from SEED on; see docs/simulator.md
+	@$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),300)
+
 .PHONY: bench
 bench: $(VENV)/.dev ## Measure sends with 1 and 64 senders and a drain; QUICK=1 for a short run
 	@$(BIN)/python -m bench.sends $(if $(QUICK),--quick,--write docs/benchmarks.md)

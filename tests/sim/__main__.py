@@ -29,11 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     console = Console(stderr=True)
     if options.seeds == 1:
-        trace = sys.stdout.write if options.replay else None
         result = simulate(
             options.seed,
             steps=options.steps,
-            trace=None if trace is None else lambda text: print(text),  # noqa: T201 - the purpose
+            trace=print if options.replay else None,
         )
         _show(console, result)
         return 0 if result.ok else 1
@@ -94,4 +93,5 @@ def _show_summary(console: Console, summary: Summary) -> None:
     )
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

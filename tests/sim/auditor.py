@@ -8,8 +8,8 @@ paused, a follower. Silence and refusals are fine.
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.headers import QueryConsumerOffsetHeader
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import Client

@@ -151,9 +151,7 @@ class Client(Process):
             if not link.down.stuck:
                 self.after(RESET_DELAY_US, "reset", partial(self.link_lost, link))
             return
-        link.up.push(
-            "request", lambda: link.replica.clients.line_received(link, [command])
-        )
+        link.up.push("request", lambda: link.replica.clients.line_received(link, [command]))
 
     def frame_arrives(self, link: Link, command: RemotingCommand) -> None:
         """Take in what a broker sends."""

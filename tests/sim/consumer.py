@@ -409,9 +409,7 @@ class Consumer(Client):
     def _ask_locks(self, queues: tuple[MessageQueue, ...]) -> None:
         asked_at_ms = self.now_ms()
         lease = None if self.plain else LEASE_MS
-        command = lock_request(
-            RequestCode.LOCK_BATCH_MQ, self.client_id, self.group, queues, lease
-        )
+        command = lock_request(RequestCode.LOCK_BATCH_MQ, self.client_id, self.group, queues, lease)
         if self.plain:
             command.ext.clear()
 
@@ -549,9 +547,7 @@ class Consumer(Client):
                 self._stored[queue] = entry
                 continue
             had_lost = self._lost_already(queue, entry[1])
-            self.call(
-                command, CALL_TIMEOUT_US, partial(self._persisted, queue, entry, had_lost)
-            )
+            self.call(command, CALL_TIMEOUT_US, partial(self._persisted, queue, entry, had_lost))
 
     def _lost_already(self, queue: MessageQueue, epoch: int | None) -> bool:
         """Tell whether somebody else has the queue by now, whatever this client believes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import request
-from orderlymq_raft import AddLearner, NotLeader, ProposalRefused, PromoteLearner, RemoveNode
+from orderlymq_raft import AddLearner, NotLeader, PromoteLearner, ProposalRefused, RemoveNode
 from orderlymq_raft.types import NodeId
 from tests.sim.consumer import LEASE_MS
 from tests.sim.network import Weather
@@ -137,7 +137,7 @@ class Faults:
         leader = self._leader()
         if leader is None or leader.paused:
             return
-        others = sorted(each for each in self._world.replicas if each != leader.id)
+        others = sorted(NodeId(each) for each in self._world.replicas if each != leader.id)
         try:
             leader.loop.transfer(self._random.choice(others))
         except (NotLeader, ProposalRefused):
@@ -232,7 +232,12 @@ class Faults:
         if direction != "both":
             world.coverage["one-way partition"] += 1
         network.blocked |= cut
-        self._until(SECOND // 2, 5 * SECOND, "partition ends", lambda: network.blocked.__isub__(cut))
+        self._until(
+            SECOND // 2,
+            5 * SECOND,
+            "partition ends",
+            lambda: network.blocked.difference_update(cut),
+        )
 
     # -- consumers
 
@@ -261,9 +266,7 @@ class Faults:
         consumer = self._consumer()
         if consumer is not None:
             consumer.close()
-            self._until(
-                3 * SECOND, 8 * SECOND, "consumer again", lambda: self._again(consumer)
-            )
+            self._until(3 * SECOND, 8 * SECOND, "consumer again", lambda: self._again(consumer))
 
     def consumer_pause(self) -> None:
         """A consumer stands still, sometimes longer than its lease, and then goes on."""

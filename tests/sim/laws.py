@@ -141,9 +141,7 @@ class Laws:
         except AssertionError as error:
             self.broken("invariant", f"{replica.name}: {error}", error)
 
-    def applied(
-        self, replica: "Replica", index: int, term: int, parts: EntryParts | None
-    ) -> None:
+    def applied(self, replica: "Replica", index: int, term: int, parts: EntryParts | None) -> None:
         """Compare what was applied with what others applied there; read it when it is the first."""
         checksum = 0
         if parts is not None:
@@ -204,7 +202,7 @@ class Laws:
 
     # -- the model
 
-    def _read(self, record: Record, index: int) -> None:  # noqa: C901 - one arm per record
+    def _read(self, record: Record, index: int) -> None:  # noqa: C901, PLR0912 - one arm per record
         model, history = self.model, self.world.history
         match record:
             case Append():

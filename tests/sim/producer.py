@@ -109,9 +109,7 @@ class Producer(Client):
                 queue=str(result.queue.queue_id),
                 offset=result.queue_offset,
             )
-            world.laws.acknowledged(
-                message.unique_key, result.queue.queue_id, result.queue_offset
-            )
+            world.laws.acknowledged(message.unique_key, result.queue.queue_id, result.queue_offset)
             self._message = None
             self._later()
             return

@@ -32,7 +32,7 @@ class Timeline:
         self.now = 0
         self.steps = 0
         self.random = random.Random(seed)
-        self._queue: list[tuple[int, int, "Process | None", int, str, Call]] = []
+        self._queue: list[tuple[int, int, Process | None, int, str, Call]] = []
         self._planned = 0
         self._digest = blake2b(digest_size=16)
         self.trace: Callable[[str], None] | None = None
@@ -54,9 +54,7 @@ class Timeline:
         life = 0 if process is None else process.life
         heappush(self._queue, (max(time_us, self.now), self._planned, process, life, name, call))
 
-    def after(
-        self, delay_us: int, name: str, call: Call, process: "Process | None" = None
-    ) -> None:
+    def after(self, delay_us: int, name: str, call: Call, process: "Process | None" = None) -> None:
         """Plan *call* for later."""
         self.at(self.now + delay_us, name, call, process)
 

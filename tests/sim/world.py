@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -17,8 +18,8 @@ from orderlymq.oracle import Event, Kind, judge
 from orderlymq_broker.processors.effects import Propose
 from orderlymq_broker.processors.reading import read_queue
 from orderlymq_broker.state.records import TopicSet
-from orderlymq_protocol.record import iter_records
 from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
+from orderlymq_protocol.record import iter_records
 from tests.sim.auditor import Auditor
 from tests.sim.client import Client
 from tests.sim.consumer import Consumer
@@ -79,9 +80,7 @@ class World:
         self.laws = Laws(self)
         for node in self.founders:
             self.replicas[node] = Replica(self, node)
-        self.producers = [
-            Producer(self, number, 2) for number in range(1, self.plan.producers + 1)
-        ]
+        self.producers = [Producer(self, number, 2) for number in range(1, self.plan.producers + 1)]
         for number in range(1, self.plan.consumers + 1):
             self.consumers.append(Consumer(self, "billing", number, plain=False))
         for number in range(1, self.plan.plain_consumers + 1):
@@ -102,9 +101,7 @@ class World:
                 self.coverage["replica restarted"] += 1
                 replica.start()
 
-        self.timeline.after(
-            self.timeline.random.randrange(100 * MS, 3 * SECOND), "restart", start
-        )
+        self.timeline.after(self.timeline.random.randrange(100 * MS, 3 * SECOND), "restart", start)
 
     def process_ended(self, replica: Replica, *, silent: bool) -> None:
         """Let the clients of a dead process notice, unless its machine is gone as well."""
@@ -113,7 +110,7 @@ class World:
             if link is None or link.replica is not replica or silent:
                 continue
             if client.alive and not self.network.is_cut(replica.name, client.name):
-                client.after(MS, "reset", lambda client=client, link=link: client.link_lost(link))
+                client.after(MS, "reset", partial(client.link_lost, link))
 
     def leader_began(self, replica: Replica) -> None:
         """Count a change of the leader; create the topic when there is none yet."""
@@ -151,11 +148,16 @@ class World:
 
     def run(self) -> None:
         """Run all phases; raises LawBroken."""
-        for process in (*self.replicas.values(),):
-            process.start()
+        for replica in self.replicas.values():
+            replica.start()
         self.tool.begin()
         self._until(self._is_up, START_MAX_US, "liveness", "no leader at the start")
-        for process in (*self.producers, *self.consumers, *self.auditors):
+        starters: tuple[Producer | Consumer | Auditor, ...] = (
+            *self.producers,
+            *self.consumers,
+            *self.auditors,
+        )
+        for process in starters:
             process.start()
         self._faults.start()
         if not self._pass(self.plan.safety_us):

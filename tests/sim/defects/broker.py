@@ -13,7 +13,7 @@ from orderlymq_broker.processors.fencing import Fence, Verdict
 from orderlymq_broker.processors.locking import LockProcessor
 from orderlymq_broker.processors.sending import SendProcessor
 from orderlymq_broker.processors.view import Head, LeaderView
-from orderlymq_broker.state.dedup import DedupWindow
+from orderlymq_broker.state.dedup import DedupWindow, send_identity
 from orderlymq_broker.state.locks import Lock, LockTable
 from orderlymq_broker.state.offsets import OffsetTable
 from orderlymq_broker.state.records import Commit, LocksReleased
@@ -136,13 +136,10 @@ def _answer_early(bed: Bed) -> None:
     real = SendProcessor._propose
 
     def propose(self: SendProcessor, records: Any, messages: Any, ext: Any, *rest: Any) -> Any:
-        from orderlymq_broker.processors.effects import Send
-
         request, peer = rest[0], rest[1]
         self._context.counters["answered early"] += 1
         early = answer(request, peer, ext=ext)
         proposal = real(self, records, messages, ext, *rest)
-        assert all(type(each) is Send for each in early)
         self._early = early  # type: ignore[attr-defined]  # only here
         return proposal
 
@@ -167,9 +164,7 @@ def _repeat_early(bed: Bed) -> None:
 
 @PROCESSORS.defect("give offsets from what is committed", "offsets are given once")
 def _offsets_of_the_past(bed: Bed) -> None:
-    bed.put(
-        LeaderView, "head", lambda self, queue: Head(queue.next_offset, queue.last_timestamp)
-    )
+    bed.put(LeaderView, "head", lambda self, queue: Head(queue.next_offset, queue.last_timestamp))
 
 
 @PROCESSORS.defect("keep the view after a lost proposal", "offsets of a lost message are void")
@@ -200,14 +195,12 @@ def _keep_view(bed: Bed) -> None:
 
 @PROCESSORS.defect("count a dead letter by its try", "a dead letter is stored once")
 def _dead_letter_by_try(bed: Bed) -> None:
-    from orderlymq_broker.processors import sending
-
     real_complete = SendProcessor._complete
 
     def complete(self: SendProcessor, draft: Any, *arguments: Any, **named: Any) -> Any:
         level = real_complete(self, draft, *arguments, **named)
         if draft.identity and named.get("dead"):
-            draft.identity = sending.send_identity(
+            draft.identity = send_identity(
                 draft.topic.id, draft.unique_key, draft.reconsume_times, draft.body_crc
             )
         return level

@@ -26,7 +26,9 @@ def _long_lease(bed: Bed) -> None:
 
 @CONSUMER.defect("start a listener without looking at the lease", "deliver under a live lease")
 def _no_look(bed: Bed) -> None:
-    bed.put(OrderedConsumer, "may_start", lambda self, deliver, now_ms: deliver.queue in self.queues)
+    bed.put(
+        OrderedConsumer, "may_start", lambda self, deliver, now_ms: deliver.queue in self.queues
+    )
 
 
 @CONSUMER.defect("keep the cache under a new epoch", "an epoch begins at the committed offset")

@@ -8,7 +8,9 @@ from orderlymq_broker.replication.fates import Committed, Fates
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.state.locks import LockTable
 from orderlymq_broker.state.machine import BrokerState
-from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store import snapshot
+from orderlymq_broker.store.kv import Batch, Family, Reader
+from orderlymq_broker.store.layout import Table, table_bounds
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_raft import election, following, reads, replication
@@ -172,12 +174,9 @@ def _apply_twice(bed: Bed) -> None:
 
 @LOOP.defect("take a snapshot without the locks", "a snapshot is the whole state")
 def _snapshot_without_locks(bed: Bed) -> None:
-    real = replica.adopt_state
+    real = snapshot.adopt_state
 
     def adopt_state(store: Any, *arguments: Any, where: str) -> Any:
-        from orderlymq_broker.store.kv import Batch, Family
-        from orderlymq_broker.store.layout import Table, table_bounds
-
         batch = Batch()
         batch.delete_range(Family.TABLES, *table_bounds(Table.LOCKS))
         store.write(batch, sync=True)
