@@ -167,8 +167,6 @@ class LockTable:
     def free_client(self, client_id: str, reason: str, writes: TableWrites) -> LocksFreed:
         """Free everything a client holds, in every group."""
         mine = [lock for lock in self.held() if lock.client_id == client_id]
-        # A table that was read from the store has another order than one that has grown.
-        mine.sort(key=lambda lock: (lock.group, lock.topic, lock.queue_id))
 
         return self._free(mine, reason, writes)
 
@@ -214,7 +212,8 @@ class LockTable:
     def _free(
         self, locks: Iterable[Lock], reason: str, writes: TableWrites, *, released_by: str = ""
     ) -> LocksFreed:
-        freed = list(locks)
+        # A table that was read from the store has another order than one that has grown.
+        freed = sorted(locks, key=lambda lock: (lock.group, lock.topic, lock.queue_id))
         for lock in freed:
             free = Lock(
                 lock.group,
