@@ -126,6 +126,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     join: bool = False  # a replica added later starts without a vote until it is a member
     auto_create_topic: bool = True
     auto_create_group: bool = True
+    trace_topic_enable: bool = False  # make RMQ_SYS_TRACE_TOPIC with one queue
     enable_property_filter: bool = True  # RocketMQ's own default is off
     raft: RaftSettings = RaftSettings()
     timers: TimerSettings = TimerSettings()

@@ -67,6 +67,7 @@ from orderlymq.settings import (
 )
 from orderlymq.subscribing import Subscription, check_group, make_subscription
 from orderlymq.tasks import OwnedTasks
+from orderlymq.tracing import TraceHook, make_tracer
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -104,6 +105,7 @@ class Consumer:
         settings: everything else; the two arguments above win over it.
         offset_store: instead of the broker (clustering) or a local file (broadcasting).
         hooks: run around every listener call.
+        trace: tell the trace topic (or the topic named here) what becomes of each delivery.
         filters: may drop pulled messages before the listener sees them.
     """
 
@@ -123,6 +125,7 @@ class Consumer:
         offset_store: OffsetStore | None = None,
         hooks: Sequence[ConsumeHook] = (),
         filters: Sequence[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = (),
+        trace: bool | str = False,
     ) -> None:
         check_group(group)
         self.group = group
@@ -136,6 +139,9 @@ class Consumer:
             instance_name="" if self._clustering else BROADCAST_INSTANCE,
         )
         self._offsets = offset_store or self._default_offsets()
+        self._tracer = make_tracer(trace, self._instance, f"{group}-CONSUME")
+        if self._tracer is not None:
+            hooks = (*hooks, TraceHook(self._tracer, self._instance))
         self._hooks = hooks
         self._filters = filters
         self._tasks = OwnedTasks()
@@ -252,6 +258,8 @@ class Consumer:
             await self._instance.remove_consumer(self)
             await self._instance.close()
             raise
+        if self._tracer is not None:
+            await self._tracer.start()
         await self._instance.beat_all()
         self._state = "RUNNING"
         self._tasks.start(self._rebalance_forever(), "rebalance")
@@ -284,6 +292,8 @@ class Consumer:
         await self._tasks.cancel()
         if self._listening is not None:
             self._listening.close()
+        if self._tracer is not None:
+            await self._tracer.close()
         await self._instance.close()
         _log.info("the consumer [%s] shutdown OK", self.group)
 

@@ -30,6 +30,7 @@ from orderlymq.routes import TopicRoute
 from orderlymq.selectors import RoundRobin, Selector, by_hash, check_selected
 from orderlymq.sending import Attempts, check_batch, check_message
 from orderlymq.settings import ClientSettings, ProducerSettings
+from orderlymq.tracing import make_tracer
 from orderlymq.wire import SendOptions, batch_request, is_stored, read_send_result, send_request
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -58,6 +59,7 @@ class Producer:
         settings: of the producer.
         client_settings: of the connection.
         instance: share connections with other producers and consumers.
+        trace: tell the trace topic (or the topic named here) what becomes of each send.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Producer:
         settings: ProducerSettings | None = None,
         client_settings: ClientSettings | None = None,
         instance: ClientInstance | None = None,
+        trace: bool | str = False,
     ) -> None:
         try:
             check_group_name(group)
@@ -90,6 +93,7 @@ class Producer:
         self._lanes: dict[LaneKey, Lane] = {}
         self._pending: set[asyncio.Future[SendResult]] = set()
         self._requests: OpenRequests | None = None
+        self._tracer = make_tracer(trace, self._instance, f"{group}-PRODUCE")
         self._state = "CREATE_JUST"
 
     @property
@@ -109,6 +113,8 @@ class Producer:
             )
         self._state = "RUNNING"
         await self._instance.start()
+        if self._tracer is not None:
+            await self._tracer.start()
         self._instance.add_producer(self.group)
         _log.info("the producer [%s] start OK. clientId=%s", self.group, self.client_id)
 
@@ -124,6 +130,8 @@ class Producer:
         await asyncio.gather(*self._pending, return_exceptions=True)
         if self._requests is not None:
             self._requests.close()
+        if self._tracer is not None:
+            await self._tracer.close()
         await self._instance.remove_producer(self.group)
         await self._instance.close()
 
@@ -364,6 +372,24 @@ class Producer:
     # -- one send
 
     async def _send(
+        self,
+        message: Message,
+        queue: MessageQueue | int | None,
+        selector: Selector | None,
+        argument: object,
+        timeout_ms: int | None,
+        retries: int,
+    ) -> SendResult:
+        if self._tracer is None:
+            return await self._send_once(message, queue, selector, argument, timeout_ms, retries)
+        began_ms, result = _wall_ms(), None
+        try:
+            result = await self._send_once(message, queue, selector, argument, timeout_ms, retries)
+        finally:
+            self._tracer.sent(message, began_ms, result, self.group)
+        return result
+
+    async def _send_once(
         self,
         message: Message,
         queue: MessageQueue | int | None,

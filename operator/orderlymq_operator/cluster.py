@@ -133,6 +133,12 @@ class Config(Model):
     block_cache_size: Quantity = Field(
         default=Quantity("64Mi"), description="Cache of the store, per replica."
     )
+    trace_topic_enable: bool = Field(
+        default=False, description="Create RMQ_SYS_TRACE_TOPIC, to which clients send traces."
+    )
+    enable_property_filter: bool = Field(
+        default=True, description="Serve subscriptions by SQL92; RocketMQ's default is false."
+    )
     acl_enable: bool = Field(
         default=False,
         description="Serve only requests that are signed by a User who may do what they ask.",

@@ -31,6 +31,8 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
         "cluster": cluster.metadata.name,
         "auto_create_topic": config.auto_create_topic_enable,
         "auto_create_group": config.auto_create_subscription_group,
+        "trace_topic_enable": config.trace_topic_enable,
+        "enable_property_filter": config.enable_property_filter,
         "access": {"enable": config.acl_enable},
         "tls": tls_options(cluster),
         "raft": {

@@ -43,6 +43,7 @@ def founding_records(settings: BrokerSettings, state: BrokerState) -> list[Recor
         (names.TRANS_HALF_TOPIC, 1, _READ_WRITE),
         (names.TRANS_OP_HALF_TOPIC, 1, _READ_WRITE),
         (names.TRANS_CHECK_MAX_TIME_TOPIC, 1, _READ_WRITE),
+        *([(names.TRACE_TOPIC, 1, _READ_WRITE)] if settings.trace_topic_enable else []),
     ]
     records: list[Record] = [
         TopicSet(name, queues, queues, perm=perm, only_if_absent=True)

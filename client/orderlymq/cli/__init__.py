@@ -25,6 +25,7 @@ _OWN: Final = {
     "consume": ("orderlymq.cli.consuming", "consume"),
     "group": ("orderlymq.cli.groups", "group"),
     "message": ("orderlymq.cli.messages", "message"),
+    "trace": ("orderlymq.cli.tracing", "trace"),
     "verify": ("orderlymq.cli.verifying", "verify"),
 }
 
