@@ -217,7 +217,7 @@ class World:
         lines += [f"idle={[each.is_idle for each in self.producers]}"]
         lines += [f"ends={dict(self.laws.model.ends)} offsets={self.laws.model.offsets}"]
         lines += [f"locks={self.laws.model.locks}"]
-        for consumer in self.consumers:
+        for consumer in (each for each in self.consumers if hasattr(each, "client_id")):
             states = [
                 f"{queue.queue_id}:{state.phase.name},{state.intake.next_offset}"
                 for queue, state in consumer.core.queues.items()

@@ -129,6 +129,10 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
         return
     if settings.join:
         # Whoever joins learns the membership from the log, as soon as it is a member.
+        # It may have been a voter before and lost its disk: that is not to be told from here.
+        batch = Batch()
+        Amnesia.begin(batch)
+        store.write(batch, sync=True)
         _log.info("this replica waits to be added to the group")
         return
     voters = frozenset(NodeId(node) for node in settings.peers)
