@@ -62,6 +62,9 @@ TICKETS_MAX: Final = 2
 # asks the others, instead of running through an election time-out in one go.
 TICKS_CATCH_UP_MAX: Final = 3
 
+# Replicas of a new group start together; who is not there by then is not waited for.
+FOUNDING_WAIT_S: Final = 5.0
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -103,6 +106,8 @@ class ReplicationLoop:
         self._doubt: int | None = None
         self._reads = 0
         self._had_authority = False
+        # Set while the first leader of a group waits for all replicas: its term, and until when.
+        self._founding: tuple[Term, float] | None = None
         self._role = RoleChange(Role.FOLLOWER, None, parts.node.term)
         self._topics_version = parts.machine.state.topics_version
 
@@ -189,6 +194,8 @@ class ReplicationLoop:
                 self._node.tick()
         except Exception as error:
             self._fail(error)
+        if self._founding is not None:
+            self._maybe_end_founding(*self._founding)
         self._wake()
 
     # -- steering --------------------------------------------------------------------------------
@@ -261,7 +268,20 @@ class ReplicationLoop:
         if self.serving and (change.role is not Role.LEADER or change.term != self._serving_term):
             self._end_serving(change)
         self._doubt = None
+        self._founding = None
         self._ports.host.role_changed(change)
+
+    def _maybe_end_founding(self, term: Term, deadline_s: float) -> None:
+        """Begin to serve a new group when every replica has its beginning, or time is up.
+
+        A replica that never heard of a leader cannot tell whether it is new or has lost its disk
+        and does not vote (``amnesia.py``): a group whose first leader died before it had met
+        all others would wait for that leader.
+        """
+        peers = self._node.status().progress.values()
+        if all(peer.match for peer in peers) or self._ports.clock.seconds() >= deadline_s:
+            self._founding = None
+            self._begin_serving(term)
 
     def _begin_serving(self, term: Term) -> None:
         self.serving = True
@@ -505,4 +525,10 @@ class ReplicationLoop:
             case EntryKind.NOOP:
                 node = self._node
                 if node.is_leader and entry.term == node.term and not self.serving:
-                    self._begin_serving(entry.term)
+                    if self._parts.machine.state.topics_version:
+                        self._begin_serving(entry.term)
+                    else:
+                        deadline_s = self._ports.clock.seconds() + FOUNDING_WAIT_S
+                        self._maybe_end_founding(entry.term, deadline_s)
+                        if not self.serving:
+                            self._founding = entry.term, deadline_s

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from orderlymq_broker.replication.loop import FOUNDING_WAIT_S
 from orderlymq_raft import AppendResponse, Heartbeat, VoteResponse
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
 
@@ -273,6 +274,34 @@ def test_a_restart_applies_again_what_was_only_staged(group: SimulatedGroup) -> 
             group.pass_time(3 * ELECTION_S)
             assert set(names) <= set(replica.state.topics.by_name)
     group.check()
+
+
+def serving(group: SimulatedGroup) -> list[int]:
+    return [each.id for each in group.replicas.values() if each.loop.serving]
+
+
+def test_a_new_group_serves_when_all_its_replicas_have_met(group: SimulatedGroup) -> None:
+    """Who never heard of a leader cannot vote: the first one is not to be relied on before."""
+    group.cut = {3}
+    group.pass_time(4 * ELECTION_S)
+    (leader,) = [each for each in group.replicas.values() if each.node.is_leader]
+    assert serving(group) == []
+
+    group.cut = set()
+    group.pass_time(2 * ELECTION_S)
+    assert serving(group) == [leader.id]
+    # Now the group can lose its first leader at once.
+    group.cut = {leader.id}
+    group.pass_time(6 * ELECTION_S)
+    assert set(serving(group)) - {leader.id}
+
+
+def test_a_new_group_does_not_wait_for_ever(group: SimulatedGroup) -> None:
+    """A replica that does not come with the others is not waited for."""
+    group.cut = {3}
+    group.pass_time(FOUNDING_WAIT_S + 4 * ELECTION_S)
+
+    assert any(each.loop.serving for each in group.replicas.values())
 
 
 def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGroup) -> None:
