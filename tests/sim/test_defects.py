@@ -3,22 +3,22 @@
 import pytest
 
 from tests.sim.defects.catalogue import DEFECTS
-from tests.sim.defects.hunting import DOCUMENT, by_name, read_caught, written
+from tests.sim.defects.hunting import DOCUMENT, hunt, read_caught, written
 from tests.sim.defects.planting import Bed
-from tests.sim.world import simulate
 
 CAUGHT = read_caught()
 
+# A change of a core shifts what a seed does; the rarest defect on record took fewer.
+SEEDS_MAX = 60
 
+
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_defect_is_caught(name: str) -> None:
-    """With the defect a law is broken; when this fails after a change, hunt for the seeds anew."""
-    catch = CAUGHT[name]
+    """With the defect a law is broken: at the seed on record, or soon when the cores have changed."""
+    seeds = [CAUGHT[name].seed, *range(SEEDS_MAX)]
 
-    with by_name(name).planted():
-        result = simulate(catch.seed)
-
-    assert result.check == catch.check
+    assert hunt(name, seeds) is not None
 
 
 def test_there_are_enough_defects() -> None:

@@ -36,11 +36,10 @@ class Catch:
     seeds: int
 
 
-def hunt(name: str, seeds_max: int) -> Catch | None:
-    """Try seeds until one catches the defect called *name*."""
-    defect = by_name(name)
-    with defect.planted():
-        for seed in range(seeds_max):
+def hunt(name: str, seeds: Iterable[int]) -> Catch | None:
+    """Try *seeds* until one catches the defect called *name*."""
+    with by_name(name).planted():
+        for seed in seeds:
             result = simulate(seed)
             if not result.ok:
                 return Catch(name, result.check, seed, seed + 1)
@@ -85,17 +84,20 @@ def main(arguments: Iterable[str] | None = None) -> int:
     """Find all seeds; the exit code is 1 when a defect was not caught."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="names that contain this")
+    parser.add_argument("--missed", action="store_true", help="only those not caught yet")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed to try")
     parser.add_argument("--seeds", type=int, default=400, help="how many seeds to try for each")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     options = parser.parse_args(None if arguments is None else list(arguments))
     console = Console()
     caught = read_caught() if CAUGHT.exists() else {}
     names = [each.name for each in DEFECTS if options.only in each.name]
+    if options.missed:
+        names = [name for name in names if name not in caught]
+    seeds = range(options.seed, options.seed + options.seeds)
     missed = 0
     with ProcessPoolExecutor(options.jobs) as pool:
-        for name, catch in zip(
-            names, pool.map(hunt, names, [options.seeds] * len(names)), strict=True
-        ):
+        for name, catch in zip(names, pool.map(hunt, names, [seeds] * len(names)), strict=True):
             if catch is None:
                 missed += 1
                 console.print(f"NOT CAUGHT in {options.seeds} seeds: {name}", style="red")
