@@ -1,4 +1,5 @@
-"""The broker process: one replica of one raft group. Inside, imports only point downwards:
+"""
+The broker process: one replica of one raft group.
 
-app > net > replication > processors > state > store.
+Inside, imports only point downwards: app > net > replication > processors > state > store.
 """

@@ -13,7 +13,7 @@ with sqlite3.connect(FILE) as database:
 
 
 def book(message):
-    """The local transaction; it leaves its outcome where `was_booked` finds it."""
+    """Do the local transaction; leave its outcome where `was_booked` finds it."""
     item = message.body.decode()
     if item == "ghost":
         return TransactionState.ROLLBACK
@@ -23,7 +23,7 @@ def book(message):
 
 
 def was_booked(message):
-    """The broker asks this when it was not told; any process of the group may be asked."""
+    """Answer the broker when it was not told; any process of the group may be asked."""
     with sqlite3.connect(FILE) as database:
         query = "SELECT 1 FROM bookings WHERE message = ?"
         found = database.execute(query, (message.message_id,)).fetchone()

@@ -1,5 +1,7 @@
 """Subscriptions by SQL92: checks, pulls and held pulls."""
 
+from typing import Any
+
 import pytest
 
 from orderlymq_broker.processors.reading import SCAN_SIZE_MAX
@@ -18,7 +20,7 @@ from tests.broker.processors.requests import (
 )
 
 ORDERS = TopicSet("orders", 2, 2)
-SQL = {"expressionType": "SQL92"}
+SQL: dict[str, Any] = {"expressionType": "SQL92"}
 
 
 @pytest.fixture(params=["tail", "store"])
