@@ -174,15 +174,13 @@ class ReplaySpec(StreamSpec):
 
 
 class CdcSpec(StreamSpec):
-    """A binlog topic into a table: the present state (scd 1) or its history (scd 2)."""
+    """A binlog topic into a table that is the source table; deleted rows stay, marked."""
 
     type: Literal["cdc-apply"]
     path: Path
     format: Literal["debezium", "canal", "maxwell"]
     keys: list[str] = Field(min_length=1)
     table: str | None = None
-    scd: Literal[1, 2] = 1
-    deletes: Literal["hard", "soft"] = "hard"
     errors: Path | None = None
 
 

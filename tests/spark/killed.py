@@ -26,10 +26,11 @@ SESSION = {"spark.task.maxFailures": "1"}
 class Deadly:
     """Kills the whole process group at the n-th passage, also across processes: a file counts."""
 
-    def __init__(self, folder: Path, stage: str, skip: int) -> None:
-        self._counter = folder / "passages"
-        self._stage = stage
-        self._skip = skip
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._counter = Path(settings["folder"]) / "passages"
+        self._stage = settings["stage"]
+        self._skip = settings["skip"]
+        self._driver = settings["driver"]
 
     def at(self, stage: str) -> None:
         if stage != self._stage:
@@ -37,7 +38,9 @@ class Deadly:
         with self._counter.open("a") as file:
             file.write("x")
         if self._counter.stat().st_size > self._skip:
-            os.killpg(os.getpgid(0), signal.SIGKILL)
+            # Spark's workers have a group of their own; theirs goes last, this process is in it.
+            for group in {self._driver: None, os.getpgrp(): None}:
+                os.killpg(group, signal.SIGKILL)
 
 
 class DyingWriter(archivesink.ArchiveWriter):
@@ -64,9 +67,7 @@ class DyingSource(archivesink.ArchiveDataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         made = super().streamWriter(schema, overwrite)
         made.__class__ = DyingWriter
-        made.deadly = Deadly(  # type: ignore[attr-defined]  # the class was changed above
-            Path(self.settings["folder"]), self.settings["stage"], self.settings["skip"]
-        )
+        made.deadly = Deadly(self.settings)  # type: ignore[attr-defined]  # the class was changed above
         return made
 
 
@@ -89,16 +90,14 @@ class DyingSink(OrderlyMQDataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
         made = super().streamWriter(schema, overwrite)
         made.__class__ = DyingCopier
-        made.deadly = Deadly(  # type: ignore[attr-defined]  # the class was changed above
-            Path(self.settings["folder"]), self.settings["stage"], self.settings["skip"]
-        )
+        made.deadly = Deadly(self.settings)  # type: ignore[attr-defined]  # the class was changed above
         return made
 
 
 def main(settings: dict[str, Any]) -> None:
     folder = Path(settings["folder"])
     spark = start_session("killed", master="local[2]", memory="600m", settings=SESSION)
-    DyingSource.settings = DyingSink.settings = settings
+    DyingSource.settings = DyingSink.settings = {**settings, "driver": os.getpgrp()}
     spark.dataSource.register(DyingSource)
     spark.dataSource.register(DyingSink)
     source = Source(

@@ -80,9 +80,8 @@ def test_an_archive_holds_every_offset_once_and_others_can_read_it(
     assert (first.data["rows"], first.data["batches"]) == (60, 3)
     assert before.items() <= after.items()
     assert holes(published(spec.path)) == []
-    found = duckdb.sql(
-        f"select queue_id, queue_offset, body from '{spec.path}/*/*/*.parquet'"
-    ).fetchall()
+    query = f"select queue_id, queue_offset, body from '{spec.path}/*/*/*.parquet'"
+    found = duckdb.connect().execute(query).fetchall()
     assert len(found) == 80
     assert {(queue, offset): body for queue, offset, body in found} == bodies(topics, topic)
     for path in spec.path.glob("*/*/*.parquet"):

@@ -31,9 +31,22 @@ def letter(
 ) -> DeadLetter:
     host = ("127.0.0.1", 1)
     message = ReceivedMessage(
-        *(QUEUE.topic, b"x", QUEUE, offset),
-        {"__SHARDINGKEY": key, "OMQ_REDRIVES": str(times)},
-        *(f"id-{offset}", "", 0, 0, host, host, 3, 0, 0, 0, 1),
+        topic=QUEUE.topic,
+        body=b"x",
+        queue=QUEUE,
+        queue_offset=offset,
+        properties={"__SHARDINGKEY": key, "OMQ_REDRIVES": str(times)},
+        message_id=f"id-{offset}",
+        offset_message_id="",
+        born_timestamp=0,
+        store_timestamp=0,
+        born_host=host,
+        store_host=host,
+        reconsume_times=3,
+        flag=0,
+        sys_flag=0,
+        physical_offset=0,
+        size_bytes=1,
     )
     return DeadLetter(message, "orders", (ORIGIN, origin), overtaken)
 

@@ -1,0 +1,134 @@
+"""
+Pipeline cdc-apply: change events of a database into a Delta table that is the source table.
+
+Rules: a batch is one merge under (pipeline, batch), so a repeated batch changes nothing; a change with a lower
+position than the table's changes nothing either, and a deleted key leaves its position behind, or late
+events would bring it back. Events that cannot be read go to `errors`, whole, with the reason; without `errors`
+they end the pipeline. What events mean stands in `changes`.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from orderlymq_spark.borders import write_atomically
+from orderlymq_spark.catalogue import Outcome, SparkStarter
+from orderlymq_spark.changes import Change, EventError, last_by_key, read_changes
+from orderlymq_spark.deltatable import is_committed, properties_of
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.frames import read_stream
+from orderlymq_spark.running import run_stream
+from orderlymq_spark.specs import CdcSpec
+
+POSITION: Final = "_position"
+DELETED: Final = "_deleted"
+KEY: Final = "_key"
+
+
+def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
+    """Apply until the trigger's end.
+
+    Raises:
+        PipelineFailed: An event cannot be read, and there is no folder for errors.
+    """
+    session = spark()
+
+    def apply(frame: DataFrame, batch: int) -> None:
+        table = frame.select("queue_offset", "body").toArrow()
+        changes, bad = read_batch(table, spec)
+        if bad and spec.errors is None:
+            raise OptionError(
+                f"{len(bad)} events are no {spec.format} events, the first at offset "
+                f"{bad[0]['offset']}: {bad[0]['reason']}; set spec.errors to a folder to keep them there"
+            )
+        if bad and spec.errors is not None:
+            lines = "\n".join(json.dumps(each) for each in bad)
+            write_atomically(spec.errors / f"{batch:020}.jsonl", lines)
+        merge(spec, name, batch, list(last_by_key(changes).values()))
+
+    def make() -> DataStreamWriter:
+        frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
+        return frame.writeStream.foreachBatch(apply)
+
+    status = run_stream(name, spec, make)
+    rows = live_rows(spec).num_rows if DeltaTable.is_deltatable(str(spec.path)) else 0
+    return Outcome(
+        f"{status.rows} events in {status.batches} batches; {spec.path} has {rows} rows",
+        {"events": status.rows, "rows": rows},
+    )
+
+
+def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[str, Any]]]:
+    """Return the changes of a batch, and the events that cannot be read."""
+    changes: list[Change] = []
+    bad: list[dict[str, Any]] = []
+    columns = table.column("queue_offset").to_pylist(), table.column("body").to_pylist()
+    for offset, body in zip(*columns, strict=True):
+        try:
+            changes += read_changes(body, spec.format, spec.keys, spec.table, offset)
+        except EventError as error:
+            raw = b64encode(body).decode()
+            bad.append({"offset": offset, "reason": str(error), "body_base64": raw})
+    return changes, bad
+
+
+def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None:
+    """Merge the last change of each key; values are kept as the JSON that they came as."""
+    path = str(spec.path)
+    if not DeltaTable.is_deltatable(path):
+        if not changes:
+            return
+        # The first batch makes the table; empty, so that there is one way only to fill it.
+        write_deltalake(path, _rows(spec, changes).slice(0, 0))
+    table = DeltaTable(path)
+    if is_committed(table, app_id, batch):
+        return
+    if not changes:
+        return
+    (
+        table.merge(
+            _rows(spec, changes),
+            predicate=f"t.{KEY} = s.{KEY}",
+            source_alias="s",
+            target_alias="t",
+            merge_schema=True,
+            commit_properties=properties_of(app_id, batch),
+        )
+        .when_matched_update_all(predicate=f"s.{POSITION} > t.{POSITION}")
+        .when_not_matched_insert_all()
+        .execute()
+    )
+
+
+def live_rows(spec: CdcSpec) -> pa.Table:
+    """Return the rows that are not deleted, as a reader of the table should take them."""
+    reader = DeltaTable(str(spec.path)).to_pyarrow_table()
+    return reader.filter(pa.compute.invert(reader.column(DELETED)))
+
+
+def _rows(spec: CdcSpec, changes: Iterable[Change]) -> pa.Table:
+    every = list(changes)
+    names = dict.fromkeys([*spec.keys, *(n for c in every for n in (c.row or {}))])
+    columns: dict[str, pa.Array] = {
+        KEY: pa.array([json.dumps(c.key) for c in every], pa.string()),
+        POSITION: pa.array([c.position for c in every], pa.int64()),
+        DELETED: pa.array([c.row is None for c in every], pa.bool_()),
+    }
+    for name in names:
+        columns[name] = pa.array([_text(spec, c, name) for c in every], pa.string())
+    return pa.table(columns)
+
+
+def _text(spec: CdcSpec, change: Change, name: str) -> str | None:
+    """Return a value as text: binlog readers differ in types, texts of JSON do not."""
+    row = change.row
+    if row is None:
+        row = dict(zip(spec.keys, change.key, strict=True))
+    value = row.get(name)
+    return value if value is None or isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,138 @@
+"""
+Change events of three binlog readers as one form, and what a batch of them means for each key. Pure.
+
+Rules: what counts of a key in a batch is its last change by position; a position is the message's place in its
+queue, and a key lives in one queue. A changed primary key is a delete of the old key and an upsert of the new
+one. An event that cannot be read is not lost: it comes back with the reason.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Format = Literal["debezium", "canal", "maxwell"]
+
+
+class EventError(ValueError):
+    """The body is no change event of this format."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One row of a source table at one position; *row* None says that it was deleted."""
+
+    key: tuple[Any, ...]
+    row: Mapping[str, Any] | None
+    position: int
+
+
+def read_changes(
+    body: bytes, form: Format, keys: Sequence[str], table: str | None, position: int
+) -> list[Change]:
+    """Return the changes of one message: none for tombstones, schema changes and other tables.
+
+    Raises:
+        EventError: It is not what the format says.
+    """
+    if body in (b"", b"null"):
+        return []
+    try:
+        event = json.loads(body)
+    except ValueError as error:
+        raise EventError(f"no JSON: {error}") from error
+    if not isinstance(event, dict):
+        raise EventError("no JSON object")
+    match form:
+        case "debezium":
+            pairs = _debezium(event, table)
+        case "canal":
+            pairs = _canal(event, table)
+        case "maxwell":
+            pairs = _maxwell(event, table)
+    found: list[Change] = []
+    for before, after in pairs:
+        old = None if before is None else _key(before, keys)
+        new = None if after is None else _key(after, keys)
+        if old is not None and old != new:
+            found.append(Change(old, None, position))
+        if new is not None:
+            found.append(Change(new, after, position))
+    return found
+
+
+_Pair = tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
+
+
+def _debezium(event: dict[str, Any], table: str | None) -> list[_Pair]:
+    payload = event.get("payload", event)
+    if payload is None:
+        return []
+    kind = payload.get("op") if isinstance(payload, dict) else None
+    if kind in ("t", "m") or (kind is None and isinstance(payload, dict) and "ddl" in payload):
+        return []
+    if kind not in ("c", "r", "u", "d"):
+        raise EventError(f"op is {kind!r}, none of c, r, u, d")
+    source = payload.get("source") or {}
+    if table is not None and source.get("table", table) != table:
+        return []
+    return [(_row(payload.get("before")), None if kind == "d" else _row(payload.get("after")))]
+
+
+def _canal(event: dict[str, Any], table: str | None) -> list[_Pair]:
+    kind = event.get("type")
+    if event.get("isDdl") or (table is not None and event.get("table") != table):
+        return []
+    if kind not in ("INSERT", "UPDATE", "DELETE"):
+        raise EventError(f"type is {kind!r}, none of INSERT, UPDATE, DELETE")
+    rows = event.get("data") or []
+    # `old` has only the columns that changed.
+    olds = event.get("old") or [None] * len(rows)
+    if kind == "DELETE":
+        return [(_row(row), None) for row in rows]
+    pairs = zip(rows, olds, strict=False)
+    return [(None if old is None else {**_row(row), **old}, _row(row)) for row, old in pairs]
+
+
+def _maxwell(event: dict[str, Any], table: str | None) -> list[_Pair]:
+    kind = event.get("type")
+    if table is not None and event.get("table") != table:
+        return []
+    if kind in ("bootstrap-start", "bootstrap-complete") or str(kind).startswith("table-"):
+        return []
+    row = _row(event.get("data"))
+    match kind:
+        case "insert" | "bootstrap-insert":
+            return [(None, row)]
+        case "update":
+            return [({**row, **(event.get("old") or {})}, row)]
+        case "delete":
+            return [(row, None)]
+    raise EventError(f"type is {kind!r}, none of insert, update, delete")
+
+
+def _row(value: object) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise EventError("a row is no JSON object")
+    return value
+
+
+def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
+    if not row:
+        return None
+    missing = [name for name in keys if row.get(name) is None]
+    if missing:
+        raise EventError(f"the row has no {missing[0]}; it has {', '.join(row)}")
+    return tuple(row[name] for name in keys)
+
+
+def last_by_key(changes: Iterable[Change]) -> dict[tuple[Any, ...], Change]:
+    """Return the last change of each key; of equal positions the later one."""
+    found: dict[tuple[Any, ...], Change] = {}
+    for change in changes:
+        known = found.get(change.key)
+        if known is None or change.position >= known.position:
+            found[change.key] = change
+    return found
