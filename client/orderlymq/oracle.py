@@ -79,6 +79,24 @@ class Finding:
     explanation: str
     evidence: tuple[Event, ...]
 
+    def lines(self) -> list[str]:
+        """Return the shortest slice of history that shows it, one line per event, oldest first."""
+        events = sorted(self.evidence, key=lambda event: event.at)
+        return [f"+{(event.at - events[0].at) / 1e6:.3f} ms {_told(event)}" for event in events]
+
+
+def _told(event: Event) -> str:
+    """Return what an event says, without what it leaves open."""
+    facts = [
+        f"{name}={value}"
+        for name in ("process", "group", "client", "message", "topic", "queue", "key", "detail")
+        if (value := getattr(event, name))
+    ]
+    facts += [
+        f"{name}={value}" for name in ("offset", "epoch") if (value := getattr(event, name)) >= 0
+    ]
+    return " ".join([event.kind.value, *facts])
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:

@@ -240,3 +240,25 @@ def test_removing_any_delivery_but_the_first_is_noticed(data: st.DataObject, len
 
     assert defects(complete) == []
     assert Defect.LOST in defects(with_hole)
+
+
+def test_a_client_whose_lease_has_lapsed_does_not_overlap_the_next_one() -> None:
+    """It knows by its own clock that it must not act any more; its listener may still run."""
+    begun = [send("a"), ack("a", 0), deliver("a", 0)]
+    lapsed = replace(deliver("a", 0), kind=Kind.LAPSED)
+    after = [deliver("a", 0, client="c2", epoch=2), done("a", 0, client="c2"), done("a", 0)]
+
+    assert judge(timed([*begun, lapsed, *after])).number(Defect.OVERLAPPED) == 0
+    assert judge(timed([*begun, *after])).number(Defect.OVERLAPPED) == 1
+
+
+def test_a_finding_tells_its_slice_of_history() -> None:
+    """The events that show it and no others, from the oldest on, with the time between them."""
+    events = [send("a"), ack("a", 0), SCANNED]
+
+    (finding,) = judge(timed(events)).findings
+
+    assert finding.lines() == [
+        "+0.000 ms ack process=p1 message=a topic=orders queue=g0:0 key=k offset=0",
+        "+0.000 ms scanned topic=orders",
+    ]

@@ -29,8 +29,14 @@ def verify(history: Path, output: str) -> None:
         raise CommandFailed(ExitCode.NOT_FOUND, f"there is no file {history}") from error
     except (OSError, HistoryError) as error:
         raise CommandFailed(ExitCode.USAGE, str(error)) from error
-    findings = [
-        {"defect": str(finding.defect), "explanation": finding.explanation}
+    findings: list[dict[str, object]] = [
+        {
+            "defect": str(finding.defect),
+            "message": finding.message,
+            "queue": finding.queue,
+            "explanation": finding.explanation,
+            "evidence": finding.lines(),
+        }
         for finding in verdict.findings
     ]
     if output == "json":
@@ -46,8 +52,11 @@ def verify(history: Path, output: str) -> None:
         )
     else:
         print_table("", ["COUNT", "OF"], [[count, name] for name, count in verdict.counts.items()])
-        for each in findings:
-            click.echo(f"{each['defect']}: {each['explanation']}")
+        for finding in verdict.findings:
+            where = f"message {finding.message}, queue {finding.queue}"
+            click.echo(f"{finding.defect}: {where}: {finding.explanation}")
+            for line in finding.lines():
+                click.echo(f"    {line}")
         for text in verdict.not_judged:
             click.echo(f"not judged: {text}")
         click.echo("The order was kept." if verdict.kept else f"{len(findings)} findings.")
