@@ -139,7 +139,7 @@ class Consumer:
             instance_name="" if self._clustering else BROADCAST_INSTANCE,
         )
         self._offsets = offset_store or self._default_offsets()
-        self._tracer = make_tracer(trace, self._instance, f"{group}-CONSUME")
+        self._tracer = make_tracer(trace, self._instance, f"{group}-CONSUME", group)
         if self._tracer is not None:
             hooks = (*hooks, TraceHook(self._tracer, self._instance))
         self._hooks = hooks

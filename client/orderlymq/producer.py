@@ -93,7 +93,7 @@ class Producer:
         self._lanes: dict[LaneKey, Lane] = {}
         self._pending: set[asyncio.Future[SendResult]] = set()
         self._requests: OpenRequests | None = None
-        self._tracer = make_tracer(trace, self._instance, f"{group}-PRODUCE")
+        self._tracer = make_tracer(trace, self._instance, f"{group}-PRODUCE", group)
         self._state = "CREATE_JUST"
 
     @property
@@ -380,24 +380,6 @@ class Producer:
         timeout_ms: int | None,
         retries: int,
     ) -> SendResult:
-        if self._tracer is None:
-            return await self._send_once(message, queue, selector, argument, timeout_ms, retries)
-        began_ms, result = _wall_ms(), None
-        try:
-            result = await self._send_once(message, queue, selector, argument, timeout_ms, retries)
-        finally:
-            self._tracer.sent(message, began_ms, result, self.group)
-        return result
-
-    async def _send_once(
-        self,
-        message: Message,
-        queue: MessageQueue | int | None,
-        selector: Selector | None,
-        argument: object,
-        timeout_ms: int | None,
-        retries: int,
-    ) -> SendResult:
         self._prepare(message)
         attempts = Attempts(self._deadline(timeout_ms), message.topic)
         route = await self._route(message.topic)
@@ -406,9 +388,12 @@ class Producer:
         def build(target: MessageQueue) -> RemotingCommand:
             return send_request(message, target, self._options, _wall_ms())
 
+        key = message.unique_key
         if chosen is not None:
-            return await self._send_to(chosen, build, message.unique_key, attempts)
-        return await self._send_anywhere(route, build, message.unique_key, attempts, retries)
+            work = self._send_to(chosen, build, key, attempts)
+        else:
+            work = self._send_anywhere(route, build, key, attempts, retries)
+        return await work if self._tracer is None else await self._tracer.follow(message, work)
 
     async def _send_to(
         self, queue: MessageQueue, build: Build, message_id: str, attempts: Attempts

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.contexts import ConsumeContext, ConsumeHook
@@ -39,11 +40,14 @@ class Tracer:
     Life cycle: `start`, then `add` from the same event loop, `close` sends the rest.
     """
 
-    def __init__(self, instance: ClientInstance, name: str, topic: str = TRACE_TOPIC) -> None:
+    def __init__(
+        self, instance: ClientInstance, name: str, group: str, topic: str = TRACE_TOPIC
+    ) -> None:
         self.dropped = 0
         self.topic = topic
         self._instance = instance
         self._name = name
+        self._group = group
         self._records: list[_Record] = []
         self._producer: Producer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -76,7 +80,16 @@ class Tracer:
         if loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._take, record)
 
-    def sent(self, message: Message, began_ms: int, result: SendResult | None, group: str) -> None:
+    async def follow(self, message: Message, work: Coroutine[None, None, SendResult]) -> SendResult:
+        """Do the *work* of sending a message and tell what became of it."""
+        began_ms, result = wall_ms(), None
+        try:
+            result = await work
+        finally:
+            self.sent(message, began_ms, result)
+        return result
+
+    def sent(self, message: Message, began_ms: int, result: SendResult | None) -> None:
         """Tell what became of one send; *result* is None for one that failed."""
         if message.topic == self.topic:
             return
@@ -85,7 +98,7 @@ class Tracer:
             Published(
                 at_ms=began_ms,
                 region=REGION,
-                group=group,
+                group=self._group,
                 topic=message.topic,
                 message_id=message.unique_key,
                 tags=message.tags,
@@ -127,11 +140,13 @@ class Tracer:
             _log.warning("%d traces could not be sent: %s", len(batch), error)
 
 
-def make_tracer(trace: bool | str, instance: ClientInstance, name: str) -> Tracer | None:
+def make_tracer(
+    trace: bool | str, instance: ClientInstance, name: str, group: str
+) -> Tracer | None:
     """Return the tracer for what a user said: False, True, or the name of a topic."""
     if not trace:
         return None
-    return Tracer(instance, name, trace if isinstance(trace, str) else TRACE_TOPIC)
+    return Tracer(instance, name, group, trace if isinstance(trace, str) else TRACE_TOPIC)
 
 
 class TraceHook(ConsumeHook):

@@ -82,7 +82,7 @@ async def test_tracing_that_fails_disturbs_nobody() -> None:
         async with Producer("shop", cluster.address, trace="nowhere") as producer:
             assert (await producer.send("T", "hello")).queue_offset == 0
 
-        tracer = Tracer(ClientInstance(cluster.address), "x")
+        tracer = Tracer(ClientInstance(cluster.address), "x", "x")
         for _ in range(WAITING_MAX + 7):
             tracer._take(Published(1, "r", "g", "T", "M"))
         assert tracer.dropped == 7
