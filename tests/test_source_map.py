@@ -14,6 +14,8 @@ FOLDERS = (
     "broker/orderlymq_nameserver",
     "client/orderlymq",
     "operator/orderlymq_operator",
+    "pipelines/orderlymq_spark",
+    "pipelines/pyspark_orderlymq",
 )
 
 
