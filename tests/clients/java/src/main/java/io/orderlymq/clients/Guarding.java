@@ -40,7 +40,7 @@ final class Guarding {
             refused(error.getResponseCode(), String.valueOf(error.getErrorMessage()), error);
         } catch (MQBrokerException error) {
             refused(error.getResponseCode(), error.getErrorMessage(), error);
-        } catch (RemotingException error) {
+        } catch (RemotingException | IllegalStateException error) {
             refused(-1, String.valueOf(error.getMessage()), error);
         }
         Report.event("finished");
