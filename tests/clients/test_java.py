@@ -393,7 +393,7 @@ def test_a_delayed_message_is_never_early(cluster: LocalCluster, java: Java) -> 
             "send", ns=cluster.name_server, topic=topic, count=3, delay=1, kind="plain"
         ) as sender:
             sender.finish()
-        consumer.heard("done", 3)
+        consumer.heard("done", 3, timeout_s=60)
         arrived_ms = time.time() * 1000
         got = consumer.finish()
 
