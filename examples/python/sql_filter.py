@@ -9,7 +9,9 @@ async def main() -> None:
     async with Producer() as producer:
         for amount in (20, 250, 1200):
             properties = {"amount": str(amount), "country": "NO"}
-            await producer.send(Message(topic="mail", body=str(amount).encode(), properties=properties))
+            await producer.send(
+                Message(topic="mail", body=str(amount).encode(), properties=properties)
+            )
 
     done = asyncio.Event()
 
