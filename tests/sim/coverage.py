@@ -18,7 +18,6 @@ WANTED: Final = (
     "consumer crashed",
     "consumer paused beyond its lease",
     "consumption restarted behind its plan",
-    "core: commits_backwards",
     "core: duplicate_sends",
     "core: fenced_commits",
     "core: fenced_pulls",

@@ -282,7 +282,8 @@ class Laws:
             self.ensure(
                 not held, "commit without epoch", f"{commit} was accepted while {lock} is held"
             )
-        elif lock is None or not held or lock.epoch != commit.epoch:
+        elif lock is None or lock.epoch != commit.epoch:
+            # Free or held: nobody else has had the queue since.
             return
         if commit.offset > self.model.offsets.get(key, -1):
             self.model.offsets[key] = commit.offset
