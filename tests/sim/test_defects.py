@@ -8,11 +8,11 @@ from tests.sim.defects.planting import Bed
 
 CAUGHT = read_caught()
 
-# A change of a core shifts what a seed does; the rarest defect on record took fewer.
-SEEDS_MAX = 60
+# A change of a core shifts what a seed does, so others are tried too; a few defects take some 90 seeds.
+SEEDS_MAX = 150
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CAUGHT)
 def test_a_planted_defect_is_caught(name: str) -> None:
     """With the defect a law is broken: at the seed on record, or soon when the cores have changed."""
