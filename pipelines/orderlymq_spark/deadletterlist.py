@@ -59,12 +59,12 @@ class DeadLetter:
 
 
 def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
-    """Return the dead letters of a group, each with its origin.
-
-    Raises:
-        TopicNotFound: The group never had one.
-    """
+    """Return the dead letters of a group, each with its origin; none when it never had one."""
     found: list[DeadLetter] = []
+    try:
+        access.queues([dlq_topic(group)])
+    except TopicNotFound:
+        return found
     with AdminClient(access.connect.bootstrap, client_settings=access.connect.settings()) as admin:
         for message in messages(access, dlq_topic(group)):
             said = message.properties

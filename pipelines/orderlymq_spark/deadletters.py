@@ -14,11 +14,7 @@ _TOP: Final = 10
 
 
 def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
-    """Make the report.
-
-    Raises:
-        TopicNotFound: The group never had a dead letter.
-    """
+    """Make the report."""
     access = access_to(Connect(spec.bootstrap))
     letters = dead_letters(access, spec.group)
     if letters:

@@ -34,7 +34,6 @@ def run(name: str, spec: RedriveSpec, spark: SparkStarter) -> Outcome:
     """Make the plan, or carry it out.
 
     Raises:
-        TopicNotFound: The group never had a dead letter.
         OptionError: The plan in the file is another group's.
     """
     access = access_to(Connect(spec.bootstrap))
@@ -70,7 +69,9 @@ def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStart
 
 def _dry(spec: RedriveSpec, plan: Plan) -> Outcome:
     counts = _counts([item.decision for item in plan.items])
-    lines = [f"The plan {spec.plan}: {_say(counts)}. Nothing was sent; set send: true to send."]
+    lines = [
+        f"The plan {spec.plan}: {_say(counts) or 'no dead letters'}. Nothing was sent; set send: true to send."
+    ]
     lines += [
         f"  {item.decision:5} {item.topic} key {item.key} from {item.broker}:{item.queue_id}@{item.offset}"
         f"{': ' + item.reason if item.reason else ''}"
@@ -84,7 +85,7 @@ def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess) -> Outcome:
     wanted = [item for item in plan.items if item.decision == "send"]
     bodies = {
         (m.queue.broker_name, m.queue.queue_id, m.queue_offset): m
-        for m in messages(access, dlq_topic(spec.group))
+        for m in (messages(access, dlq_topic(spec.group)) if wanted else ())
     }
     outcomes: list[str] = []
     failures: list[str] = []
