@@ -22,6 +22,7 @@ from orderlymq_broker.state.records import (
     LocksReleased,
     LocksRequested,
     OffsetsCommitted,
+    OffsetsReset,
     Record,
     TopicSet,
     decode_records,
@@ -246,6 +247,10 @@ class Laws:
             case OffsetsCommitted():
                 for commit in record.commits:
                     self._read_commit(commit)
+            case OffsetsReset():
+                # What a tool says when nobody is online; here a client that is no member any more.
+                for commit in record.commits:
+                    model.offsets[commit.group, commit.topic, commit.queue_id] = commit.offset
             case _:
                 pass
 

@@ -65,7 +65,7 @@ class Committer:
         session = context.sessions.get(peer.connection)
         if session is not None:
             session.committed = True
-        if self._is_reset(header, request, now):
+        if self._is_reset(header, request, peer, now):
             return self._reset_now(header, request, peer)
         problem = self._gather(group, topic, queue_id, header.commit_offset, verdict.epoch)
         if problem:
@@ -175,7 +175,7 @@ class Committer:
         return ""
 
     def _is_reset(
-        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, now: Now
+        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer, now: Now
     ) -> bool:
         """Tell whether a commit may move backwards."""
         if header.commit_offset < 0:
@@ -188,6 +188,17 @@ class Committer:
             not request.is_oneway
             and EXT_CLIENT_ID not in request.ext
             and not self._context.state.members.of_group(header.consumer_group)
+            and not self._consumes(peer, header.consumer_group)
+        )
+
+    def _consumes(self, peer: Peer, group: str) -> bool:
+        """Tell whether a connection is a consumer's of the group, though no member any more."""
+        session = self._context.sessions.get(peer.connection)
+
+        return session is not None and any(
+            consumer.group_name == group
+            for consumers in session.consumers.values()
+            for consumer in consumers
         )
 
     def _reset_now(

@@ -190,6 +190,19 @@ def test_a_client_that_was_told_to_reset_may_repeat_the_reset(shell: Shell) -> N
     assert offset_of(shell) == 3
 
 
+def test_a_consumer_that_is_no_member_any_more_is_no_tool(shell: Shell) -> None:
+    """It stood still until its membership was over; a commit of its past moves nothing back."""
+    filled(shell)
+    heartbeat(shell, "c1", peer=ALICE)
+    commit(shell, 4)
+    shell.pass_time(shell.core.context.settings.timers.client_expiry_ms + 2_000, step=1_000)
+    assert not shell.state.members.of_group("billing")
+
+    shell.ask(15, commit_ext(2), peer=ALICE)
+
+    assert offset_of(shell) == 4
+
+
 @hypothesis_settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["commit", "tick", "fail over"]), st.integers(0, 5))))
 def test_an_offset_never_falls_without_a_reset(steps: list[tuple[str, int]]) -> None:
