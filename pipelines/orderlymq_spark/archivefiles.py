@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_spark.borders import write_atomically
 from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.offsets import QueueRange
 
 PARTS: Final = "_parts"

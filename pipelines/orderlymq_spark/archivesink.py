@@ -27,9 +27,9 @@ from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.archivefiles import Part, parts_folder, publish
 from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.offsets import QueueRange
-from orderlymq_spark.options import SPARKS_OWN
 
 _OPTIONS: Final = ("path", "appId", "format", "codec")
+_SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")
 _PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
 
 
@@ -52,7 +52,7 @@ class ArchiveDataSource(DataSource):
         """
         known = {name.lower() for name in _OPTIONS}
         for name in self.options:
-            if name.lower() not in known and name.lower() not in SPARKS_OWN:
+            if name.lower() not in known and name.lower() not in _SPARKS_OWN:
                 raise OptionError(f"the archive has no option {name}; known: {', '.join(_OPTIONS)}")
         path, app_id = self.options.get("path", ""), self.options.get("appId", "")
         if not path or not app_id:

@@ -20,9 +20,9 @@ from orderlymq.oracle import Defect
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.archivefiles import folder_of, path_of, published, ranges_in
 from orderlymq_spark.archivesink import by_queue
-from orderlymq_spark.borders import write_atomically
 from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.errors import OptionError
+from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.frames import read_batch, read_stream
 from orderlymq_spark.ordercheck import Break, OrderCheck
 from orderlymq_spark.running import run_stream

@@ -6,13 +6,13 @@ them again when it repeats its first batch, and "latest" would then be another p
 """
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.access import ClusterAccess
 from orderlymq_spark.errors import OptionError
+from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.offsets import EARLIEST, LATEST, QueueRange, from_json, to_json
 from orderlymq_spark.options import Border, SourceOptions
 
@@ -149,14 +149,3 @@ def write_loss(folder: str, part: QueueRange, reason: str) -> None:
         "reason": reason,
     }
     write_atomically(Path(folder) / name, json.dumps(facts))
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all, also after a crash."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)

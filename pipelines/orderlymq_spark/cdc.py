@@ -17,11 +17,11 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from orderlymq_spark.borders import write_atomically
 from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.changes import Change, EventError, last_by_key, read_changes
 from orderlymq_spark.deltatable import is_committed, properties_of
 from orderlymq_spark.errors import OptionError
+from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.running import run_stream
 from orderlymq_spark.specs import CdcSpec

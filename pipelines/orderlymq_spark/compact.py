@@ -15,9 +15,9 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from orderlymq_spark.archivefiles import path_of, published, sync_folder
-from orderlymq_spark.borders import write_atomically
 from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.running import owned
 from orderlymq_spark.specs import CompactSpec

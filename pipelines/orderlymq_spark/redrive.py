@@ -18,10 +18,10 @@ from orderlymq.message import Message, ReceivedMessage
 from orderlymq_protocol.names import dlq_topic
 from orderlymq_protocol.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_spark.access import ClusterAccess, access_to
-from orderlymq_spark.borders import write_atomically
 from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.deadletterlist import REDRIVES, dead_letters, mark_overtaken, messages
 from orderlymq_spark.errors import OptionError
+from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.options import Connect
 from orderlymq_spark.redriveplan import Item, Plan, make_plan
 from orderlymq_spark.running import owned

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq.errors import OrderlyMQError
-from orderlymq_spark.borders import write_atomically
 from orderlymq_spark.errors import CheckpointInUse
+from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.offsets import from_json
 from orderlymq_spark.specs import StreamSpec
 

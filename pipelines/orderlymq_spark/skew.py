@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from orderlymq_spark.borders import write_atomically
 from orderlymq_spark.catalogue import Outcome, SparkStarter
+from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.skewhtml import page
 from orderlymq_spark.skewmodel import Advice, Loads, advise
