@@ -1,10 +1,9 @@
 """
 An ordered consumer: the SDK's core with a small shell of events around it.
 
-The shell does what ``consumer.py`` and ``brokercalls.py`` of the SDK do with tasks. A *plain* consumer speaks
-as an unmodified RocketMQ client does: no epoch and no client id with pulls and commits, the broker's own
-lease. Whatever the core lets the listener see is compared with an account of its own: which offset must
-come next under one lock.
+The shell does what ``consumer.py`` and ``brokercalls.py`` of the SDK do with tasks. A *plain* consumer speaks as
+an unmodified RocketMQ client does: no epoch and no client id, the broker's own lease. What the core lets the
+listener see is compared with an account of which offset must come next under one lock.
 """
 
 import zlib
