@@ -1,8 +1,9 @@
 """What all tests share: the option that accepts new golden output, and the second try.
 
-A test marked ``cluster`` starts real processes under real clocks, and a machine that stands still
-for a second can break its assumptions without breaking a law. It gets one more try; the summary
-counts and names every one, so that a test that needs it often is seen. Pure tests get none.
+A test that lives under real clocks (marked ``cluster`` or ``spark``, or in one of the folders of
+real sockets and files below) can fail because the machine stood still for a second, without any
+law being broken. It gets one more try; the summary counts and names every one, so that a test that
+needs it often is seen. Pure tests get none.
 """
 
 import pytest
@@ -16,9 +17,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+REAL_TIME = (
+    "tests/broker/net/",
+    "tests/broker/replication/test_snapshots.py",
+    "tests/broker/replication/test_transport.py",
+    "tests/broker/store/",
+    "tests/broker/test_app.py",
+    "tests/client/",
+    "tests/nameserver/test_app.py",
+    "tests/operator/local/",
+    "tests/runtime/",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("cluster") is not None:
+        marked = any(item.get_closest_marker(name) for name in ("cluster", "spark"))
+        if marked or item.nodeid.startswith(REAL_TIME):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
 
 
