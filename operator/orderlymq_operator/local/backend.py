@@ -42,7 +42,7 @@ from orderlymq_operator.actions import (
     UpdateTopic,
     UserConfig,
 )
-from orderlymq_operator.local.admin import Admin, AdminError
+from orderlymq_operator.brokeradmin import Admin, AdminError
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.keeper import Keeper, Report
 from orderlymq_operator.local.processes import (

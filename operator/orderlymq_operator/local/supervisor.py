@@ -24,7 +24,7 @@ from orderlymq_operator.actions import (
     ReportCondition,
     Subject,
 )
-from orderlymq_operator.local.admin import Admin, AdminError
+from orderlymq_operator.brokeradmin import Admin, AdminError
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.describe import describe
 from orderlymq_operator.local.directory import DataDirectory, State

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from orderlymq_operator.actions import GroupConfig, TopicConfig
-from orderlymq_operator.local.admin import Admin, AdminError
+from orderlymq_operator.brokeradmin import Admin, AdminError
 from orderlymq_runtime.client import RemotingClient
 from tests.operator.scripted import serving
 
