@@ -8,8 +8,28 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from orderlymq_operator.meta import API_VERSION, IMMUTABLE, Model, ObjectMeta, Status, rule, rules
+from orderlymq_operator.meta import (
+    API_VERSION,
+    IMMUTABLE,
+    Model,
+    Name,
+    ObjectMeta,
+    Status,
+    rule,
+    rules,
+)
 from orderlymq_operator.quantities import Duration, Quantity
+from orderlymq_operator.workload import (
+    BROKER_RESOURCES,
+    NAME_SERVER_RESOURCES,
+    PULL_SECRETS_MAX,
+    Image,
+    ImagePullPolicy,
+    Placement,
+    Resources,
+    ScaleDown,
+    Update,
+)
 
 Port = Annotated[int, Field(ge=1024, le=65535)]
 
@@ -31,6 +51,10 @@ class NameServers(Model):
             rule("self >= oldSelf", "name servers cannot be removed: clients hold their addresses")
         ),
     )
+    resources: Resources = Field(
+        default=NAME_SERVER_RESOURCES,
+        description="What the pod of a name server is promised and may use; only in Kubernetes.",
+    )
 
 
 class Storage(Model):
@@ -49,6 +73,11 @@ class Storage(Model):
     delete_claim: Literal["Retain", "Delete"] = Field(
         default="Retain",
         description="What becomes of a replica's data when the Cluster is deleted.",
+    )
+    class_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = Field(
+        default=None,
+        description="StorageClass of the volumes, the default one when absent; only in Kubernetes.",
+        json_schema_extra=IMMUTABLE,
     )
 
 
@@ -71,6 +100,11 @@ class Lock(Model):
         default=60,
         description="How long a silent holder keeps its queues. RocketMQ clients renew every 20 s and "
         "rely on 60 s; the Python SDK asks for its own, shorter lease.",
+    )
+    takeover: Literal["LeaseExpiry", "ConfirmedPodDeath"] = Field(
+        default="ConfirmedPodDeath",
+        description="ConfirmedPodDeath gives the queues of a consumer away as soon as its pod is proven to "
+        "be gone, LeaseExpiry waits for leaseSeconds; only in Kubernetes.",
     )
 
 
@@ -170,11 +204,19 @@ class Tls(Model):
     client_auth: Literal["None", "Optional", "Required"] = Field(
         default="None", description="Whether clients must show a certificate of the CA."
     )
+    secret_name: Name | None = Field(
+        default=None,
+        description="Secret with tls.crt, tls.key and ca.crt, in place of the files; only in Kubernetes.",
+    )
 
     @model_validator(mode="after")
     def _has_its_files(self) -> Self:
+        if self.secret_name is not None:
+            if self.certificate_file or self.key_file or self.ca_file:
+                raise ValueError("name secretName or files, not both")
+            return self
         if self.mode != "Disabled" and not (self.certificate_file and self.key_file):
-            raise ValueError("TLS needs certificateFile and keyFile")
+            raise ValueError("TLS needs certificateFile and keyFile, in Kubernetes secretName")
         if self.client_auth != "None" and not self.ca_file:
             raise ValueError(f"clientAuth {self.client_auth} needs caFile")
         return self
@@ -222,10 +264,8 @@ class ClusterSpec(Model):
 
     groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)] = Field(
         default=1,
-        description="Number of raft groups; the index of a group is its identity. Can only grow.",
-        json_schema_extra=rules(
-            rule("self >= oldSelf", "groups cannot be removed: their queues hold messages")
-        ),
+        description="Number of raft groups; the index of a group is its identity. Shrinks only with "
+        "scaleDown.policy Drain.",
     )
     replicas_per_group: Literal[1, 3, 5] = Field(
         default=3, description="Replicas of each group; 3 survive the loss of one, 5 of two."
@@ -247,6 +287,30 @@ class ClusterSpec(Model):
         default=Local(),
         description="Addresses when the cluster runs as processes on one machine.",
         json_schema_extra=IMMUTABLE,
+    )
+    image: Image | None = Field(
+        default=None,
+        description="Image of brokers and name servers, the operator's own when absent; only in Kubernetes.",
+    )
+    image_pull_policy: ImagePullPolicy | None = Field(
+        default=None,
+        description="When the image is pulled, the operator's setting when absent; only in Kubernetes.",
+    )
+    image_pull_secrets: Annotated[list[Name], Field(max_length=PULL_SECRETS_MAX)] = Field(
+        default=[], description="Secrets that open the image's registry; only in Kubernetes."
+    )
+    resources: Resources = Field(
+        default=BROKER_RESOURCES,
+        description="What the pod of a replica is promised and may use; only in Kubernetes.",
+    )
+    placement: Placement = Field(
+        default=Placement(), description="On which nodes the pods run; only in Kubernetes."
+    )
+    update: Update = Field(
+        default=Update(), description="How changes reach running pods; only in Kubernetes."
+    )
+    scale_down: ScaleDown = Field(
+        default=ScaleDown(), description="Whether groups may be taken away."
     )
 
     @model_validator(mode="after")
@@ -285,12 +349,49 @@ def _check_ports(local: Local, groups: int) -> None:
             claim(local.http(group, node), f"HTTP of replica {group}-{node}")
 
 
+class ReplicaStatus(Model):
+    """One replica of a raft group as it is."""
+
+    node: Annotated[int, Field(ge=1)] = Field(description="Its number in the group, from 1.")
+    pod: str | None = Field(default=None, description="Pod that it runs in.")
+    pod_uid: str | None = Field(default=None, description="UID of the pod.")
+    role: Literal["Leader", "Follower", "Learner", "Outside", "Unknown"] = Field(
+        default="Unknown", description="What it is in the group."
+    )
+    caught_up: bool = Field(default=False, description="Whether it could lead at once.")
+    zone: str | None = Field(default=None, description="Failure domain that it runs in.")
+    revision: str | None = Field(default=None, description="Settings that it runs with.")
+
+
 class GroupStatus(Model):
     """One raft group as it is."""
 
     name: str = Field(description="Broker name that clients see.")
     leader: int | None = Field(default=None, description="Node that leads.")
+    term: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Raft term of the leader."
+    )
     replicas: Annotated[int, Field(ge=0)] = Field(default=0, description="Replicas that answer.")
+    members: list[ReplicaStatus] = Field(
+        default=[], max_length=2 * REPLICAS_MAX, description="The replicas, one by one."
+    )
+    draining: bool = Field(default=False, description="Whether the group is being taken away.")
+
+
+class Operation(Model):
+    """Something that takes several steps and is not finished."""
+
+    type: Literal["RollingUpdate", "ChangeReplicas", "AddGroup", "DrainGroup"] = Field(
+        description="What is being done."
+    )
+    step: Annotated[str, StringConstraints(max_length=256)] = Field(
+        default="", description="The step that is under way, or what it waits for."
+    )
+    started_at: str | None = Field(
+        default=None,
+        description="When it began.",
+        json_schema_extra={"format": "date-time"},
+    )
 
 
 class ClusterStatus(Status):
@@ -298,6 +399,24 @@ class ClusterStatus(Status):
 
     phase: str | None = Field(default=None, description="One word for people; not a contract.")
     leaders: str | None = Field(default=None, description='Groups that have a leader, as in "3/3".')
+    replicas: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="Replicas that every group has at least; what `kubectl scale` reads.",
+    )
+    selector: str | None = Field(default=None, description="Labels of the brokers' pods, as text.")
+    image: str | None = Field(default=None, description="Image that the pods are made from.")
+    revision: str | None = Field(
+        default=None, description="Revision of settings and pod form that is wanted of every pod."
+    )
+    template_version: str | None = Field(
+        default=None, description="Pod form that is in force; a newer operator may know another."
+    )
+    name_server_address: str | None = Field(
+        default=None, description="What clients are given as their name server address."
+    )
+    operation: Operation | None = Field(
+        default=None, description="What is being done to the cluster; absent when nothing is."
+    )
     groups: list[GroupStatus] = Field(
         default=[], max_length=GROUPS_MAX, description="The raft groups."
     )

@@ -24,7 +24,8 @@ WireName = Annotated[
     str, StringConstraints(pattern=r"^[%a-zA-Z0-9_-]+$", min_length=1, max_length=127)
 ]
 _Text = Annotated[str, StringConstraints(max_length=63)]
-_LongText = Annotated[str, StringConstraints(max_length=4096)]
+# Kubernetes' own bound on all annotations together; `kubectl apply` keeps the manifest in one.
+_LongText = Annotated[str, StringConstraints(max_length=262_144)]
 
 
 def rule(expression: str, message: str, *, field: str | None = None) -> dict[str, str]:
@@ -69,6 +70,12 @@ class ObjectMeta(Model):
     generation: int | None = None
     resource_version: str | None = None
     creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    generate_name: str | None = None
+    self_link: str | None = None
+    owner_references: list[dict[str, Any]] = []
+    managed_fields: list[dict[str, Any]] = []
 
 
 class ClusterRef(Model):
