@@ -175,7 +175,12 @@ class BrokerProcess:
         listen = settings.listen or settings.address
         self._address = None if always_open else LeaderAddress(self._server, listen)
         self._leadership = Leadership(
-            self._clients, self._outbox, self._inbox, self._address, self._clock.seconds
+            self._clients,
+            self._outbox,
+            self._inbox,
+            self._address,
+            self._clock.seconds,
+            asyncio.get_running_loop().call_later,
         )
         self._steering = Steering(self._clients, self)
         self._assigning = Assigning(
@@ -281,7 +286,7 @@ class BrokerProcess:
         self._later("core", CORE_TICK_S, self._tick_core)
         self._leadership.tick()
         if self.instance.loop.serving and not self._swapping:
-            self.instance.loop.submit(self.instance.core.tick(self._clock.now()))
+            self.instance.loop.decide(lambda: self.instance.core.tick(self._clock.now()))
 
     def _tick_slowly(self) -> None:
         self._later("slow", SLOW_TICK_S, self._tick_slowly)
@@ -289,7 +294,10 @@ class BrokerProcess:
             ratio = 1.0 if self._disk_is_full else self._replica.store.disk_ratio()
             self._reporter.step(ratio)
             self.instance.core.set_environment(ratio, self._reporter.replica_status())
-            self._upkeep.step()
+            try:
+                self._upkeep.step()
+            except StoreError as error:
+                self._store_failed(error)
 
     def _later(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         self._timers[name] = asyncio.get_running_loop().call_later(delay_s, call)
@@ -324,7 +332,7 @@ class BrokerProcess:
     def connection_closed(self, connection: int) -> None:
         """Let the core forget a connection."""
         core, loop = self.instance.core, self.instance.loop
-        loop.submit(core.connection_closed(connection, self._clock.now()))
+        loop.decide(lambda: core.connection_closed(connection, self._clock.now()))
 
     def _handled(self, line: Line, command: RemotingCommand) -> None:
         if command.code in _INTRODUCTIONS:
@@ -337,7 +345,7 @@ class BrokerProcess:
     def _client_died(self, client_id: str, proof: str) -> None:
         if self.instance.loop.serving:
             core, loop = self.instance.core, self.instance.loop
-            loop.submit(core.client_dead(client_id, proof, self._clock.now()))
+            loop.decide(lambda: core.client_dead(client_id, proof, self._clock.now()))
 
     # -- what the loop says (Host) ---------------------------------------------------------------
 

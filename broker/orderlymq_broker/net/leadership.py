@@ -51,6 +51,7 @@ class Leadership:
         inbox: Inbox,
         address: LeaderAddress | None,
         seconds: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self.serving = False
         self.leader: NodeId | None = None
@@ -59,6 +60,7 @@ class Leadership:
         self._inbox = inbox
         self._address = address
         self._seconds = seconds
+        self._call_later = call_later
         self._waiting_since: float | None = None
         self._ended_at: float | None = None
         self._moved = asyncio.Event()
@@ -154,7 +156,7 @@ class Leadership:
             if not self._outbox.waits(line):
                 line.close(orderly=False)
 
-        asyncio.get_running_loop().call_later(FAREWELL_S, close)
+        self._call_later(FAREWELL_S, close)
 
     # -- planned moves ---------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ who is answered; ``app.py`` wires it.
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
@@ -30,7 +30,7 @@ from orderlymq_broker.replication.fates import Fates
 from orderlymq_broker.replication.ports import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.state.records import Outcome, encode_records
 from orderlymq_broker.store.entry import encode_entry, split_entry
-from orderlymq_broker.store.kv import Batch
+from orderlymq_broker.store.kv import Batch, StoreError
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_raft import (
     Entry,
@@ -124,7 +124,22 @@ class ReplicationLoop:
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         """Let the core handle a request and do what it wants done."""
-        self.submit(self._core.handle(request, peer, self._ports.clock.now()))
+        self.decide(lambda: self._core.handle(request, peer, self._ports.clock.now()))
+
+    def decide(self, ask: Callable[[], Iterable[Effect]]) -> None:
+        """Do what the core wants done when it is asked; every call of the core goes through here.
+
+        A replica that cannot read its disk ends: a leader that went on would hold its place and
+        serve nobody, and what it had begun when the read failed is not to be told.
+        """
+        if self._stopped:
+            return
+        try:
+            effects = ask()
+        except StoreError as error:
+            self._fail(error)
+            return
+        self.submit(effects)
 
     def submit(self, effects: Iterable[Effect]) -> None:
         """Carry out effects: send and close at once, collect proposals for the next entry."""

@@ -8,7 +8,7 @@ crash keeps what was committed with sync plus a prefix of what came later.
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
-from orderlymq_broker.store.kv import Batch, Family, StoreFull, WriteTicket
+from orderlymq_broker.store.kv import Batch, Family, StoreFailed, StoreFull, WriteTicket
 from orderlymq_broker.store.overlay import Layer, Overlay, Pair
 
 
@@ -45,10 +45,12 @@ class MemoryStore:
 
     Attributes:
         full: set it, and every commit raises `StoreFull` until it is cleared.
+        unreadable: set it, and every read that reaches the disk raises `StoreFailed`.
     """
 
     def __init__(self) -> None:
         self.full = False
+        self.unreadable = False
         self.commits = 0
         self._visible: Tables = tuple(_Table() for _ in Family)
         self._durable: Tables = tuple(_Table() for _ in Family)
@@ -154,10 +156,12 @@ class MemoryStore:
 
     def base_get(self, family: Family, key: bytes) -> bytes | None:
         """Return the committed value of *key*."""
+        self._check_readable()
         return self._visible[family].values.get(key)
 
     def base_multi_get(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
         """Return the committed values of *keys*."""
+        self._check_readable()
         values = self._visible[family].values
 
         return [values.get(key) for key in keys]
@@ -166,6 +170,7 @@ class MemoryStore:
         self, family: Family, start: bytes, end: bytes, limit: int, *, reverse: bool
     ) -> list[Pair]:
         """Return committed pairs of ``[start, end)``."""
+        self._check_readable()
         table = self._visible[family]
         low, high = bisect_left(table.keys, start), bisect_left(table.keys, end)
         if reverse:
@@ -174,6 +179,10 @@ class MemoryStore:
             keys = table.keys[low : min(high, low + limit)]
 
         return [(key, table.values[key]) for key in keys]
+
+    def _check_readable(self) -> None:
+        if self.unreadable:
+            raise StoreFailed("the store in memory was told to be unreadable")
 
     def _tickets_at_risk(self) -> list[Layer]:
         prepared = [layer for layer in self._overlay.unsettled if id(layer) not in self._committed]

@@ -1,5 +1,6 @@
 """Two replicas' client desks joined by an in-memory link, and clients that note what they are told."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 from orderlymq_broker.net.clients import Clients
@@ -47,7 +48,12 @@ class DeskOf:
         self.outbox.clients = self.clients
         self.inbox = Inbox(self.clients, self._send)
         self.leadership = Leadership(
-            self.clients, self.outbox, self.inbox, None, lambda: world.at_s
+            self.clients,
+            self.outbox,
+            self.inbox,
+            None,
+            lambda: world.at_s,
+            lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
         )
 
     # Service

@@ -19,7 +19,7 @@ from orderlymq_broker.replication.writer import Done
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.machine import BrokerState, Machine
 from orderlymq_broker.state.records import Outcome, TopicSet
-from orderlymq_broker.store.kv import Batch, WriteTicket
+from orderlymq_broker.store.kv import Batch, StoreError, WriteTicket
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_protocol.command import RemotingCommand
@@ -145,7 +145,9 @@ class Replica:
         self.events.append(f"snapshot {meta.index}")
 
     def failed(self, error: Exception) -> None:
-        raise error
+        if not isinstance(error, StoreError):
+            raise error
+        self.events.append(f"failed: {error}")
 
 
 class SimulatedGroup:

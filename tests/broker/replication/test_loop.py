@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from orderlymq_broker.replication.loop import FOUNDING_WAIT_S
+from orderlymq_broker.store.kv import Family
 from orderlymq_raft import AppendResponse, Heartbeat, VoteResponse
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
 
@@ -346,6 +347,18 @@ def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
 
     assert "a" in wiped.state.topics.by_name
     assert not wiped.loop.has_forgotten
+
+
+def test_a_leader_that_cannot_read_its_disk_leads_no_more(group: SimulatedGroup) -> None:
+    """What it can still do without reading would keep its place and serve nobody."""
+    leader = group.elect()
+    leader.store.unreadable = True
+
+    leader.loop.decide(lambda: [] if leader.store.get(Family.META, b"any") else [])
+    group.pass_time(2 * ELECTION_S)
+
+    assert leader.events[-1] == "failed: the store in memory was told to be unreadable"
+    assert [each.id for each in others(group, leader) if each.loop.serving]
 
 
 def test_a_single_replica_is_a_group_of_its_own() -> None:
