@@ -54,10 +54,10 @@ crds: $(VENV)/.dev ## Generate crds/ from the manifest models
 .PHONY: lock
 lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	@$(BIN)/pip -q install uv
-	@for extra in run dev spark; do \
+	@for extra in run dev spark kubernetes; do \
 	  $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) \
-	    $$([ $$extra = spark ] && echo --constraint requirements/dev.lock) \
+	    $$(case $$extra in (spark | kubernetes) echo --constraint requirements/dev.lock;; esac) \
 	    pyproject.toml -o requirements/$$extra.lock; done
 
 .PHONY: clean
@@ -78,8 +78,9 @@ $(VENV)/.run: requirements/run.lock pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 # With Spark, whose tests are among the tests: 500 MB, once. They are skipped when there is no Java.
-$(VENV)/.dev: requirements/dev.lock requirements/spark.lock pyproject.toml | $(VENV)/bin/python
-	@echo "Installing what the tests need (once; requirements/dev.lock, requirements/spark.lock)"
-	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/dev.lock -r requirements/spark.lock
+$(VENV)/.dev: requirements/dev.lock requirements/spark.lock requirements/kubernetes.lock pyproject.toml | $(VENV)/bin/python
+	@echo "Installing what the tests need (once; requirements/{dev,spark,kubernetes}.lock)"
+	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/dev.lock -r requirements/spark.lock \
+	  -r requirements/kubernetes.lock
 	@$(BIN)/pip -q --disable-pip-version-check install --no-deps -e .
 	@touch $@ $(VENV)/.run
