@@ -42,6 +42,27 @@ class Retry(Model):
     )
 
 
+class Assignment(Model):
+    """Who takes which queue, for members that ask the brokers (QUERY_ASSIGNMENT)."""
+
+    strategy: Literal["Averagely", "AveragelyByCircle", "ConsistentHash", "Sticky", "Zone"] = Field(
+        default="Averagely",
+        description="Averagely, AveragelyByCircle, ConsistentHash: as RocketMQ's clients compute it. "
+        "Sticky: a queue stays with its member. Zone: Sticky, and members of the queue's zone first. "
+        "RocketMQ clients ask only with clientRebalance=false, the SDK with server_assignment.",
+    )
+    rebalance_delay: Duration = Field(
+        default=Duration("30s"),
+        description="Sticky, Zone: queues of members that live on are moved to newcomers only when "
+        "nobody has come or gone for this long.",
+    )
+    restart_grace: Duration | None = Field(
+        default=None,
+        description="Sticky, Zone: queues of a member that left in good order wait this long for "
+        "whoever comes next. Nobody consumes them meanwhile. They are given away at once when absent.",
+    )
+
+
 class ConsumerGroupSpec(Model):
     """The rules of a consumer group."""
 
@@ -70,14 +91,53 @@ class ConsumerGroupSpec(Model):
     consume_timeout: Duration = Field(
         default=Duration("15m"), description="A message in work for longer counts as failed."
     )
+    assignment: Assignment = Field(
+        default=Assignment(), description="Who takes which queue, for members that ask."
+    )
     enabled: bool = Field(default=True, description="False stops deliveries to the group.")
     deletion_policy: Literal["Retain", "Delete"] = Field(
         default="Retain", description="What becomes of the offsets when this object is deleted."
     )
 
 
+class MemberStatus(Model):
+    """One consumer of a group."""
+
+    client_id: str
+    address: str = ""
+    zone: str = ""
+    queues: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Queues that it has locked, or that are assigned to it."
+    )
+
+
+class QueueOwner(Model):
+    """A queue and who has it."""
+
+    topic: str
+    group: str = Field(description="The raft group that holds the queue.")
+    queue: Annotated[int, Field(ge=0)]
+    client_id: str = Field(default="", description="Holder of its lock; empty when it is free.")
+
+
+class LockStatus(Model):
+    """Queue locks of an ordered group."""
+
+    held: Annotated[int, Field(ge=0)] = 0
+    free: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Queues of its topics without a holder."
+    )
+    contended: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="Queues that a member was refused because another holds them."
+    )
+
+
 class ConsumerGroupStatus(Status):
-    """What is known about a consumer group."""
+    """What is known about a consumer group.
+
+    Conditions beside Ready: `Balanced` (every queue has exactly one living owner, shares differ by one
+    at most) and `ConsistentSubscription` (all members subscribe to the same).
+    """
 
     members: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Consumers online."
@@ -85,6 +145,13 @@ class ConsumerGroupStatus(Status):
     lag: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Messages not consumed yet, about."
     )
+    member_list: list[MemberStatus] = Field(
+        default=[], max_length=256, description="The members, as many as fit."
+    )
+    assignment: list[QueueOwner] = Field(
+        default=[], max_length=1024, description="Who has which queue, as many as fit."
+    )
+    locks: LockStatus | None = Field(default=None, description="Locks of an Ordered group.")
 
 
 class ConsumerGroup(Model):

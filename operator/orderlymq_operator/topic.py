@@ -20,6 +20,7 @@ from orderlymq_operator.meta import (
     rule,
     rules,
 )
+from orderlymq_operator.quantities import Duration
 
 QueueChangePolicy = Literal["Reject", "Expand", "DrainAndSwitch"]
 PERMISSION_BITS: Final = {"ReadOnly": 4, "WriteOnly": 2, "ReadWrite": 6}
@@ -49,7 +50,19 @@ class TopicSpec(Model):
     queue_change_policy: QueueChangePolicy | None = Field(
         default=None,
         description="What a changed number of queues does. Reject for Ordered and Expand for other "
-        "topics when absent.",
+        "topics when absent. DrainAndSwitch lets an Ordered topic grow: writes are refused until "
+        "every ordered group has consumed what is there, then the new queue list holds for everybody.",
+    )
+    drain_timeout: Duration = Field(
+        default=Duration("60s"),
+        description="DrainAndSwitch: how long writes may be refused while groups drain the topic; "
+        "then they are let in again under the old list, and the status says who was in the way.",
+    )
+    route_settle_time: Duration = Field(
+        default=Duration("40s"),
+        description="DrainAndSwitch: how long after the new list is published the sends of RocketMQ "
+        "clients are refused. They ask for it every 30 s (pollNameServerInterval) and may be "
+        "sending by the old one for a send time-out more. The SDK is served at once.",
     )
     permission: Literal["ReadOnly", "WriteOnly", "ReadWrite"] = Field(
         default="ReadWrite", description="What clients may do."
@@ -82,12 +95,50 @@ class QueueLayout(Model):
     queues: Annotated[int, Field(ge=0)]
 
 
+class QueueBarrier(Model):
+    """Where a queue ended when writes were fenced."""
+
+    group: str
+    queue: Annotated[int, Field(ge=0)]
+    offset: Annotated[int, Field(ge=0)]
+
+
+class GrowthBlocker(Model):
+    """Who is not past the barriers, and how far it has to go."""
+
+    consumer_group: str = Field(description="The ordered group; empty for open transactions.")
+    group: str = Field(description="The raft group that holds the queue.")
+    queue: int = Field(description="Queue number; -1 for retries and transactions.")
+    messages: Annotated[int, Field(ge=0)] = Field(description="Messages not consumed yet.")
+    reason: str = ""
+
+
+class GrowthStatus(Model):
+    """How far the growth of an Ordered topic is."""
+
+    phase: Literal["Waiting", "Fencing", "Draining", "Switching", "Settling", "Lifted"] = Field(
+        description="Waiting: not begun, writes are open. Fencing, Draining: writes are refused "
+        "until every ordered group is past the barriers. Switching: the new list becomes valid. "
+        "Settling: only senders that know the new list are served. Lifted: given up for now."
+    )
+    from_queues: Annotated[int, Field(ge=0)]
+    to_queues: Annotated[int, Field(ge=0)]
+    attempt: Annotated[int, Field(ge=0)] = 0
+    barriers: list[QueueBarrier] = Field(default=[], max_length=1024)
+    blockers: list[GrowthBlocker] = Field(
+        default=[], max_length=64, description="Who is in the way, the farthest behind first."
+    )
+
+
 class TopicStatus(Status):
     """What is known about a topic."""
 
     topic_name: str | None = Field(default=None, description="Name that clients use.")
     queue_layout: list[QueueLayout] = Field(
         default=[], max_length=64, description="Where the queues stand."
+    )
+    growth: GrowthStatus | None = Field(
+        default=None, description="The growth under way, or the last one that was given up."
     )
 
 
@@ -124,8 +175,7 @@ SPEC_RULES: Final = rules(
         field=".queues",
     ),
     rule(
-        "self.queues >= oldSelf.queues || (has(self.queueChangePolicy) && "
-        "self.queueChangePolicy == 'DrainAndSwitch')",
+        "self.queues >= oldSelf.queues",
         "queues cannot be removed while they may hold messages",
         field=".queues",
     ),
