@@ -34,6 +34,7 @@ from orderlymq_protocol.record import RecordError, StoredMessage, iter_records
 
 CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"
+BULK: Final = "omqBulk"
 # Value of MSG_TYPE in the answer of a request.
 REPLY: Final = "reply"
 
@@ -237,7 +238,12 @@ def send_back_request(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullOptions:
-    """One pull; `fence` are the fields that name the client and its lock's epoch."""
+    """One pull.
+
+    Attributes:
+        bulk: our brokers may give more than RocketMQ's 32 messages; others take no notice.
+        fence: the fields that name the client and its lock's epoch.
+    """
 
     group: str
     queue: MessageQueue
@@ -248,6 +254,7 @@ class PullOptions:
     commit_offset: int | None = None
     with_subscription: bool = False
     lite: bool = False
+    bulk: bool = False
     fence: Mapping[str, str]
 
 
@@ -282,7 +289,10 @@ def pull_request(options: PullOptions) -> RemotingCommand:
         expression_type=subscription.expression_type,
     )
     code = RequestCode.LITE_PULL_MESSAGE if options.lite else RequestCode.PULL_MESSAGE
-    return request(code, {**header.to_ext(), **options.fence})
+    ext = {**header.to_ext(), **options.fence}
+    if options.bulk:
+        ext[BULK] = "true"
+    return request(code, ext)
 
 
 def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address: str) -> PullResult:

@@ -16,6 +16,7 @@ from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.fencing import Fence
 from orderlymq_broker.processors.filtering import choose_filter
 from orderlymq_broker.processors.reading import (
+    BULK_SIZE_MAX,
     SIZE_MAX,
     Matches,
     PropertyTest,
@@ -35,6 +36,9 @@ from orderlymq_protocol.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
 SUSPEND_MS_MAX: Final = 30_000
 # Beyond it pulls are answered at once; a hundred thousand of them take some 100 MB.
 HELD_MAX: Final = 100_000
+
+# A reader of whole ranges names it, and may then get more than RocketMQ's 32 messages in one answer.
+EXT_BULK: Final = "omqBulk"
 
 _HEAP_SLACK: Final = 1_000
 
@@ -91,7 +95,7 @@ class PullProcessor:
         topic, matches = self._check(header, request, peer)
         if header.sys_flag & PULL_COMMIT_OFFSET:
             self._committer.commit_with_pull(header, topic, request.ext, peer)
-        reading = self._read(header, topic, matches)
+        reading = self._read(header, topic, matches, bulk=EXT_BULK in request.ext)
         if (
             reading.is_at_end
             and header.sys_flag & PULL_SUSPEND
@@ -252,14 +256,17 @@ class PullProcessor:
 
     # -- answers -----------------------------------------------------------------------------------
 
-    def _read(self, header: PullMessageHeader, topic: Topic, matches: Matches | None) -> Reading:
+    def _read(
+        self, header: PullMessageHeader, topic: Topic, matches: Matches | None, *, bulk: bool = False
+    ) -> Reading:
         return read_queue(
             self._context.reader,
             topic.queues.get(header.queue_id),
             header.queue_offset,
             count_max=header.max_msg_nums,
-            size_max=header.max_msg_bytes or SIZE_MAX,
+            size_max=header.max_msg_bytes or (BULK_SIZE_MAX if bulk else SIZE_MAX),
             matches=matches,
+            bulk=bulk,
         )
 
     def _answer(

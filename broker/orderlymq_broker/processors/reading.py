@@ -19,6 +19,10 @@ from orderlymq_protocol.record import record_properties
 
 MESSAGES_MAX: Final = 32  # maxTransferCountOnMessageInMemory
 SIZE_MAX: Final = 262_144  # maxTransferBytesOnMessageInMemory
+# For readers of whole ranges, who ask for it: an answer's fixed cost is that of some twenty messages, and
+# the loop that also serves sends reads this much in about a millisecond.
+BULK_MESSAGES_MAX: Final = 512
+BULK_SIZE_MAX: Final = 1 << 20
 SCAN_MAX: Final = 800  # entries of a queue that one pull looks at when a filter drops most
 
 _PHYSICAL_SIZE: Final = 8
@@ -74,6 +78,7 @@ def read_queue(
     count_max: int = MESSAGES_MAX,
     size_max: int = SIZE_MAX,
     matches: Matches | None = None,
+    bulk: bool = False,
 ) -> Reading:
     """Read from *offset*; *queue* is None when it was never written."""
     if queue is None or queue.next_offset == 0:
@@ -88,8 +93,8 @@ def read_queue(
     if offset > high:
         return Reading(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", high, low, high, [])
 
-    count_max = max(1, min(count_max, MESSAGES_MAX))
-    size_max = max(1, min(size_max, SIZE_MAX))
+    count_max = max(1, min(count_max, BULK_MESSAGES_MAX if bulk else MESSAGES_MAX))
+    size_max = max(1, min(size_max, BULK_SIZE_MAX if bulk else SIZE_MAX))
     if offset >= queue.tail_start:
         next_offset, messages = _read_tail(queue, offset, count_max, size_max, matches)
     elif isinstance(matches, PropertyTest):

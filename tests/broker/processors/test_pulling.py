@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq_broker.processors.reading import MESSAGES_MAX, SIZE_MAX
+from orderlymq_broker.processors.reading import BULK_MESSAGES_MAX, MESSAGES_MAX, SIZE_MAX
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import (
     GroupDeleted,
@@ -111,6 +111,22 @@ def test_a_pull_is_bounded_by_count_and_size() -> None:
     assert len(bodies(pull(shell, queue=1))) == 2
     assert len(bodies(pull(shell, queue=1, maxMsgBytes=1))) == 1
     assert len(bodies(pull(shell, queue=2))) == 1
+
+
+def test_a_reader_of_ranges_gets_more_at_once() -> None:
+    """Who asks for it gets up to 512 messages and 1 MiB, from memory and from the store alike."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 3, 3), GroupSet("billing"))
+    for _ in range(600):
+        send(shell)
+    for _ in range(12):
+        send(shell, body=bytes(100_000), e=1)
+
+    given = bodies(pull(shell, maxMsgNums=1000, omqBulk="true"))
+
+    assert len(given) == BULK_MESSAGES_MAX
+    assert len(bodies(pull(shell, maxMsgNums=100, omqBulk="true"))) == 100
+    assert len(bodies(pull(shell, queue=1, maxMsgNums=1000, omqBulk="true"))) == 10
 
 
 def test_a_filter_looks_at_800_entries_at_most() -> None:
