@@ -54,10 +54,10 @@ from orderlymq_operator.local.processes import (
     replica_name,
     replica_program,
 )
-from orderlymq_operator.local.replicastatus import ReplicaStatus, observe_replicas, read_status
 from orderlymq_operator.local.secretsource import read_secret
 from orderlymq_operator.models import Cluster, User
 from orderlymq_operator.options import revision
+from orderlymq_operator.replicastatus import ReplicaStatus, observe_replicas, read_status
 from orderlymq_operator.user import fingerprint
 
 
@@ -241,7 +241,7 @@ class LocalBackend:
         groups = [group for group in self._cluster.group_names if group in self._state.replicas]
         async with asyncio.TaskGroup() as tasks:
             statuses = {
-                name: tasks.create_task(read_status(self._session, program))
+                name: tasks.create_task(read_status(self._session, program.url))
                 for name, program in programs.items()
             }
             tables = {group: tasks.create_task(self._tables(group)) for group in groups}

@@ -13,7 +13,6 @@ import aiohttp
 import orjson
 
 from orderlymq_operator.actions import Member, ObservedReplica
-from orderlymq_operator.local.processes import Program
 
 _TIMEOUT_S: Final = 1.0
 # Entries that a learner may lack when it gets its vote: what a group writes in a moment.
@@ -52,11 +51,11 @@ class ReplicaStatus:
         return self.role == "leader"
 
 
-async def read_status(session: aiohttp.ClientSession, program: Program) -> ReplicaStatus | None:
-    """Ask *program* how it is; None when it does not answer, or not sensibly."""
+async def read_status(session: aiohttp.ClientSession, url: str) -> ReplicaStatus | None:
+    """Ask the replica whose HTTP pages are under *url* how it is; None without a sensible answer."""
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
-        async with session.get(f"{program.url}/status", timeout=timeout) as answer:
+        async with session.get(f"{url}/status", timeout=timeout) as answer:
             return parse_status(orjson.loads(await answer.read()))
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
         return None

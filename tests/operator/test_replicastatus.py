@@ -1,7 +1,7 @@
 import pytest
 
 from orderlymq_operator.actions import ObservedReplica
-from orderlymq_operator.local.replicastatus import (
+from orderlymq_operator.replicastatus import (
     CAUGHT_UP_LAG_MAX,
     Peer,
     ReplicaStatus,
