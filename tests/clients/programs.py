@@ -161,7 +161,11 @@ class Java:
 
     def start(self, program: str, **values: object) -> Program:
         """Start one of the programs of Main.java."""
-        return Program([*self._java(), "io.orderlymq.clients.Main", program, *options(**values)])
+        return Program(self.command(program, **values))
+
+    def command(self, program: str, **values: object) -> list[str]:
+        """Return the words that start one of the programs of Main.java."""
+        return [*self._java(), "io.orderlymq.clients.Main", program, *options(**values)]
 
     def admin(self, name_server: str, *words: str) -> str:
         """Run an mqadmin command and return what it prints."""
