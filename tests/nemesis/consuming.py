@@ -1,0 +1,80 @@
+"""
+An ordered consumer process with our SDK that records what it is given and whether it may say so.
+
+``python -m tests.nemesis.consuming JSON``; it leaves its group at SIGTERM. A listener that finds its
+lease over when it is done records LAPSED instead of DONE: that is how the SDK tells it.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from orderlymq import ClientSettings, Consumer, OrderedContext, OrderedResult, ReceivedMessage
+from orderlymq.history import Recorder
+from orderlymq.oracle import Kind
+
+
+class ConsumingOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer is told."""
+
+    process: str
+    name_servers: str
+    history: str
+    topic: str
+    group: str
+    work_s: float = 0.0
+    commit_ms: int = 1000
+
+
+async def consume(options: ConsumingOptions) -> None:
+    """Consume until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    with Recorder(Path(options.history), process=options.process) as recorder:
+
+        async def listen(
+            messages: Sequence[ReceivedMessage], context: OrderedContext
+        ) -> OrderedResult:
+            for message in messages:
+                if not await _handle(message, context, options, recorder):
+                    return OrderedResult.SUSPEND
+            return OrderedResult.SUCCESS
+
+        async with Consumer(
+            options.group,
+            options.name_servers,
+            topics=options.topic,
+            listener=listen,
+            ordered=True,
+            consume_from="first",
+            client_settings=ClientSettings(persist_consumer_offset_interval_ms=options.commit_ms),
+        ):
+            await stop.wait()
+
+
+async def _handle(
+    message: ReceivedMessage, context: OrderedContext, options: ConsumingOptions, recorder: Recorder
+) -> bool:
+    text = message.body.decode().partition("|")[0]
+    facts: dict[str, str | int] = {
+        "topic": message.topic,
+        "message": text,
+        "queue": f"{context.queue.broker_name}:{context.queue.queue_id}",
+        "offset": message.queue_offset,
+        "group": options.group,
+        "client": options.process,
+    }
+    recorder.record(Kind.DELIVER, **facts)
+    if options.work_s:
+        await asyncio.sleep(options.work_s)
+    holds = context.still_holds()
+    recorder.record(Kind.DONE if holds else Kind.LAPSED, **facts)
+    return holds
+
+
+if __name__ == "__main__":
+    asyncio.run(consume(msgspec.json.decode(sys.argv[1], type=ConsumingOptions)))
