@@ -21,6 +21,7 @@ from orderlymq_broker.net.clients import Clients, Line
 from orderlymq_broker.net.forwarding import Inbox, Outbox
 from orderlymq_broker.net.leadership import Leadership
 from orderlymq_broker.net.liveness import Liveness
+from orderlymq_broker.net.podlabel import ApiServer, PodLabel
 from orderlymq_broker.net.registration import Registration
 from orderlymq_broker.net.steering import Steering
 from orderlymq_broker.processors.context import RequestRefused
@@ -83,6 +84,7 @@ class BrokerProcess:
         self.instance: Instance
         self._node_id = NodeId(settings.node_id)
         self._clock = SystemClock()
+        self._label: PodLabel | None = None
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._swapping = False
@@ -194,7 +196,7 @@ class BrokerProcess:
 
     async def _listen(self) -> None:
         settings = self.settings
-        await self._transport.listen(self._peer_identity.address)
+        await self._transport.listen(settings.raft_listen or self._peer_identity.address)
         if self._address is None:
             for address in addresses_of(settings.listen or settings.address):
                 await self._server.listen(address.host, address.port)
@@ -207,6 +209,13 @@ class BrokerProcess:
         )
         await http.start()
         self._stack.push_async_callback(http.close)
+        if settings.pod is not None:
+            self._label = PodLabel(
+                settings.pod, ApiServer(), lambda: self.instance.node.status().term
+            )
+            self._stack.push_async_callback(self._label.close)
+            # A pod whose process crashed while it led begins with the label.
+            self._label.serving_ended()
 
     def _open_instance(self) -> None:
         """Make what belongs to the present store."""
@@ -357,10 +366,14 @@ class BrokerProcess:
         """Serve clients, and show name servers that the group is there."""
         self._leadership.serving_began()
         self._registration.announce()
+        if self._label is not None:
+            self._label.serving_began()
 
     def serving_ended(self) -> None:
         """Leave the clients to the next leader."""
         self._leadership.serving_ended()
+        if self._label is not None:
+            self._label.serving_ended()
         self._steering.leadership_lost()
 
     def authority_changed(self) -> None:

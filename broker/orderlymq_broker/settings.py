@@ -53,6 +53,9 @@ class TimerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     )
     delay_levels: str = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     delay_scan_ms: Positive = 100
+    timer_enable: bool = True  # messages for any time, timerWheelEnable of RocketMQ 5
+    # timerMaxDelaySec: what waits is kept, and retention with it
+    timer_delay_max_ms: Positive = 3 * 24 * 3600 * 1000
     register_ms: Positive = 30_000
     long_poll_sweep_ms: Positive = 500
     retention_scan_ms: Positive = 10_000
@@ -97,6 +100,18 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return f"AccessSettings(enable={self.enable}, operator_key={self.operator_key!r})"
 
 
+class PodSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The pod that this replica runs in, which shows by a label that it leads.
+
+    Attributes:
+        siblings: pods of the other replicas of the group.
+    """
+
+    namespace: str
+    name: str
+    siblings: list[str] = []
+
+
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One replica of one group.
 
@@ -111,6 +126,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         listen: where to bind when it differs from *address* (a pod binds 0.0.0.0).
         http: address of /healthz, /readyz, /metrics and /status.
         name_servers: all of them; the replica registers with each.
+        raft_listen: where to hear the other replicas when it differs from the own entry of *peers*.
+        pod: the pod that is labelled while this replica leads; none outside Kubernetes.
     """
 
     cluster: str
@@ -123,11 +140,16 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     name_servers: list[Address] = []
     bind: Literal["leader", "always"] = "leader"
     listen: Address | None = None
+    raft_listen: Address | None = None
+    pod: PodSettings | None = None
     join: bool = False  # a replica added later starts without a vote until it is a member
     auto_create_topic: bool = True
     auto_create_group: bool = True
     trace_topic_enable: bool = False  # make RMQ_SYS_TRACE_TOPIC with one queue
     enable_property_filter: bool = True  # RocketMQ's own default is off
+    reject_transactions: bool = False
+    default_topic_queues: Positive = 8  # of TBW102: no topic made in passing has more
+    permission: Literal[2, 4, 6] = 6  # brokerPermission: 4 reads, 2 writes
     raft: RaftSettings = RaftSettings()
     timers: TimerSettings = TimerSettings()
     storage: StorageSettings = StorageSettings()

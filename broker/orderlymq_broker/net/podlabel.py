@@ -1,0 +1,197 @@
+"""
+In Kubernetes: the pod of the replica that serves carries the label by which the group's Service finds it.
+
+The rules: a new leader labels itself first and then takes the label from its siblings, so that there is always
+somewhere to go; who serves no longer takes its own label off a little later, in case nobody else can. Of two
+pods the one that leads in the higher term is right: a label is only taken from a pod of a lower term, and only
+as it was read. Nothing here delays or fails a request; whatever the API server refuses is tried again.
+"""
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from orderlymq_broker.settings import PodSettings
+
+_log = logging.getLogger(__name__)
+
+ROLE: Final = "orderlymq.io/role"
+TERM: Final = "orderlymq.io/term"
+LEADER: Final = "leader"
+
+_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_MERGE: Final = "application/merge-patch+json"
+_TIMEOUT_S: Final = 2.0
+RETRY_FIRST_S: Final = 0.05
+# An API server that is away for a minute is back when it is back; twice a second costs it nothing.
+RETRY_MAX_S: Final = 0.5
+# A successor labels itself within some hundred milliseconds and passes requests on meanwhile.
+FAREWELL_S: Final = 1.0
+
+
+class LabelError(Exception):
+    """The API server refused or did not answer; try again."""
+
+
+class ApiServer:
+    """The API server as a pod sees it: its address from the environment, its rights from a mounted token."""
+
+    def __init__(self, url: str | None = None, account: Path = _ACCOUNT) -> None:
+        host = os.environ.get("KUBERNETES_SERVICE_HOST", "kubernetes.default.svc")
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        self._url = url or f"https://{f'[{host}]' if ':' in host else host}:{port}"
+        self._account = account
+        self._session: aiohttp.ClientSession | None = None
+
+    async def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """Return the metadata of a pod; None when there is none.
+
+        Raises:
+            LabelError: nobody answered, or with a refusal.
+        """
+        status, body = await self._call("GET", namespace, name, None)
+        if status == 404:
+            return None
+        return _metadata(status, body)
+
+    async def patch(self, namespace: str, name: str, change: Mapping[str, Any]) -> None:
+        """Merge *change* into the metadata of a pod; nothing happens when there is none.
+
+        Raises:
+            LabelError: likewise, also when the pod has changed since its resourceVersion.
+        """
+        status, body = await self._call("PATCH", namespace, name, {"metadata": change})
+        if status != 404:
+            _metadata(status, body)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _call(
+        self, method: str, namespace: str, name: str, change: Mapping[str, Any] | None
+    ) -> tuple[int, bytes]:
+        url = f"{self._url}/api/v1/namespaces/{namespace}/pods/{name}"
+        timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+        body = None if change is None else orjson.dumps(change)
+        try:
+            # The token is replaced in its file about every hour.
+            token = (self._account / "token").read_text(encoding="utf-8").strip()
+            headers = {"Authorization": f"Bearer {token}", "Content-Type": _MERGE}
+            session = self._session = self._session or self._open()
+            async with session.request(
+                method, url, data=body, headers=headers, timeout=timeout
+            ) as answer:
+                return answer.status, await answer.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise LabelError(f"the API server does not answer: {error!r}") from error
+
+    def _open(self) -> aiohttp.ClientSession:
+        authority = self._account / "ca.crt"
+        context = ssl.create_default_context(cafile=authority) if authority.exists() else None
+        connector = aiohttp.TCPConnector(ssl=context if context is not None else True)
+        return aiohttp.ClientSession(connector=connector)
+
+
+class PodLabel:
+    """Keeps the labels of this pod and its siblings in step with who serves.
+
+    Life cycle: `serving_began` and `serving_ended` any number of times, `close` at the end.
+
+    Args:
+        term: in which raft term this replica leads at present.
+    """
+
+    def __init__(self, settings: PodSettings, server: ApiServer, term: Callable[[], int]) -> None:
+        self._settings = settings
+        self._server = server
+        self._term = term
+        self._task: asyncio.Task[None] | None = None
+
+    def serving_began(self) -> None:
+        """Take the label, then take it from the siblings."""
+        self._start(self._take(self._term()))
+
+    def serving_ended(self) -> None:
+        """Give the label up unless a successor has taken it meanwhile."""
+        self._start(self._give_up())
+
+    async def close(self) -> None:
+        """Stop trying; a pod that ends is no endpoint any more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._server.close()
+
+    async def wait(self) -> None:
+        """Wait until the labels are as they should be; for tests."""
+        if self._task is not None:
+            await self._task
+
+    def _start(self, work: Any) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.get_running_loop().create_task(work, name="pod label")
+
+    async def _take(self, term: int) -> None:
+        own = self._settings.name
+        change = {"labels": {ROLE: LEADER}, "annotations": {TERM: str(term)}}
+        await self._persist(own, lambda: self._server.patch(self._settings.namespace, own, change))
+        _log.info("pod %s carries the label of the leader in term %d", own, term)
+        await asyncio.gather(*(self._strip(name, term) for name in self._settings.siblings))
+
+    async def _give_up(self) -> None:
+        await asyncio.sleep(FAREWELL_S)
+        await self._strip(self._settings.name, None)
+
+    async def _strip(self, name: str, term: int | None) -> None:
+        """Take the label off a pod, unless it leads in a higher term than *term*."""
+        await self._persist(name, lambda: self._strip_once(name, term))
+
+    async def _strip_once(self, name: str, term: int | None) -> None:
+        found = await self._server.pod(self._settings.namespace, name)
+        if found is None or ROLE not in (found.get("labels") or {}):
+            return
+        if term is not None and _term_of(found) > term:
+            return
+        change = {"labels": {ROLE: None}, "resourceVersion": found["resourceVersion"]}
+        await self._server.patch(self._settings.namespace, name, change)
+
+    async def _persist(self, name: str, attempt: Callable[[], Any]) -> None:
+        delay_s = RETRY_FIRST_S
+        said = False
+        while True:
+            try:
+                await attempt()
+            except LabelError as error:
+                if not said:
+                    _log.warning("cannot set the role of pod %s, trying again: %s", name, error)
+                said = True
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_MAX_S)
+            else:
+                return
+
+
+def _term_of(metadata: Mapping[str, Any]) -> int:
+    text = str((metadata.get("annotations") or {}).get(TERM, ""))
+    return int(text) if text.isdigit() else 0
+
+
+def _metadata(status: int, body: bytes) -> Mapping[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except ValueError as error:
+        raise LabelError(f"the API server answered {status} and no JSON") from error
+    if status >= 400:
+        raise LabelError(f"the API server answered {status}: {answer.get('message', '')}")
+    metadata: Mapping[str, Any] = answer["metadata"]
+    return metadata
