@@ -7,7 +7,7 @@ starts, and crossed out after its data was set aside), so that any action may be
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Any
 
 import aiohttp
 
@@ -15,31 +15,22 @@ from orderlymq_operator.actions import (
     Action,
     AddLearner,
     ConditionReport,
-    CreateTopic,
-    DeleteGroup,
-    DeleteOrderConfig,
-    DeleteTopic,
-    DeleteUser,
     GroupConfig,
     Observed,
     ObservedGroup,
     ObservedNameServer,
     ObservedReplica,
     PromoteReplica,
-    PutOrderConfig,
     Refuse,
     RemoveReplica,
     ReportCondition,
     RestartReplica,
-    SetGroup,
-    SetUser,
     StartNameServer,
     StartReplica,
     StopReplica,
     Subject,
     TopicConfig,
     TransferLeadership,
-    UpdateTopic,
     UserConfig,
 )
 from orderlymq_operator.brokeradmin import Admin, AdminError
@@ -57,6 +48,7 @@ from orderlymq_operator.local.processes import (
 from orderlymq_operator.local.secretsource import read_secret
 from orderlymq_operator.models import Cluster, User
 from orderlymq_operator.options import revision
+from orderlymq_operator.remote import perform_remote
 from orderlymq_operator.replicastatus import ReplicaStatus, observe_replicas, read_status
 from orderlymq_operator.user import fingerprint
 
@@ -129,52 +121,30 @@ class LocalBackend:
             case RemoveReplica(group, node):
                 await self._change_membership(group, "remove", node)
             case TransferLeadership(group, target):
-                await self._admin.transfer_leadership(self._address(group), target)
+                await self._admin.transfer_leadership(self.group_address(group), target)
             case ReportCondition(subject, condition):
                 self.conditions[subject] = condition
             case Refuse():
                 raise AssertionError("a refused plan is not carried out")
             case _:
-                await self._perform_remote(action)
+                await perform_remote(action, self._admin, self)
 
-    async def _perform_remote(
-        self,
-        action: CreateTopic
-        | UpdateTopic
-        | DeleteTopic
-        | SetGroup
-        | DeleteGroup
-        | SetUser
-        | DeleteUser
-        | PutOrderConfig
-        | DeleteOrderConfig,
-    ) -> None:
-        match action:
-            case CreateTopic(topic, group, config) | UpdateTopic(topic, group, config):
-                await self._admin.set_topic(self._address(group), topic, config)
-            case DeleteTopic(topic, group):
-                await self._admin.delete_topic(self._address(group), topic)
-            case SetGroup():
-                await self._set_group(action)
-            case DeleteGroup(name, group):
-                await self._admin.delete_group(self._address(group), name)
-            case SetUser(user, access_key, group, config):
-                secret = self._secret(user)
-                if secret is None:
-                    raise AdminError(f"the secret of User {user!r} cannot be read any more")
-                await self._admin.set_user(self._address(group), access_key, secret, config)
-            case DeleteUser(access_key, group):
-                await self._admin.delete_user(self._address(group), access_key)
-            case PutOrderConfig(topic, value):
-                for server in self._name_servers:
-                    address = name_server_address(self._cluster, server)
-                    await self._admin.put_order_config(address, topic, value)
-            case DeleteOrderConfig(topic):
-                for server in self._name_servers:
-                    address = name_server_address(self._cluster, server)
-                    await self._admin.delete_order_config(address, topic)
-            case _:
-                assert_never(action)
+    # What `remote` asks: where is whom to be found?
+
+    def group_address(self, group: str) -> str:
+        """Return the stable address of a group."""
+        return group_address(self._cluster, group)
+
+    def name_server_addresses(self) -> list[str]:
+        """Return the addresses of all name servers."""
+        return [name_server_address(self._cluster, index) for index in self._name_servers]
+
+    def secret_of(self, user: str) -> str | None:
+        """Return the secret of a User as it stands now; never kept, never shown."""
+        for known in self._users:
+            if known.metadata.name == user:
+                return read_secret(known)
+        return None
 
     def _keep(self, program: Program) -> Keeper:
         keeper = Keeper(program, self._directory, self._session, self._report)
@@ -214,24 +184,7 @@ class LocalBackend:
     async def _change_membership(self, group: str, action: str, node: int) -> None:
         local = self._cluster.spec.local
         address = f"{local.host}:{local.raft(group_index(group), node)}"
-        await self._admin.change_membership(self._address(group), action, node, address)
-
-    async def _set_group(self, action: SetGroup) -> None:
-        address = self._address(action.group)
-        if action.start_from != "Client":
-            # Offsets first: a group that exists is never seeded again.
-            latest = action.start_from == "Latest"
-            topics = await self._admin.topics(address)
-            for topic in action.seed:
-                count = topics[topic].queues if topic in topics else 0
-                for queue in range(count):
-                    await self._admin.seed_offset(
-                        address, action.consumer_group, topic, queue, latest=latest
-                    )
-        await self._admin.set_group(address, action.consumer_group, action.config)
-
-    def _address(self, group: str) -> str:
-        return group_address(self._cluster, group)
+        await self._admin.change_membership(self.group_address(group), action, node, address)
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -289,7 +242,7 @@ class LocalBackend:
     ) -> tuple[
         dict[str, TopicConfig] | None, dict[str, GroupConfig] | None, dict[str, UserConfig] | None
     ]:
-        address = self._address(group)
+        address = self.group_address(group)
         try:
             topics = await self._admin.topics(address)
             groups = await self._admin.consumer_groups(address)
@@ -303,13 +256,6 @@ class LocalBackend:
     @property
     def _users(self) -> tuple[User, ...]:
         return self._state.desired.users
-
-    def _secret(self, name: str) -> str | None:
-        """Return the secret of a User as it stands now; never kept, never shown."""
-        for user in self._users:
-            if user.metadata.name == name:
-                return read_secret(user)
-        return None
 
     @staticmethod
     def _fingerprint(user: User) -> str | None:
@@ -350,7 +296,7 @@ class LocalBackend:
             "groups": [
                 {
                     "name": group,
-                    "address": self._address(group),
+                    "address": self.group_address(group),
                     "replicas": [self._replica_facts(group, node) for node in sorted(nodes)],
                 }
                 for group, nodes in sorted(self._state.replicas.items())
