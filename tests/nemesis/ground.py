@@ -64,21 +64,26 @@ class Ground(Protocol):
 
 @dataclass
 class Loopback:
-    """One machine, one address."""
+    """One machine, one address; *base* is the first of a hundred ports."""
 
+    base: int = 31_400
     name: str = "loopback"
     bind: str = "leader"
-    address: tuple[str, int] = ("127.0.0.1", PORT)
-    name_server: tuple[str, int] = ("127.0.0.1", NAME_SERVER_PORT)
+    address: tuple[str, int] = field(init=False)
+    name_server: tuple[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.address = ("127.0.0.1", self.base + 11)
+        self.name_server = ("127.0.0.1", self.base + 1)
 
     def place(self, node: int) -> Place:
-        return Place("127.0.0.1", RAFT_PORT + node, HTTP_PORT + node, None)
+        return Place("127.0.0.1", self.base + 20 + node, self.base + 40 + node, None)
 
     def within(self, who: int | str) -> list[str]:
         return []
 
     def service(self, leader: int) -> str:
-        return f"127.0.0.1:{PORT}"
+        return f"127.0.0.1:{self.address[1]}"
 
     def point(self, leader: int) -> None:
         pass  # whoever leads has bound it

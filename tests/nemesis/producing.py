@@ -37,7 +37,10 @@ async def produce(options: ProducingOptions) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     with Recorder(Path(options.history), process=options.process) as recorder:
-        async with Producer("nemesis", options.name_servers) as producer, asyncio.TaskGroup() as tasks:
+        async with (
+            Producer("nemesis", options.name_servers) as producer,
+            asyncio.TaskGroup() as tasks,
+        ):
             for number in range(options.keys):
                 key = f"{options.process}-{number}"
                 tasks.create_task(_send(options, producer, recorder, key, stop))

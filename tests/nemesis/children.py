@@ -1,0 +1,116 @@
+"""Processes that are started, killed and paused on purpose, and told apart from those that end by themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+END_TIMEOUT_S: Final = 15.0
+
+
+@dataclass(slots=True)
+class Child:
+    """One process with its log file.
+
+    Life cycle: `start`, `kill` or `end` or its own end, `start` again. `wanted` says whether it
+    should be running; one that is wanted and does not run has ended by itself.
+    """
+
+    name: str
+    command: Sequence[str]
+    log_path: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    keep_input: bool = False  # leave standard input open; some programs end with it
+    wanted: bool = False
+    paused: bool = False
+    ended_by_itself: list[int] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it unless it runs."""
+        self.wanted = True
+        if self.runs:
+            return
+        self.paused = False
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE if self.keep_input else subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment},
+            )
+
+    @property
+    def runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, f"{self.name} was never started"
+        return self.process.pid
+
+    def kill(self) -> None:
+        """Send SIGKILL and wait until it is gone."""
+        self.wanted = False
+        if self.process is not None and self.runs:
+            self.process.kill()
+            self.process.wait(END_TIMEOUT_S)
+        self.paused = False
+
+    def end(self, timeout_s: float = END_TIMEOUT_S) -> int | None:
+        """Send SIGTERM and return the exit code; None when it had to be killed."""
+        self.wanted = False
+        self.resume()
+        if self.process is None:
+            return 0
+        if self.runs:
+            self.process.terminate()
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return None
+
+    def pause(self) -> None:
+        """Send SIGSTOP."""
+        if self.process is not None and self.runs:
+            self.paused = True
+            self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Send SIGCONT."""
+        if self.process is not None and self.paused and self.runs:
+            self.process.send_signal(signal.SIGCONT)
+        self.paused = False
+
+    def look(self) -> int | None:
+        """Return the exit code if it ended by itself since the last look."""
+        if not self.wanted or self.process is None:
+            return None
+        code = self.process.poll()
+        if code is None:
+            return None
+        self.wanted = False
+        self.ended_by_itself.append(code)
+        return code
+
+
+def python(*words: str) -> list[str]:
+    """Return the command of a Python module of ours."""
+    return [sys.executable, "-m", *words]
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float, pause_s: float = 0.05) -> bool:
+    """Wait for *condition*; False when it does not come in time."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(pause_s)
+    return condition()

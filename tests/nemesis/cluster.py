@@ -1,0 +1,276 @@
+"""The group under test: a name server and its replicas as processes on a ground, and what they say of themselves."""
+
+import asyncio
+import http.client
+import json
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from orderlymq_operator.actions import GroupConfig, TopicConfig
+from orderlymq_operator.brokeradmin import Admin, AdminError
+from orderlymq_runtime.client import RemotingClient
+from tests.nemesis.children import Child, python, wait_until
+from tests.nemesis.disks import Disk
+from tests.nemesis.ground import CLIENTS, Ground
+from tests.nemesis.ioerrors import IoErrors
+
+TOPIC: Final = "orders"
+QUEUES: Final = 8
+_READ_WRITE: Final = 6
+_ORDERED: Final = GroupConfig(
+    orderly=True, enabled=True, retry_times=16, retry_queues=1, consume_timeout_minutes=15
+)
+
+START_TIMEOUT_S: Final = 60.0
+STATUS_TIMEOUT_S: Final = 1.0
+
+# So little is kept that a replica that was away for some seconds of load needs a snapshot.
+RAFT: Final[Mapping[str, Any]] = {"entries_kept": 400, "snapshot_chunk_size": 65_536}
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A name server and *replicas* replicas, with places for one more that joins."""
+
+    directory: Path
+    replicas: int
+    ground: Ground
+    disks: dict[int, Disk] = field(default_factory=dict)
+    io_errors: dict[int, IoErrors] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    name_server: Child = field(init=False)
+    brokers: dict[int, Child] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        host, port = self.ground.name_server
+        path = self.directory / "name-server.json"
+        path.write_text(json.dumps({"listen": {"host": host, "port": port}}))
+        self.name_server = Child(
+            "name server",
+            [
+                *self.ground.within(CLIENTS),
+                *python("orderlymq_nameserver", "--settings", str(path)),
+            ],
+            self.directory / "name-server.log",
+        )
+        for node in range(1, self.replicas + 1):
+            self.add(node)
+
+    def data_dir(self, node: int) -> Path:
+        disk = self.disks.get(node)
+        return disk.where / "data" if disk else self.directory / f"node-{node}"
+
+    def add(self, node: int, *, join: bool = False) -> Child:
+        """Make a replica's process, not started yet."""
+        path = self.directory / f"broker-{node}.json"
+        path.write_text(json.dumps({**self._settings(node), "join": join}))
+        errors = self.io_errors.get(node)
+        child = Child(
+            f"node {node}",
+            [*self.ground.within(node), *python("orderlymq_broker", "--settings", str(path))],
+            self.directory / f"broker-{node}.log",
+            errors.environment() if errors else {},
+        )
+        self.brokers[node] = child
+        return child
+
+    def _settings(self, node: int) -> dict[str, Any]:
+        members = sorted({*range(1, self.replicas + 1), node})
+        place = self.ground.place(node)
+        address = dict(zip(("host", "port"), self.ground.address, strict=True))
+        found: dict[str, Any] = {
+            "cluster": "C",
+            "group": "g",
+            "node_id": node,
+            "peers": {
+                str(each): {
+                    "host": self.ground.place(each).host,
+                    "port": self.ground.place(each).raft_port,
+                }
+                for each in members
+            },
+            "address": address,
+            "bind": self.ground.bind,
+            "http": {"host": place.host, "port": place.http_port},
+            "data_dir": str(self.data_dir(node)),
+            "name_servers": [dict(zip(("host", "port"), self.ground.name_server, strict=True))],
+            "raft": dict(RAFT),
+            **self.settings,
+        }
+        if place.listen_host is not None:
+            found["listen"] = {"host": place.listen_host, "port": self.ground.address[1]}
+        return found
+
+    # -- life ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start everything, and make topic and consumer groups known."""
+        for disk in self.disks.values():
+            disk.mount()
+        self.name_server.start()
+        for child in self.brokers.values():
+            child.start()
+        leader = self.wait_for_leader()
+        self.ground.point(leader)
+
+    def declare(self, groups: list[str]) -> None:
+        """Create the ordered topic, its queue list and the consumer groups."""
+        leader = self.wait_for_leader()
+
+        async def create(admin: Admin) -> None:
+            address = self.ground.service(leader)
+            await admin.set_topic(address, TOPIC, TopicConfig(QUEUES, _READ_WRITE, order=True))
+            for group in groups:
+                await admin.set_group(address, group, _ORDERED)
+
+        self.administer(create)
+        self.publish()
+
+    def publish(self) -> None:
+        """Tell the name server the topic's queue list, as the operator does whenever it is missing."""
+        host, port = self.ground.name_server
+
+        async def put(admin: Admin) -> None:
+            await admin.put_order_config(f"{host}:{port}", TOPIC, f"g:{QUEUES}")
+
+        self.administer(put)
+
+    def administer(self, work: Callable[[Admin], Awaitable[Result]]) -> Result:
+        """Do something with an administrator's connection.
+
+        Raises:
+            AdminError: it was refused or nobody answered.
+        """
+
+        async def go() -> Result:
+            client = RemotingClient()
+            try:
+                return await work(Admin(client))
+            finally:
+                await client.close()
+
+        return asyncio.run(go())
+
+    def stop(self) -> dict[int, int | None]:
+        """End everything in good order and return the exit codes of the replicas."""
+        codes = {node: child.end() for node, child in self.brokers.items() if child.process}
+        self.name_server.kill()
+        return codes
+
+    def close(self) -> None:
+        """Kill what runs and unmount."""
+        for child in (*self.brokers.values(), self.name_server):
+            child.kill()
+        for disk in self.disks.values():
+            disk.unmount()
+
+    def wipe(self, node: int) -> None:
+        """Delete what a stopped replica has on disk."""
+        shutil.rmtree(self.data_dir(node), ignore_errors=True)
+
+    # -- what replicas say -----------------------------------------------------------------------
+
+    def status(self, node: int) -> dict[str, Any] | None:
+        """Return the status of a replica, None when it does not answer."""
+        place = self.ground.place(node)
+        connection = http.client.HTTPConnection(place.host, place.http_port, STATUS_TIMEOUT_S)
+        try:
+            connection.request("GET", "/status")
+            found: dict[str, Any] = json.loads(connection.getresponse().read())
+        except (OSError, http.client.HTTPException, ValueError):
+            return None
+        finally:
+            connection.close()
+        return found
+
+    def statuses(self) -> dict[int, dict[str, Any]]:
+        """Return what every replica says that answers."""
+        asked = [
+            node for node, child in list(self.brokers.items()) if child.runs and not child.paused
+        ]
+        return {node: status for node in asked if (status := self.status(node)) is not None}
+
+    def leader(self) -> int | None:
+        """Return who serves, by the newest term."""
+        serving = [status for status in self.statuses().values() if status["serving"]]
+        newest = max(serving, key=lambda status: int(status["term"]), default=None)
+        return None if newest is None else int(newest["node"])
+
+    def wait_for_leader(self, timeout_s: float = START_TIMEOUT_S) -> int:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            leader = self.leader()
+            if leader is not None:
+                return leader
+            time.sleep(0.05)
+        raise NoLeaderError(
+            f"nobody leads within {timeout_s:.0f} s; see the logs in {self.directory}"
+        )
+
+    def are_all_well(self, *, lag_max: int = 50) -> bool:
+        """Tell whether every member runs and has applied almost all that is committed."""
+        found = self.statuses()
+        members = {node for node, child in self.brokers.items() if child.wanted}
+        if set(found) != members or not any(status["serving"] for status in found.values()):
+            return False
+        commit = max(int(status["commit"]) for status in found.values())
+        return all(commit - int(status["applied"]) <= lag_max for status in found.values())
+
+    def wait_until_well(self, timeout_s: float) -> bool:
+        return wait_until(self.are_all_well, timeout_s, 0.2)
+
+    def wait_until_equal(self, timeout_s: float) -> bool:
+        """Wait until all running replicas have applied the same."""
+
+        def equal() -> bool:
+            found = self.statuses()
+            running = sum(child.runs for child in self.brokers.values())
+            return len(found) == running and len({s["applied"] for s in found.values()}) == 1
+
+        return wait_until(equal, timeout_s, 0.2)
+
+    # -- steering --------------------------------------------------------------------------------
+
+    def transfer(self, target: int) -> str | None:
+        """Ask for another leader; return what was refused, None when it leads."""
+        leader = self.leader()
+        if leader is None:
+            return "nobody leads"
+        address = self.ground.service(leader)
+        try:
+            self.administer(lambda admin: admin.transfer_leadership(address, target))
+        except AdminError as error:
+            return str(error)
+        return None
+
+    def change_membership(self, action: str, node: int, timeout_s: float = 30.0) -> str | None:
+        """Add, promote or remove a replica, asking until it is done; return the last refusal."""
+        place = self.ground.place(node)
+        peer = f"{place.host}:{place.raft_port}"
+        deadline = time.monotonic() + timeout_s
+        refused: str | None = "nobody leads"
+        while refused is not None and time.monotonic() < deadline:
+            leader = self.leader()
+            if leader is None:
+                time.sleep(0.1)
+                continue
+            address = self.ground.service(leader)
+            try:
+                self.administer(lambda admin: admin.change_membership(address, action, node, peer))  # noqa: B023 - called within this turn
+            except AdminError as error:
+                refused = str(error)
+                time.sleep(0.2)
+            else:
+                refused = None
+        return refused
+
+
+class NoLeaderError(Exception):
+    """The group does not get a leader."""

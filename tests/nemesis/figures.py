@@ -1,0 +1,78 @@
+"""What a run's history says in numbers: rates, gaps, and how long clients waited after each fault. Pure."""
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from orderlymq.oracle import Event, Kind
+
+SECOND: Final = 1_000_000_000
+#: A time without any acknowledgement that is worth a line in a report.
+GAP_SHOWN_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time in which something did not happen; ns of the history's clock."""
+
+    began: int
+    ended: int
+
+    @property
+    def seconds(self) -> float:
+        return (self.ended - self.began) / SECOND
+
+
+@dataclass(slots=True)
+class Figures:
+    """Times of acknowledgements and deliveries by the family of the client, sorted.
+
+    A family is "SDK" or "Java", for deliveries also the group: "Java, together".
+    """
+
+    acks: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    deliveries: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+    def longest_gap_s(self, family: str, began: int, ended: int) -> float:
+        """Return the longest time between two acknowledgements that meets *began* to *ended*."""
+        times = self.acks.get(family, [])
+        first = max(bisect_left(times, began) - 1, 0)
+        last = bisect_left(times, ended) + 1
+        window = times[first:last]
+        return max((Gap(*pair).seconds for pair in pairwise(window)), default=0.0)
+
+
+def figures(events: Iterable[Event]) -> Figures:
+    """Sort the times of a history by what happened to whom."""
+    found = Figures()
+    for event in events:
+        if event.kind is Kind.ACK:
+            found.acks[family(event.process)].append(event.at)
+        elif event.kind is Kind.DELIVER:
+            name = f"{family(event.client)}, {event.group}"
+            found.deliveries[name].append(event.at)
+    for times in (*found.acks.values(), *found.deliveries.values()):
+        times.sort()
+    return found
+
+
+def family(process: str) -> str:
+    """Return what a process is: "SDK", or "Java" with the major version of its client."""
+    _, java, version = process.partition("java-")
+    return f"Java {version[0]}" if java else "SDK"
+
+
+def rates(times: Sequence[int], began: int, ended: int) -> list[int]:
+    """Return how many of *times* fall into each second from *began* on."""
+    counted = Counter((at - began) // SECOND for at in times if began <= at < ended)
+    return [counted[second] for second in range((ended - began) // SECOND + 1)]
+
+
+def gaps(acks: Mapping[str, Sequence[int]]) -> list[Gap]:
+    """Return the times in which nobody got an acknowledgement, from the first to the last one."""
+    merged = sorted(at for times in acks.values() for at in times)
+    found = [Gap(*pair) for pair in pairwise(merged)]
+    return [gap for gap in found if gap.seconds >= GAP_SHOWN_S]

@@ -1,0 +1,266 @@
+"""
+One run: a group on a ground, clients that write a history, a schedule played against them, a calm, a verdict.
+
+When the last fault is over everything is healed and started again. In the calm that follows all that was
+acknowledged must be delivered to every group; the log is read, the replicas must agree, and the
+checker of ``orderlymq doctor`` looks at every disk. The history then goes to the oracle.
+"""
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq import oracle
+from orderlymq.history import Recorder, read
+from orderlymq.oracle import Event, Verdict
+from orderlymq.oracle import Kind as EventKind
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_runtime.client import RemotingClient, RemotingError
+from tests.clients.programs import Java
+from tests.cluster.messaging import pull_all
+from tests.nemesis.clients import GROUPS, make_clients
+from tests.nemesis.cluster import QUEUES, TOPIC, Cluster, NoLeaderError
+from tests.nemesis.faults import Nemesis, Outcome
+from tests.nemesis.schedule import Fault, Plan, schedule
+from tests.nemesis.watching import Watch
+
+# A queue whose Java holder was killed without proof of its death stands still for 60 s, its successor
+# asks every 20 s.
+DRAIN_TIMEOUT_S: Final = 150.0
+WELL_TIMEOUT_S: Final = 60.0
+# Sends that begin after the last fault, so that the group is seen to work.
+CALM_SENDS_S: Final = 5.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Record:
+    """Everything a run leaves behind."""
+
+    seed: int
+    plan: Plan
+    ground: str
+    began: int
+    calm_began: int
+    ended: int
+    outcomes: list[Outcome]
+    watch: Watch
+    events: list[Event]
+    verdict: Verdict
+    findings: list[str]
+    drained_s: float | None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def kept(self) -> bool:
+        """Whether nothing was found, by the oracle or by anybody else."""
+        return self.verdict.kept and not self.findings
+
+
+@dataclass(slots=True)
+class Run:
+    """Plays one schedule."""
+
+    seed: int
+    plan: Plan
+    cluster: Cluster
+    javas: list[Java]
+    say: Say
+    findings: list[str] = field(default_factory=list)
+    _running: list[threading.Thread] = field(default_factory=list)
+    _outcomes: list[Outcome] = field(default_factory=list)
+
+    def play(self) -> Record:
+        """Start everything, break things, heal, judge."""
+        directory = self.cluster.directory
+        history = directory / "history.jsonl"
+        self.say(f"starting {self.plan.replicas} replicas on {self.cluster.ground.name}")
+        self.cluster.start()
+        self.cluster.declare(list(GROUPS))
+        with Recorder(history, process="nemesis") as recorder:
+            clients = make_clients(
+                directory / "clients", self.cluster.ground, recorder, history, self.javas
+            )
+            watch = Watch(self.cluster, clients)
+            watch.start()
+            for client in clients:
+                client.start()
+            began = time.monotonic_ns()
+            nemesis = Nemesis(self.cluster, clients, recorder)
+            try:
+                self._break_things(nemesis)
+                calm_began = time.monotonic_ns()
+                drained_s = self._calm_down(nemesis, recorder)
+            finally:
+                watch.stop()
+                for client in clients:
+                    client.kill()
+            self._look_at_replicas()
+            for client in clients:
+                client.translate()
+        self.findings += nemesis.findings + watch.accidents
+        self.say("judging")
+        events = sorted(read(history), key=lambda event: event.at)
+        return Record(
+            seed=self.seed,
+            plan=self.plan,
+            ground=self.cluster.ground.name,
+            began=began,
+            calm_began=calm_began,
+            ended=time.monotonic_ns(),
+            outcomes=sorted(self._outcomes, key=lambda outcome: outcome.began),
+            watch=watch,
+            events=events,
+            verdict=oracle.judge(events),
+            findings=self.findings,
+            drained_s=drained_s,
+        )
+
+    # -- faults ------------------------------------------------------------------------------------
+
+    def _break_things(self, nemesis: Nemesis) -> None:
+        began = time.monotonic()
+        faults = schedule(self.seed, self.plan)
+        self.say(f"{len(faults)} faults in {self.plan.seconds:.0f} s")
+        for fault in faults:
+            time.sleep(max(began + fault.begin_s - time.monotonic(), 0.0))
+            if fault.shape.alone:
+                # Whatever takes longer than planned: disks are only taken while nothing else is.
+                self._join(client=False)
+            # What must be alone took longer than planned: what should have begun is left out.
+            if time.monotonic() - began > self.plan.seconds:
+                break
+            thread = threading.Thread(
+                target=self._perform, args=(nemesis, fault), name=_name(fault), daemon=True
+            )
+            self._running.append(thread)
+            thread.start()
+            if fault.shape.alone:
+                thread.join()
+        self._join(client=False)
+        self._join(client=True)
+
+    def _perform(self, nemesis: Nemesis, fault: Fault) -> None:
+        try:
+            outcome = nemesis.perform(fault)
+        except Exception as error:
+            self.findings.append(f"{fault.kind} could not be played: {error!r}")
+            return
+        self._outcomes.append(outcome)
+        notes = f" ({'; '.join(outcome.notes)})" if outcome.notes else ""
+        self.say(f"{fault.begin_s:6.1f} s {fault.kind}: {outcome.target}{notes}")
+
+    def _join(self, *, client: bool) -> None:
+        for thread in self._running:
+            if thread.name.startswith("client") is client:
+                thread.join()
+
+    # -- calm --------------------------------------------------------------------------------------
+
+    def _calm_down(self, nemesis: Nemesis, recorder: Recorder) -> float | None:
+        self.say("calm")
+        for child in (self.cluster.name_server, *self.cluster.brokers.values()):
+            child.resume()
+            child.start()
+        for client in nemesis.clients:
+            client.resume()
+            client.start()
+        if not self.cluster.wait_until_well(WELL_TIMEOUT_S):
+            self.findings.append(f"the group is not well {WELL_TIMEOUT_S:.0f} s after the faults")
+        time.sleep(CALM_SENDS_S)
+        for client in nemesis.clients:
+            if client.is_producer:
+                client.end()
+        began = time.monotonic()
+        drained = asyncio.run(self._drain(recorder))
+        for client in nemesis.clients:
+            client.end()
+        return round(time.monotonic() - began, 1) if drained else None
+
+    async def _drain(self, recorder: Recorder) -> bool:
+        """Wait until every group has committed all there is, then read the log."""
+        client = RemotingClient()
+        try:
+            waiting = dict.fromkeys(GROUPS, "not looked at yet")
+            deadline = time.monotonic() + DRAIN_TIMEOUT_S
+            while waiting and time.monotonic() < deadline:
+                for group in list(waiting):
+                    behind = await self._behind(client, group)
+                    if behind is None:
+                        recorder.record(EventKind.DRAINED, group=group, topic=TOPIC)
+                        del waiting[group]
+                    else:
+                        waiting[group] = behind
+                await asyncio.sleep(0.5)
+            for group, behind in waiting.items():
+                self.findings.append(
+                    f"group {group} has not consumed all {DRAIN_TIMEOUT_S:.0f} s after the faults: "
+                    f"{behind}"
+                )
+                # Said nevertheless, so that the oracle names the messages.
+                recorder.record(EventKind.DRAINED, group=group, topic=TOPIC)
+            await self._read_log(client, recorder)
+        finally:
+            await client.close()
+        return not waiting
+
+    async def _behind(self, client: RemotingClient, group: str) -> str | None:
+        """Return what *group* has still to consume, None when that is nothing."""
+        try:
+            address = self.cluster.ground.service(await asyncio.to_thread(self._leader))
+            for queue in range(QUEUES):
+                place = {"topic": TOPIC, "queueId": str(queue)}
+                command = request(RequestCode.GET_MAX_OFFSET, place)
+                end = await client.invoke(address, command, 2.0)
+                place["consumerGroup"] = group
+                command = request(RequestCode.QUERY_CONSUMER_OFFSET, place)
+                at = await client.invoke(address, command, 2.0)
+                last = int(end.ext.get("offset", "-1"))
+                committed = int(at.ext["offset"]) if at.code == ResponseCode.SUCCESS else 0
+                if end.code != ResponseCode.SUCCESS or committed < last:
+                    return f"queue {queue} is at {committed} of {last}"
+        except (RemotingError, NoLeaderError) as error:
+            return str(error)
+        return None
+
+    def _leader(self) -> int:
+        return self.cluster.wait_for_leader(10.0)
+
+    async def _read_log(self, client: RemotingClient, recorder: Recorder) -> None:
+        try:
+            address = self.cluster.ground.service(await asyncio.to_thread(self._leader))
+            for queue in range(QUEUES):
+                for offset, body in await pull_all(client, address, TOPIC, queue):
+                    recorder.record(
+                        EventKind.STORED,
+                        topic=TOPIC,
+                        message=body.decode().partition("|")[0],
+                        queue=f"g:{queue}",
+                        offset=offset,
+                    )
+            recorder.record(EventKind.SCANNED, topic=TOPIC)
+        except (RemotingError, NoLeaderError, TimeoutError, AssertionError) as error:
+            self.findings.append(f"the log could not be read: {error!r}")
+
+    def _look_at_replicas(self) -> None:
+        if not self.cluster.wait_until_equal(WELL_TIMEOUT_S):
+            self.findings.append("the replicas have not applied the same when all is quiet")
+        for node, code in self.cluster.stop().items():
+            if code != 0:
+                self.findings.append(f"node {node} ended with {code} when it was asked to leave")
+        for node in self.cluster.brokers:
+            words = [sys.executable, "-m", "orderlymq", "doctor", str(self.cluster.data_dir(node))]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode:
+                self.findings.append(f"doctor on node {node}: {done.stdout}{done.stderr}")
+
+
+def _name(fault: Fault) -> str:
+    return f"{'client' if fault.shape.client else 'replica'} {fault.kind}"
