@@ -28,9 +28,10 @@ def propose(
     peer: Peer,
     *,
     body: bytes = b"",
+    remark: str | None = None,
     ended: Callable[[bool], list[Effect]] | None = None,
 ) -> Propose:
-    """Return the proposal of *records*, answered with *body* when they are applied.
+    """Return the proposal of *records*, answered with *body* and *remark* when applied.
 
     *ended* learns whether they were, and may add effects that go before the answer.
     """
@@ -40,7 +41,7 @@ def propose(
 
     def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
         context.counters["administrative_changes"] += 1
-        return [*after(True), *answer(request, peer, body=body)]
+        return [*after(True), *answer(request, peer, body=body, remark=remark)]
 
     def lost() -> list[Effect]:
         refusal = answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=LOST)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Send
+from orderlymq_broker.processors.livesettings import effective
 from orderlymq_broker.processors.sessions import Sessions
 from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.settings import BrokerSettings
@@ -55,6 +56,7 @@ class Context:
     """State, settings and the leader's memory.
 
     Attributes:
+        manifest: the settings that this process was started with.
         leading: this replica leads and has applied its whole log.
         leader_known: as a follower, somebody else is known to lead.
         view: what the leader has promised beyond the applied state.
@@ -65,8 +67,10 @@ class Context:
     """
 
     def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
-        self.settings = settings
+        self.manifest = settings
         self.state = state
+        self._settings = settings
+        self._overrides_seen = 0
         self.reader = reader
         self.leading = False
         self.leader_known = False
@@ -81,6 +85,16 @@ class Context:
         self.store_host = pack_host(settings.address.host, settings.address.port)
         self.message_id_prefix = self.store_host.hex().upper()
         self._opaque = 0
+
+    @property
+    def settings(self) -> BrokerSettings:
+        """The settings that hold now: the manifest's, and what administrators changed since."""
+        overrides = self.state.overrides
+        if overrides.version.counter != self._overrides_seen:
+            self._overrides_seen = overrides.version.counter
+            self._settings = effective(self.manifest, overrides.values)
+
+        return self._settings
 
     def message_id(self, physical: int) -> str:
         """Return the offset id of the message at *physical*: clients view it at our address."""

@@ -25,7 +25,7 @@ from orderlymq_broker.processors.reading import (
     read_queue,
 )
 from orderlymq_broker.state.records import Append, GroupSet
-from orderlymq_broker.state.topics import Topic
+from orderlymq_broker.state.topics import PERM_READ, Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.names import InvalidName, check_group_name
@@ -201,6 +201,12 @@ class PullProcessor:
             RequestRefused: the first check that fails says why.
         """
         context = self._context
+        if not context.settings.permission & PERM_READ:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{context.settings.address}] pulling message is forbidden: "
+                f"brokerPermission is {context.settings.permission}; an administrator can set it to 6",
+            )
         config = self._group(header.consumer_group)
         topic = context.state.topics.by_name.get(header.topic)
         if topic is None:

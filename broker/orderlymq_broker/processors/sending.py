@@ -24,7 +24,7 @@ from orderlymq_broker.processors.transacting import ADDED_SIZE, TransactionProce
 from orderlymq_broker.processors.view import Flight
 from orderlymq_broker.state.dedup import send_identity
 from orderlymq_broker.state.records import Append, HalfOpened, Outcome, Refused, TopicSet
-from orderlymq_broker.state.topics import PERM_INHERIT, Topic
+from orderlymq_broker.state.topics import PERM_INHERIT, PERM_WRITE, Topic
 from orderlymq_protocol.batch import BatchEntry, BatchError, decode_batch
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
@@ -54,6 +54,10 @@ BATCH_COUNT_MAX: Final = 10_000
 _REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 _TIMER_NAMES: Final = frozenset({TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS})
 _LOST_REMARK: Final = "the leader changed before the message was stored; send it again"
+_NO_TRANSACTIONS: Final = (
+    "the broker[{broker}] sending transaction message is forbidden: rejectTransactionMessage is true; "
+    "send it without a transaction, or ask an administrator to set it to false"
+)
 _ILLEGAL_REMARK: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length "
     "limit {limit}B, msg properties length limit 32KB."
@@ -100,7 +104,8 @@ class SendProcessor:
         if is_batch:
             return self._send_batch(header, topic, request, peer, now)
 
-        if len(request.body) > self._body_size_max:
+        settings = context.settings
+        if len(request.body) > settings.storage.body_size_max:
             raise self._illegal()
         draft = self._draft(header, topic, peer, request.body, header.properties)
         half = is_half(topic, header.sys_flag, header.properties)
@@ -109,6 +114,10 @@ class SendProcessor:
             return self._answer_repeat([place], [draft.identity], request, peer)
         opened: HalfOpened | None = None
         if half:
+            if settings.reject_transactions:
+                raise RequestRefused(
+                    ResponseCode.NO_PERMISSION, _NO_TRANSACTIONS.format(broker=settings.address)
+                )
             (record, message), opened = self._transactions.append_half(
                 draft, header.producer_group, peer.connection, now
             )
@@ -131,7 +140,7 @@ class SendProcessor:
         if topic is None:
             raise self._create_first(header)
         self._check_target(header, topic)
-        if len(request.body) > self._body_size_max:
+        if len(request.body) > self._context.settings.storage.body_size_max:
             raise self._illegal()
         draft = self._draft(header, topic, peer, request.body, header.properties)
         self._complete(draft)
@@ -198,6 +207,13 @@ class SendProcessor:
     # -- checks ------------------------------------------------------------------------------------
 
     def _check_target(self, header: SendMessageHeader, topic: Topic) -> None:
+        settings = self._context.settings
+        if not settings.permission & PERM_WRITE:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{settings.address}] sending message is forbidden: brokerPermission is "
+                f"{settings.permission}; an administrator can set it to 6",
+            )
         if not topic.sendable:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic.name}] is forbidden."
@@ -235,7 +251,10 @@ class SendProcessor:
                 f"topic[{name}] not exist, apply first please! Create it, or send with a default "
                 "topic that may be inherited while the broker creates topics automatically",
             )
-        queues = max(1, min(header.default_topic_queue_nums, default.config.write_queues))
+        limit = default.config.write_queues
+        if default.name == AUTO_CREATE_TOPIC:
+            limit = min(limit, self._context.settings.default_topic_queues)
+        queues = max(1, min(header.default_topic_queue_nums, limit))
         perm = default.config.perm & ~PERM_INHERIT
 
         return CreateFirst(TopicSet(name, queues, queues, perm=perm, only_if_absent=True))
@@ -262,14 +281,14 @@ class SendProcessor:
         return dead_letters
 
     def _illegal(self, detail: str = "") -> RequestRefused:
-        remark = _ILLEGAL_REMARK.format(limit=self._body_size_max)
+        remark = _ILLEGAL_REMARK.format(limit=self._context.settings.storage.body_size_max)
 
         return RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL, f"{remark} {detail}" if detail else remark
         )
 
     def _entries(self, body: bytes) -> list[BatchEntry]:
-        if len(body) > self._body_size_max:
+        if len(body) > self._context.settings.storage.body_size_max:
             raise self._illegal("split the batch")
         try:
             entries = decode_batch(body)

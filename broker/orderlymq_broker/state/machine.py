@@ -18,6 +18,7 @@ from orderlymq_broker.state.dedup import DedupWindow
 from orderlymq_broker.state.locks import LockTable
 from orderlymq_broker.state.members import MemberTable
 from orderlymq_broker.state.offsets import OffsetTable
+from orderlymq_broker.state.overrides import OverrideTable
 from orderlymq_broker.state.queues import (
     TailCache,
     TailEntry,
@@ -53,6 +54,7 @@ from orderlymq_broker.state.records import (
     Record,
     Refused,
     RetentionAdvanced,
+    SettingsSet,
     TopicChanged,
     TopicDeleted,
     TopicSet,
@@ -101,6 +103,7 @@ class BrokerState:
         self.members = MemberTable()
         self.dedup = DedupWindow()
         self.access = AccessTable()
+        self.overrides = OverrideTable()
         self.delay: dict[int, int] = {}
         self.transactions = TransactionTable()
         self.tail = TailCache()
@@ -121,6 +124,7 @@ class BrokerState:
         state.members = MemberTable.load(reader)
         state.dedup = DedupWindow.load(reader)
         state.access = AccessTable.load(reader)
+        state.overrides = OverrideTable.load(reader)
         state.transactions = TransactionTable.load(reader)
         for value in read_rows(reader, Table.DELAY):
             queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
@@ -170,6 +174,7 @@ class BrokerState:
             self.dedup,
             self.transactions,
             self.access,
+            self.overrides,
         )
         for table in tables:
             for row in table.rows():
@@ -350,6 +355,8 @@ class Machine:
                 return state.access.delete(record.access_key, wall_ms, writes)
             case WhiteAddressesSet():
                 return state.access.set_white_addresses(record.addresses, wall_ms, writes)
+            case SettingsSet():
+                return state.overrides.set(record.values, wall_ms, writes)
             case Append():
                 raise AssertionError("appends are applied with their message")
             case _:

@@ -327,6 +327,20 @@ class WhiteAddressesSet(Struct, frozen=True, array_like=True, tag=62):
     addresses: tuple[str, ...]
 
 
+# -- settings --------------------------------------------------------------------------------------
+
+
+class SettingsSet(Struct, frozen=True, array_like=True, tag=95):
+    """An administrator changed settings of the running group.
+
+    Attributes:
+        values: by RocketMQ's name: the new value, and the manifest's value that it replaces. A replica
+            whose manifest has another value by then obeys its manifest, which is newer.
+    """
+
+    values: dict[str, tuple[str, str]]
+
+
 Record: TypeAlias = (
     Append
     | DelayProgress
@@ -352,6 +366,7 @@ Record: TypeAlias = (
     | AccountSet
     | AccountDeleted
     | WhiteAddressesSet
+    | SettingsSet
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -457,6 +472,12 @@ class AccessChanged(Struct, frozen=True):
     changed: bool
 
 
+class SettingsChanged(Struct, frozen=True):
+    """The settings of the running group changed, or were so already."""
+
+    changed: bool
+
+
 class Trimmed(Struct, frozen=True):
     """Old entries of a window or of queues went."""
 
@@ -477,5 +498,6 @@ Outcome: TypeAlias = (
     | DelayAdvanced
     | HalvesMoved
     | AccessChanged
+    | SettingsChanged
     | Trimmed
 )

@@ -65,6 +65,7 @@ class Table(IntEnum):
     TRANSACTIONS = 13
     ACCOUNTS = 14
     ACCESS = 15
+    SETTINGS = 16
 
 
 class IndexKind(IntEnum):

@@ -31,6 +31,7 @@ from orderlymq_broker.state.records import (
     QueueFloor,
     Record,
     RetentionAdvanced,
+    SettingsSet,
     Subscription,
     TopicDeleted,
     TopicSet,
@@ -64,6 +65,7 @@ EXAMPLES: list[Record] = [
     HalfResumed(1),
     AccountSet("key", "secret", True, "DENY", "SUB", {"t": "PUB"}, {"g": "SUB"}, "10.0.0.*"),
     AccountDeleted("key"),
+    SettingsSet({"fileReservedTime": ("48", "72")}),
     WhiteAddressesSet(("10.0.0.*",)),
 ]
 

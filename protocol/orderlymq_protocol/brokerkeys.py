@@ -1,0 +1,423 @@
+"""
+RocketMQ's broker settings by name: which have a meaning here, since when a change counts, and why not.
+
+The names, units and defaults are those of BrokerConfig and MessageStoreConfig (4.9.8). Manifests have
+them in ``config``; administration tools show them with code 26 and change them with code 25. One table
+for both, so that a refusal says the same wherever somebody writes a key.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+
+class Use(Enum):
+    """What a broker of ours does with a key."""
+
+    LIVE = "manifest, and code 25 while the broker runs"
+    START = "manifest; replicas restart one by one"
+    SHOWN = "shown, follows from the manifest elsewhere"
+    INERT = "accepted from tools, no effect"
+    REFUSED = "refused"
+
+
+class Kind(Enum):
+    """What a value is."""
+
+    BOOLEAN = "true or false"
+    INTEGER = "a whole number"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerKey:
+    """One key.
+
+    Attributes:
+        default: RocketMQ's default, as its tools print it; empty where it has none.
+        effect: what it does here; for a refused key the reason and what to do instead.
+        unit: of the number; empty for counts and for what is no number.
+        low, high: smallest and largest number, both accepted.
+        ours: our default where it is another one, with the reason in *effect*.
+    """
+
+    name: str
+    default: str
+    use: Use
+    effect: str
+    kind: Kind = Kind.TEXT
+    unit: str = ""
+    low: int = 0
+    high: int = 0
+    ours: str | None = None
+
+    @property
+    def range(self) -> str:
+        """The values that are accepted, in words."""
+        if self.kind is Kind.INTEGER:
+            return f"{self.low} to {self.high}"
+
+        return self.kind.value if self.kind is Kind.BOOLEAN else ""
+
+
+class KeyValueError(ValueError):
+    """The text is no value of the key; says what is."""
+
+
+def parse_boolean(key: BrokerKey, text: str) -> bool:
+    """Read a value of a boolean key.
+
+    Raises:
+        KeyValueError: it is neither true nor false.
+    """
+    if text not in ("true", "false"):
+        raise KeyValueError("write true or false")
+
+    return text == "true"
+
+
+def parse_integer(key: BrokerKey, text: str) -> int:
+    """Read a value of a numeric key.
+
+    Raises:
+        KeyValueError: it is no whole number, or outside of the key's range.
+    """
+    unit = f" of {key.unit}" if key.unit else ""
+    try:
+        number = int(text)
+    except ValueError as error:
+        raise KeyValueError(f"write a whole number{unit}, {key.range}") from error
+    if not key.low <= number <= key.high:
+        raise KeyValueError(f"write a number{unit} from {key.low} to {key.high}")
+
+    return number
+
+
+_HOURS_MAX: Final = 24 * 365 * 100
+_DAY_MS: Final = 86_400_000
+
+
+def _boolean(name: str, default: str, use: Use, effect: str, ours: str | None = None) -> BrokerKey:
+    return BrokerKey(name, default, use, effect, Kind.BOOLEAN, ours=ours)
+
+
+def _integer(
+    name: str,
+    default: int,
+    use: Use,
+    effect: str,
+    low: int,
+    high: int,
+    *,
+    unit: str = "",
+    ours: int | None = None,
+) -> BrokerKey:
+    own = None if ours is None else str(ours)
+
+    return BrokerKey(name, str(default), use, effect, Kind.INTEGER, unit, low, high, own)
+
+
+_SERVED: Final = (
+    _boolean(
+        "autoCreateTopicEnable",
+        "true",
+        Use.LIVE,
+        "a send to an unknown topic makes a Normal topic out of TBW102; ordered topics are declared",
+    ),
+    _boolean(
+        "autoCreateSubscriptionGroup",
+        "true",
+        Use.LIVE,
+        "an unknown consumer group is made in passing",
+    ),
+    _integer(
+        "defaultTopicQueueNums",
+        8,
+        Use.LIVE,
+        "most queues of a topic that is made in passing; the client's own wish is 4",
+        1,
+        1024,
+    ),
+    _integer(
+        "brokerPermission",
+        6,
+        Use.LIVE,
+        "6 read and write, 4 read only (sends answer 16), 2 write only (pulls answer 16)",
+        2,
+        6,
+    ),
+    _boolean(
+        "rejectTransactionMessage",
+        "false",
+        Use.LIVE,
+        "half messages are refused with code 16; transactions that are open can still be ended",
+    ),
+    _boolean(
+        "enablePropertyFilter",
+        "false",
+        Use.LIVE,
+        "subscriptions by SQL92 are served; on by default, because a refusal surprises more people",
+        ours="true",
+    ),
+    _integer(
+        "fileReservedTime",
+        72,
+        Use.LIVE,
+        "messages older than this go, whole ranges at a time; spec.retention.time in manifests",
+        1,
+        _HOURS_MAX,
+        unit="hours",
+    ),
+    _integer(
+        "diskMaxUsedSpaceRatio",
+        75,
+        Use.LIVE,
+        "above this use of the disk sends answer 14; RocketMQ begins to clean at 75 and refuses at 90",
+        10,
+        99,
+        unit="percent",
+        ours=90,
+    ),
+    _integer(
+        "maxMessageSize", 4_194_304, Use.LIVE, "largest body of a message", 1, 8 << 20, unit="bytes"
+    ),
+    _integer(
+        "transactionTimeOut",
+        6_000,
+        Use.LIVE,
+        "age of a half message when its producer is first asked",
+        1,
+        _DAY_MS,
+        unit="ms",
+    ),
+    _integer(
+        "transactionCheckInterval",
+        60_000,
+        Use.LIVE,
+        "from one question about a half message to the next",
+        1,
+        _DAY_MS,
+        unit="ms",
+    ),
+    _integer(
+        "transactionCheckMax",
+        15,
+        Use.LIVE,
+        "questions without an answer before a half message is put aside",
+        1,
+        1_000,
+    ),
+    BrokerKey(
+        "messageDelayLevel",
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
+        Use.START,
+        "the delay levels, from level 1 on; messages that wait keep the time they were given",
+    ),
+    BrokerKey(
+        "flushDiskType",
+        "ASYNC_FLUSH",
+        Use.START,
+        "SYNC_FLUSH: acknowledged is on disk at a majority; ASYNC_FLUSH: in memory at a majority. "
+        "spec.flushDiskType in manifests; durable by default",
+        ours="SYNC_FLUSH",
+    ),
+    _integer(
+        "registerNameServerPeriod",
+        30_000,
+        Use.START,
+        "from one registration with the name servers to the next",
+        10_000,
+        60_000,
+        unit="ms",
+    ),
+    _integer(
+        "rocketmq.broker.rebalance.lockMaxLiveTime",
+        60_000,
+        Use.START,
+        "how long a silent holder keeps its queues (a system property there); "
+        "spec.lock.leaseSeconds in manifests",
+        5_000,
+        300_000,
+        unit="ms",
+    ),
+    _boolean(
+        "traceTopicEnable", "false", Use.START, "the topic RMQ_SYS_TRACE_TOPIC is made at the start"
+    ),
+    _boolean("aclEnable", "false", Use.START, "only signed requests of a User are served"),
+)
+
+_SHOWN: Final = tuple(
+    BrokerKey(name, default, Use.SHOWN, effect, ours=ours)
+    for name, default, effect, ours in (
+        ("brokerClusterName", "DefaultCluster", "the name of the Cluster", None),
+        (
+            "brokerName",
+            "the host's name",
+            "the name of the Cluster and the index of the group",
+            None,
+        ),
+        ("brokerId", "0", "always 0: every group has one stable address, whoever leads it", None),
+        ("brokerIP1", "the host's address", "the group's stable address", None),
+        ("listenPort", "10911", "the port of that address; port - 2 answers too", None),
+        ("namesrvAddr", "", "all name servers of the Cluster", None),
+        ("brokerRole", "ASYNC_MASTER", "a majority has what is acknowledged", "SYNC_MASTER"),
+        ("enableDLegerCommitLog", "false", "every group is replicated by raft", "true"),
+        ("storePathRootDir", "~/store", "the replica's data directory", None),
+        ("filterServerNums", "0", "class filters are gone since RocketMQ 4.3.0", None),
+        ("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC", "the name is fixed", None),
+        (
+            "slaveReadEnable",
+            "false",
+            "followers answer no pulls: only the leader knows the locks",
+            None,
+        ),
+        ("traceOn", "true", "clients decide whether they write traces", None),
+        ("useTLS", "false", "spec.tls of the Cluster", None),
+        ("maxMsgsNumBatch", "64", "most messages that one query by key gives", None),
+    )
+)
+
+# Timers of RocketMQ's flushing, which tools set by habit. Here what is acknowledged is stored, so
+# every value is as good as kept.
+_INERT: Final = tuple(
+    BrokerKey(
+        name, default, Use.INERT, "what is acknowledged is stored: there is nothing to flush later"
+    )
+    for name, default in (
+        ("flushConsumerOffsetInterval", "5000"),
+        ("flushConsumerOffsetHistoryInterval", "60000"),
+        ("flushDelayOffsetInterval", "10000"),
+        ("flushIntervalCommitLog", "500"),
+        ("flushIntervalConsumeQueue", "1000"),
+        ("commitIntervalCommitLog", "200"),
+    )
+)
+
+_THREADS: Final = (
+    "a replica is one event loop and one writer thread; more groups give more throughput"
+)
+_FILES: Final = "messages are kept in RocksDB, not in mapped files; see spec.storage"
+_CACHE: Final = "there is no page cache lock; set tailCacheSize and blockCacheSize of config"
+_REPLICATION: Final = (
+    "replication is raft's; see replicasPerGroup, raftHeartbeat, raftElectionTimeout"
+)
+_POP: Final = "POP consumption is not served; clients fall back to pull"
+_ALWAYS: Final = "always on"
+
+_REFUSED: Final = tuple(
+    BrokerKey(name, default, Use.REFUSED, reason)
+    for reason, keys in (
+        (
+            _THREADS,
+            {
+                "sendMessageThreadPoolNums": "1",
+                "pullMessageThreadPoolNums": "16 + 2 per core",
+                "queryMessageThreadPoolNums": "8 + cores",
+                "adminBrokerThreadPoolNums": "16",
+                "clientManageThreadPoolNums": "32",
+                "consumerManageThreadPoolNums": "32",
+                "heartbeatThreadPoolNums": "min(32, cores)",
+                "endTransactionThreadPoolNums": "8 + 2 per core",
+                "sendThreadPoolQueueCapacity": "10000",
+                "pullThreadPoolQueueCapacity": "100000",
+                "waitTimeMillsInSendQueue": "200",
+                "waitTimeMillsInPullQueue": "5000",
+                "useReentrantLockWhenPutMessage": "true",
+            },
+        ),
+        (
+            _FILES,
+            {
+                "storePathCommitLog": "~/store/commitlog",
+                "mappedFileSizeCommitLog": "1073741824",
+                "mappedFileSizeConsumeQueue": "6000000",
+                "deleteWhen": "04",
+                "cleanFileForciblyEnable": "true",
+                "warmMapedFileEnable": "false",
+                "transientStorePoolEnable": "false",
+                "maxIndexNum": "20000000",
+                "maxHashSlotNum": "5000000",
+                "cleanResourceInterval": "10000",
+                "deleteCommitLogFilesInterval": "100",
+                "destroyMapedFileIntervalForcibly": "120000",
+            },
+        ),
+        (
+            _CACHE,
+            {
+                "osPageCacheBusyTimeOutMills": "1000",
+                "accessMessageInMemoryMaxRatio": "40",
+                "maxTransferBytesOnMessageInMemory": "262144",
+                "maxTransferCountOnMessageInMemory": "32",
+                "maxTransferBytesOnMessageInDisk": "65536",
+                "maxTransferCountOnMessageInDisk": "8",
+                "transferMsgByHeap": "true",
+            },
+        ),
+        (
+            _REPLICATION,
+            {
+                "haListenPort": "10912",
+                "haMasterAddress": "",
+                "haSlaveFallbehindMax": "268435456",
+                "syncFlushTimeout": "5000",
+                "dLegerGroup": "",
+                "dLegerPeers": "",
+                "dLegerSelfId": "",
+                "preferredLeaderId": "",
+                "isEnableBatchPush": "false",
+                "offsetCheckInSlave": "false",
+            },
+        ),
+        (
+            _POP,
+            {
+                "popPollingSize": "1024",
+                "enablePopLog": "false",
+                "timerWheelEnable": "true",
+                "litePullMessageEnable": "true",
+            },
+        ),
+        (
+            _ALWAYS,
+            {
+                "longPollingEnable": "true",
+                "notifyConsumerIdsChangedEnable": "true",
+                "messageIndexEnable": "true",
+                "checkCRCOnRecover": "true",
+            },
+        ),
+        (
+            "a setting of each group: retry.maxTimes of the ConsumerGroup, or updateSubGroup -r",
+            {"retryMaxTimes": "16"},
+        ),
+        (
+            "a setting of each topic: spec.queues of the Topic, or updateTopic -r -w",
+            {"readQueueNums": "4", "writeQueueNums": "4"},
+        ),
+    )
+    for name, default in keys.items()
+)
+
+BROKER_KEYS: Final[Mapping[str, BrokerKey]] = {
+    key.name: key for key in (*_SERVED, *_SHOWN, *_INERT, *_REFUSED)
+}
+
+
+def why_not(name: str) -> str:
+    """Say why a key cannot be set in a running broker; for every key, known or not."""
+    key = BROKER_KEYS.get(name)
+    if key is None:
+        return "there is no such key; docs/settings.md lists those that there are"
+    match key.use:
+        case Use.LIVE:
+            return "it can be changed while the broker runs"
+        case Use.INERT:
+            return f"it has no effect: {key.effect}"
+        case Use.START:
+            return "it counts from a replica's start; change the cluster's manifest"
+        case Use.SHOWN:
+            return f"it follows from the cluster's manifest: {key.effect}"
+        case Use.REFUSED:
+            return key.effect
