@@ -78,6 +78,11 @@ REMARKS: Final = {
     RequestCode.ORDERLYMQ_GROUP_STATUS: "our own: the replicas of the group, as JSON",
     RequestCode.ORDERLYMQ_LOCK_TABLE: "our own: holders and epochs of an ordered group's queues",
     RequestCode.ORDERLYMQ_CLIENT_DEAD: "our own: a client is proven dead, its locks are free",
+    RequestCode.ORDERLYMQ_CHANGE_QUEUES: (
+        "our own: `action` fence, lift, switch or publish of an ordered topic's growth, with "
+        "`operatorToken`"
+    ),
+    RequestCode.ORDERLYMQ_QUEUE_GROWTH: "our own: phase, barriers and blockers of growths, as JSON",
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP: "our own",
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP: "our own: add, promote or remove a replica",
 }
@@ -86,7 +91,7 @@ _HEAD: Final = """\
 # Request codes
 
 Which requests of the RocketMQ remoting protocol are served, and by whom. The names are RocketMQ's
-(`RequestCode`); numbers from 20500 to 20504 are our own and are spoken between our processes only. A code that
+(`RequestCode`); numbers from 20500 to 20507 are our own and are spoken between our processes only. A code that
 nobody serves yet is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, which clients and tools understand.
 
 Codes with a broker beside them are answered by the leader of a group. A replica that does not lead answers tables

@@ -52,6 +52,8 @@ ADMIN_CODES: Final = frozenset(
         RequestCode.DELETE_ACL_CONFIG,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
         RequestCode.ORDERLYMQ_CLIENT_DEAD,
+        RequestCode.ORDERLYMQ_CHANGE_QUEUES,
+        RequestCode.ORDERLYMQ_SET_ASSIGNMENT,
         RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
         RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
     }

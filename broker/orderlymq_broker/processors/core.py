@@ -28,6 +28,7 @@ from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.fencing import Fence
 from orderlymq_broker.processors.following import Followers
 from orderlymq_broker.processors.founding import founding_records
+from orderlymq_broker.processors.growing import GrowthProcessor
 from orderlymq_broker.processors.locking import LockProcessor
 from orderlymq_broker.processors.membership import MembershipProcessor
 from orderlymq_broker.processors.pulling import PullProcessor
@@ -45,6 +46,7 @@ from orderlymq_broker.state.records import (
     Append,
     GroupChanged,
     LocksFreed,
+    GrowthMoved,
     LocksGranted,
     MembersChanged,
     Outcome,
@@ -87,6 +89,7 @@ class BrokerCore:
         self.delays = DelayService(self.context, self.appender)
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(self.context, self.delays)
+        self.growths = GrowthProcessor(self.context, self.members.notify, self.committer.take)
         self.rates = Rates(self.context)
         followers = Followers(self.context)
         self._other_when_following = followers.refuse
@@ -125,6 +128,8 @@ class BrokerCore:
             RequestCode.QUERY_MESSAGE,
             RequestCode.VIEW_MESSAGE_BY_ID,
             RequestCode.HEART_BEAT,
+            RequestCode.ORDERLYMQ_CHANGE_QUEUES: self.growths.change,
+            RequestCode.ORDERLYMQ_QUEUE_GROWTH: self.growths.status,
             RequestCode.UNREGISTER_CLIENT,
             RequestCode.CHECK_CLIENT_CONFIG,
             RequestCode.ORDERLYMQ_GROUP_STATUS,
@@ -248,6 +253,7 @@ class BrokerCore:
         was_leading, context.leading = context.leading, False
         context.leader_known = leader_known
         context.term = 0
+        self.growths.start()
         if not was_leading:
             return []
         self.committer.forget()
@@ -309,6 +315,8 @@ class BrokerCore:
                 return []
 
     def tick(self, now: Now) -> list[Effect]:
+            case GrowthMoved():
+                return self.growths.moved(outcome)
         """Do what is due; called about every 100 ms."""
         if not self.context.leading:
             return []
@@ -332,6 +340,7 @@ class BrokerCore:
 
         effects = self.members.closed(session) if session is not None else []
         for companion in self._companions:
+            *self.growths.tick(now),
             effects += companion.closed(connection, now)
 
         return effects

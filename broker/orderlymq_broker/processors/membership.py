@@ -14,16 +14,20 @@ from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.context import Context, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Send
 from orderlymq_broker.processors.filtering import check_expression
+from orderlymq_broker.processors.growing import check_token
 from orderlymq_broker.processors.locking import check_client
 from orderlymq_broker.processors.sessions import Session
 from orderlymq_broker.state.machine import BrokerState
 from orderlymq_broker.state.records import (
+    NO_TOKEN,
     ClientDead,
     GroupSet,
     LocksReleased,
     MemberLeft,
     MemberSeen,
+    Outcome,
     Record,
+    Refused,
     Subscription,
     TopicSet,
 )
@@ -140,17 +144,24 @@ class MembershipProcessor:
 
     def report_death(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20502: a client is proven dead."""
+        token = check_token(self._context, request.ext)
         client_id = request.ext.get("clientId", "")
         check_client(client_id)
         proof = request.ext.get("proof") or "reported without saying why"
-        records = self._bury(client_id, proof)
+        records = self._bury(client_id, proof, token)
         if not records:
+            return answer(request, peer)
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            refused = next((each for each in outcomes if isinstance(each, Refused)), None)
+            if refused is not None:
+                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
             return answer(request, peer)
 
         return [
             Propose(
                 records,
-                applied=lambda _, __: answer(request, peer),
+                applied=applied,
                 lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
             )
         ]
@@ -304,18 +315,20 @@ class MembershipProcessor:
 
         return records
 
-    def _bury(self, client_id: str, proof: str) -> list[Record]:
+    def _bury(self, client_id: str, proof: str, token: int = NO_TOKEN) -> list[Record]:
         state = self._context.state
         for group in state.members.groups_of(client_id):
             self._context.sessions.leave(group, client_id)
         known = state.members.groups_of(client_id) or any(
             lock.client_id == client_id for lock in state.locks.held()
         )
-        if not known:
+        if known:
+            self._context.counters["clients_buried"] += 1
+        elif token <= state.operator_token:
             return []
-        self._context.counters["clients_buried"] += 1
 
-        return [*self._committer.take(), ClientDead(client_id, proof)]
+        # Of an operator not seen before also when nothing is to be buried: its predecessor ends here.
+        return [*self._committer.take(), ClientDead(client_id, proof, token)]
 
     def _forget_heartbeat(self, client_id: str) -> None:
         # The next heartbeat must be read again, although it says the same as before.

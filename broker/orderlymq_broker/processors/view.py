@@ -45,6 +45,7 @@ class LeaderView:
         ending: half messages whose end was proposed and is not applied, with the requests to end
             them again that wait for it.
         delay_end: per delay queue, how far messages have been handed on, uncommitted ones counted.
+        fencing: topics whose fence was proposed and is not applied: nobody writes to them any more.
     """
 
     def __init__(self, next_physical: int) -> None:
@@ -54,6 +55,7 @@ class LeaderView:
         self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
         self.delay_end: dict[int, int] = {}
         self._heads: dict[Queue, Head] = {}
+        self.fencing: set[str] = set()
         self._turns: dict[int, int] = {}
 
     def head(self, queue: Queue) -> Head:

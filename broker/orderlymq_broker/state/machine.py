@@ -13,8 +13,10 @@ from typing import Any, Final, assert_never
 
 import msgspec
 
+from orderlymq_broker.state import growth
 from orderlymq_broker.state.access import AccessTable
 from orderlymq_broker.state.dedup import DedupWindow
+from orderlymq_broker.state.growth import GrowthTable
 from orderlymq_broker.state.locks import LockTable
 from orderlymq_broker.state.members import MemberTable
 from orderlymq_broker.state.offsets import OffsetTable
@@ -27,6 +29,7 @@ from orderlymq_broker.state.queues import (
     write_floor,
 )
 from orderlymq_broker.state.records import (
+    NO_TOKEN,
     AccountDeleted,
     AccountSet,
     Append,
@@ -37,6 +40,11 @@ from orderlymq_broker.state.records import (
     GroupChanged,
     GroupDeleted,
     GroupSet,
+    GrowthFenced,
+    GrowthLifted,
+    GrowthOpened,
+    GrowthPublished,
+    GrowthSwitched,
     HalfEnded,
     HalfGivenUp,
     HalfOpened,
@@ -78,8 +86,11 @@ from orderlymq_broker.store.layout import (
     prefix_end,
 )
 
+    table_key,
 # applied index u64 | its term u64 | physical end of the log at that index u64 | retention floor u64
 _APPLIED: Final = Struct(">QQQQ")
+# Row of the counters that holds the greatest token of an operator.
+_OPERATOR_ROW: Final = "operator"
 _QUEUE_VALUE: Final = Struct(">QIqQ")
 _QUEUE_KEY: Final = Struct(">IIQ")
 _POSITIONS: Final = Struct(">I16xqq")  # size, queueOffset, physicalOffset of a stored record
@@ -108,6 +119,8 @@ class BrokerState:
         self.transactions = TransactionTable()
         self.tail = TailCache()
         self.last_timestamp = 0
+        self.growth = GrowthTable()
+        self.operator_token = 0
         self.applied_index = 0
         self.applied_term = 0
         self.physical_end = 0
@@ -129,6 +142,12 @@ class BrokerState:
         for value in read_rows(reader, Table.DELAY):
             queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
             state.delay[queue_id] = offset
+        state.growth = GrowthTable.load(reader)
+        for name, growing in state.growth.by_topic.items():
+            state.topics.by_name[name].growth = growing
+        token = reader.get(Family.TABLES, table_key(Table.COUNTERS, _OPERATOR_ROW))
+        if token is not None:
+            state.operator_token = msgspec.msgpack.decode(token, type=int)
         for (topic_id, queue_id), queue in load_queues(reader).items():
             topic = state.topics.by_id.get(topic_id)
             if topic is not None:
@@ -179,7 +198,8 @@ class BrokerState:
         for table in tables:
             for row in table.rows():
                 digest.update(encode_row(row))
-        digest.update(encode_row(sorted(self.delay.items())))
+            self.growth,
+        digest.update(encode_row((self.operator_token, sorted(self.delay.items()))))
 
         return digest.hexdigest()
 
@@ -195,6 +215,7 @@ class BrokerState:
         assert sum(len(entry.message) for entry in in_tails) <= self.tail.size
         assert self.tail.size <= self.tail.size_max or len(self.tail) <= 1
         assert all(entry.physical < self.physical_end for entry in in_tails)
+        self.growth.check()
 
 
 class Machine:
@@ -342,7 +363,17 @@ class Machine:
             case OffsetsReset():
                 return state.offsets.reset(record.commits, writes)
             case ClientDead():
-                return self._bury_client(record)
+                return self._stale(record.token) or self._bury_client(record)
+            case GrowthFenced():
+                return self._stale(record.token) or growth.fence(state, record, wall_ms, writes)
+            case GrowthLifted():
+                return self._stale(record.token) or growth.lift(state, record, wall_ms, writes)
+            case GrowthSwitched():
+                return self._stale(record.token) or growth.switch(state, record, wall_ms, writes)
+            case GrowthPublished():
+                return self._stale(record.token) or growth.publish(state, record, wall_ms, writes)
+            case GrowthOpened():
+                return growth.open_all(state, record, wall_ms, writes)
             case RetentionAdvanced():
                 return self._advance_retention(record, batch)
             case TopicDeleted():
@@ -372,6 +403,18 @@ class Machine:
 
     def _bury_client(self, record: ClientDead) -> Outcome:
         members, client_id = self.state.members, record.client_id
+    def _stale(self, token: int) -> Refused | None:
+        """Refuse what an operator says that has been followed by another one; remember the newest."""
+        state = self.state
+        if token in (NO_TOKEN, state.operator_token):
+            return None
+        if token < state.operator_token:
+            return Refused(stale_operator(token, state.operator_token))
+        state.operator_token = token
+        self._writes.put(Table.COUNTERS, _OPERATOR_ROW, value=token)
+
+        return None
+
         freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
         groups = members.groups_of(client_id)
         for group in groups:
@@ -414,6 +457,7 @@ class Machine:
 
     def _delete_group(self, record: GroupDeleted, wall_ms: int) -> Outcome:
         state, writes = self.state, self._writes
+        state.growth.drop(record.name, writes)
         existed = state.groups.delete(record.name, wall_ms, writes)
         state.locks.free_all(group=record.name, reason="group deleted", writes=writes)
         state.locks.forget_ordered(record.name, writes)
@@ -441,3 +485,11 @@ def applied_index(reader: Reader) -> int:
     value = reader.get(Family.META, META_APPLIED)
 
     return 0 if value is None else int(_APPLIED.unpack(value)[0])
+def stale_operator(token: int, greatest: int) -> str:
+    """Return why an operator's request is refused."""
+    return (
+        f"operatorToken {token} is smaller than {greatest}, the greatest one seen: another operator "
+        f"has taken over; read the Lease again before asking for changes"
+    )
+
+

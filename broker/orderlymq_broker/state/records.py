@@ -14,6 +14,9 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
+# Written by the broker itself, not by an operator: nothing to compare.
+NO_TOKEN: Final = -1
+
 # -- messages ------------------------------------------------------------------------------------
 
 
@@ -198,10 +201,15 @@ class LocksExpired(Struct, frozen=True, array_like=True, tag=32):
 
 
 class ClientDead(Struct, frozen=True, array_like=True, tag=33):
-    """A client is proven dead: its locks are free and its memberships gone, in every group."""
+    """A client is proven dead: its locks are free and its memberships gone, in every group.
+
+    Attributes:
+        token: of the operator that says so; one smaller than the greatest seen changes nothing.
+    """
 
     client_id: str
     proof: str
+    token: int = NO_TOKEN
 
 
 # -- membership ------------------------------------------------------------------------------------
@@ -344,6 +352,78 @@ class SettingsSet(Struct, frozen=True, array_like=True, tag=95):
 Record: TypeAlias = (
     Append
     | DelayProgress
+# -- growth of ordered topics ------------------------------------------------------------------------
+
+
+class GrowthPhase(Enum):
+    """How far a topic's growth is on one raft group; see ``growth.py``."""
+
+    OPEN = "open"
+    FENCED = "fenced"
+    SWITCHED = "switched"
+    SETTLING = "settling"
+
+
+class GrowthFenced(Struct, frozen=True, array_like=True, tag=80):
+    """Nobody writes to an ordered topic until its growth goes on or is given up.
+
+    Attributes:
+        attempt: number of the growth; rises with each.
+        total: queues that the topic will have over all raft groups.
+        queues: queues that it will have in this one.
+        limit_ms: the leader gives the growth up when it has not gone on for so long.
+        token: of the operator, as in ``ClientDead``.
+    """
+
+    topic: str
+    attempt: int
+    total: int
+    queues: int
+    limit_ms: int
+    token: int = NO_TOKEN
+
+
+class GrowthLifted(Struct, frozen=True, array_like=True, tag=81):
+    """A growth is given up, and why."""
+
+    topic: str
+    attempt: int
+    reason: str
+    token: int = NO_TOKEN
+
+
+class GrowthSwitched(Struct, frozen=True, array_like=True, tag=82):
+    """The new queue list is valid on this raft group, if the old one is drained.
+
+    Attributes:
+        groups: consumer groups that read the topic on any raft group.
+        perm: permission of a topic that this raft group did not have.
+    """
+
+    topic: str
+    attempt: int
+    total: int
+    queues: int
+    groups: tuple[str, ...] = ()
+    perm: int = 6
+    token: int = NO_TOKEN
+
+
+class GrowthPublished(Struct, frozen=True, array_like=True, tag=83):
+    """Every name server tells the list of *total* queues; old ones are in use for *settle_ms* more."""
+
+    topic: str
+    total: int
+    settle_ms: int
+    token: int = NO_TOKEN
+
+
+class GrowthOpened(Struct, frozen=True, array_like=True, tag=84):
+    """By the leader's clock the new list has settled: everybody may write."""
+
+    topic: str
+
+
     | DedupTrimmed
     | RetentionAdvanced
     | TopicSet
@@ -385,6 +465,11 @@ def decode_records(meta: bytes | memoryview) -> list[Record]:
         msgspec.MsgspecError: the bytes are no list of known records.
     """
     return _decoder.decode(meta)
+    | GrowthFenced
+    | GrowthLifted
+    | GrowthSwitched
+    | GrowthPublished
+    | GrowthOpened
 
 
 # -- outcomes --------------------------------------------------------------------------------------
@@ -496,8 +581,17 @@ Outcome: TypeAlias = (
     | LocksFreed
     | MembersChanged
     | DelayAdvanced
+class GrowthMoved(Struct, frozen=True):
+    """The phase in which a topic's growth is now, or was already."""
+
+    topic: str
+    phase: GrowthPhase
+    changed: bool = False
+
+
     | HalvesMoved
     | AccessChanged
     | SettingsChanged
     | Trimmed
 )
+    | GrowthMoved

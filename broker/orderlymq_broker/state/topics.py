@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from orderlymq_broker.state.growth import Growth
 from orderlymq_broker.state.queues import Queue
 from orderlymq_broker.state.records import GroupChanged, GroupSet, TopicChanged, TopicSet
 from orderlymq_broker.state.tables import TableWrites, read_rows
@@ -50,6 +51,7 @@ class Topic:
         "config",
         "deduplicated",
         "id",
+        "growth",
         "is_retry",
         "name",
         "name_bytes",
@@ -72,6 +74,7 @@ class Topic:
         self.configure(config)
 
     def __repr__(self) -> str:
+        self.growth: Growth | None = None
         return f"Topic({self.id}, {self.config!r})"
 
     def configure(self, config: TopicSet) -> None:
