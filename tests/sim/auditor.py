@@ -12,6 +12,7 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.headers import QueryConsumerOffsetHeader
 from orderlymq_runtime.client import RemotingError
+from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client
 from tests.sim.laws import Key
 from tests.sim.timeline import MS, SECOND
@@ -28,6 +29,7 @@ class Auditor(Client):
 
     def __init__(self, world: "World", replica: "Replica") -> None:
         super().__init__(world, f"auditor-{replica.id}", "10.0.3.2")
+        self.account = OPERATOR
         self._replica = replica
 
     def start(self) -> None:
@@ -36,7 +38,9 @@ class Auditor(Client):
         self._ask()
 
     def _choose(self) -> "Replica | None":
-        return self._replica
+        address = self.world.address
+        listens = address is None or address.holder is self._replica
+        return self._replica if listens else None
 
     def _ask(self) -> None:
         self.after(EVERY_US, "audit", self._ask)

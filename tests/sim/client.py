@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from orderlymq.signing import signed
+from orderlymq_broker.net.clients import Line
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
 from tests.sim.network import RESET_DELAY_US, Pipe
 from tests.sim.timeline import MS, SECOND, Process
 
 if TYPE_CHECKING:
-    from tests.sim.replica import Replica
     from tests.sim.world import World
 
 KEEPALIVE_US: Final = 5 * SECOND
@@ -25,23 +26,39 @@ ADDRESS: Final = "10.0.0.9:10911"
 OnAnswer = Callable[[RemotingCommand | RemotingError], None]
 
 
-class Link:
-    """A connection; the broker sees it as a Line."""
+class ServerProcess(Process):
+    """What a client may connect to: a broker replica or a name server."""
 
-    def __init__(self, client: "Client", replica: "Replica", number: int) -> None:
+    def line_made(self, line: Line) -> None:
+        """Take note of a client."""
+        raise NotImplementedError
+
+    def line_received(self, line: Line, command: RemotingCommand) -> None:
+        """Take a request."""
+        raise NotImplementedError
+
+    def line_lost(self, line: Line) -> None:
+        """Forget a client."""
+        raise NotImplementedError
+
+
+class Link:
+    """A connection; the server sees it as a Line."""
+
+    def __init__(self, client: "Client", server: "ServerProcess", number: int) -> None:
         network = client.world.network
         self.id = number
         self.peer = (client.host, 30_000 + number % 30_000)
         self.client = client
-        self.replica = replica
-        self.up = Pipe(network, client.name, replica)
-        self.down = Pipe(network, replica.name, client)
+        self.server = server
+        self.up = Pipe(network, client.name, server)
+        self.down = Pipe(network, server.name, client)
         self.open = True  # as the client sees it
         self._lost = False  # as the broker sees it
-        self._life = replica.life
-        self.up.push("connect", lambda: replica.clients.line_made(self))
+        self._life = server.life
+        self.up.push("connect", lambda: server.line_made(self))
 
-    # -- the broker's side
+    # -- the server's side
 
     def send(self, command: RemotingCommand) -> None:
         """Write a command to the client."""
@@ -53,30 +70,34 @@ class Link:
         if self._lost:
             return
         self.down.push("closed", partial(self.client.link_lost, self))
-        self.replica.after(0, "line lost", self._line_lost)
+        self.server.after(0, "line lost", self._line_lost)
+
+    def receive(self, command: RemotingCommand) -> None:
+        """Take a request in."""
+        self.server.line_received(self, command)
 
     def _line_lost(self) -> None:
         if not self._lost:
             self._lost = True
-            self.replica.clients.line_lost(self)
+            self.server.line_lost(self)
 
     # -- the client's side
 
     @property
-    def broker_lives(self) -> bool:
+    def server_lives(self) -> bool:
         """Tell whether the process that the connection was made to still runs."""
-        return self.replica.alive and self.replica.life == self._life
+        return self.server.alive and self.server.life == self._life
 
     def hang_up(self) -> None:
         """Close from the client's side; a broker that cannot hear it finds out later."""
         if not self.open:
             return
         self.open = False
-        if not self.broker_lives:
+        if not self.server_lives:
             return
         self.up.push("hang up", self._line_lost)
         if self.up.stuck:
-            self.replica.after(KEEPALIVE_US, "keepalive", self._line_lost)
+            self.server.after(KEEPALIVE_US, "keepalive", self._line_lost)
 
 
 @dataclass(slots=True)
@@ -93,6 +114,7 @@ class Client(Process):
         self.world = world
         self.host = host
         self.link: Link | None = None
+        self.account = ""  # access key; requests are signed with its secret
         self._calls: dict[int, _Call] = {}
         self._opaque = 0
 
@@ -105,6 +127,8 @@ class Client(Process):
             return
         self._opaque += 1
         opaque = command.opaque = self._opaque
+        self._sign(command)
+        on_answer = self.world.laws.access_watched(self.account, command, on_answer)
         self._calls[opaque] = _Call(on_answer, link)
         self._push(link, command)
         self.after(timeout_us, "time-out", partial(self._timed_out, opaque))
@@ -115,6 +139,7 @@ class Client(Process):
         if link is not None:
             self._opaque += 1
             command.opaque = self._opaque
+            self._sign(command)
             self._push(link, command)
 
     def answered(self, notice: RemotingCommand) -> None:
@@ -122,6 +147,9 @@ class Client(Process):
 
     def connected(self) -> None:
         """Note that another connection was made."""
+
+    def disconnected(self) -> None:
+        """Note that a connection was lost."""
 
     # -- the connection
 
@@ -137,8 +165,17 @@ class Client(Process):
         self.connected()
         return self.link
 
-    def _choose(self) -> "Replica | None":
+    def _sign(self, command: RemotingCommand) -> None:
+        secret = self.world.secrets.get(self.account)
+        if secret is not None:
+            command.ext = signed(
+                command.ext, command.body, access_key=self.account, secret_key=secret, token=""
+            )
+
+    def _choose(self) -> "ServerProcess | None":
         random, world = self.timeline.random, self.world
+        if world.address is not None:
+            return world.address.holder
         alive = [each for each in world.replicas.values() if each.alive]
         serving = [each for each in alive if each.loop.serving]
         if serving and random.random() < world.plan.find_leader:
@@ -146,12 +183,12 @@ class Client(Process):
         return random.choice(alive) if alive else None
 
     def _push(self, link: Link, command: RemotingCommand) -> None:
-        if not link.broker_lives:
+        if not link.server_lives:
             # The kernel of a living machine resets; that of a dead one says nothing.
             if not link.down.stuck:
                 self.after(RESET_DELAY_US, "reset", partial(self.link_lost, link))
             return
-        link.up.push("request", lambda: link.replica.clients.line_received(link, [command]))
+        link.up.push("request", partial(link.receive, command))
 
     def frame_arrives(self, link: Link, command: RemotingCommand) -> None:
         """Take in what a broker sends."""
@@ -169,6 +206,7 @@ class Client(Process):
         if not link.open:
             return
         link.hang_up()
+        self.disconnected()
         error = ConnectionLost("reset", address=ADDRESS, maybe_sent=True)
         for opaque in [opaque for opaque, call in self._calls.items() if call.link is link]:
             call = self._calls.pop(opaque, None)
@@ -190,3 +228,20 @@ class Client(Process):
         if self.link is not None:
             self.link.hang_up()
             self.link = None
+
+
+class Errand(Client):
+    """A connection of a process to somebody else: it lives, stands still and ends with its owner."""
+
+    def __init__(self, world: "World", owner: Process, host: str) -> None:
+        super().__init__(world, owner.name, host)
+        self._owner = owner
+
+    @property
+    def paused_until(self) -> int:
+        """Return until when the owner stands still."""
+        return self._owner.paused_until
+
+    @paused_until.setter
+    def paused_until(self, _: int) -> None:
+        pass

@@ -8,7 +8,6 @@ listener see is compared with an account of which offset must come next under on
 
 import zlib
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -73,7 +72,8 @@ from orderlymq_protocol.model import (
 )
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS, Client
-from tests.sim.replica import GROUP
+from tests.sim.expected import Expected
+from tests.sim.servers import Lookup
 from tests.sim.timeline import MS, SECOND
 
 if TYPE_CHECKING:
@@ -90,23 +90,16 @@ Answer = RemotingCommand | RemotingError
 _TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
 
 
-@dataclass(slots=True)
-class Account:
-    """What the listener must see next of a queue in one generation of its intake."""
-
-    generation: int
-    next: int
-    uncommitted: int = -1  # first offset that a ROLLBACK brings back
-
-
 class Consumer(Client):
     """A member of an ordered group."""
 
     def __init__(self, world: "World", group: str, number: int, *, plain: bool) -> None:
         super().__init__(world, f"{group}-{number}", f"10.0.2.{len(world.consumers) + 1}")
         self.group = group
+        self.account = "auditing" if group == "audit" else group
         self.plain = plain
         self._births = 0
+        self._lookup = Lookup(world, self, self.host)
 
     # -- life
 
@@ -133,14 +126,12 @@ class Consumer(Client):
         self._wake_ms: int | None = None
         self._busy = 0
         self._backlog: deque[Deliver] = deque()
-        self._accounts: dict[MessageQueue, Account] = {}
+        self._expected = Expected(self.world)
+        self._lookup.start()
         self._members: list[str] = []
         self._closing = False
         self.subscription = SubscriptionData.of_tags(self.world.topic, "*", 1)
         self._subscriptions = {self.world.topic: self.subscription}
-        self._queues = [
-            MessageQueue(self.world.topic, GROUP, each) for each in range(self.world.plan.queues)
-        ]
         self.after(random.randrange(50 * MS), "start", self._beat)
         self.after(200 * MS + random.randrange(50 * MS), "start", self._rebalance)
         self.after(SECOND, "persist", self._persist_all)
@@ -148,6 +139,7 @@ class Consumer(Client):
     def crash(self) -> None:
         """End without a word."""
         self.world.history.event(Kind.GONE, client=self.client_id)
+        self._lookup.stop()
         self.forget_calls()
         self.end()
 
@@ -181,6 +173,7 @@ class Consumer(Client):
 
     def _gone(self) -> None:
         self.world.history.event(Kind.GONE, client=self.client_id)
+        self._lookup.stop()
         self.forget_calls()
         self.end()
         if self.world.calm:
@@ -247,7 +240,7 @@ class Consumer(Client):
             message.queue_offset,
             lease_runs=self._core.queues[queue].holds(self.now_ms()),
         )
-        self._check_next(deliver)
+        self._expected.check(self.client_id, deliver)
         world.history.event(
             Kind.DELIVER,
             topic=queue.topic,
@@ -271,20 +264,6 @@ class Consumer(Client):
             return deliver.epoch
         queue = deliver.queue
         return self.world.laws.model.locks[self.group, queue.topic, queue.queue_id].epoch
-
-    def _check_next(self, deliver: Deliver) -> None:
-        """Check law 4: offsets follow each other, from the one that the broker named on."""
-        queue = deliver.queue
-        account = self._accounts.get(queue)
-        offset = deliver.messages[0].queue_offset
-        self.world.laws.ensure(
-            account is not None
-            and account.generation == deliver.generation
-            and account.next == offset,
-            "consecutive",
-            f"{self.client_id} gets {queue.queue_id}@{offset} in generation "
-            f"{deliver.generation}, next is {account}",
-        )
 
     def _watch_lease(self, deliver: Deliver) -> None:
         """Tell the history when a lease ends under a listener that still runs."""
@@ -325,7 +304,7 @@ class Consumer(Client):
             result = random.choice(
                 [OrderedResult.SUCCESS, OrderedResult.COMMIT, OrderedResult.ROLLBACK]
             )
-        self._account(deliver, result, auto_commit=auto_commit)
+        self._expected.listened(deliver, result, auto_commit=auto_commit)
         good = result in (OrderedResult.SUCCESS, OrderedResult.COMMIT)
         world.history.event(
             Kind.DONE if good else Kind.FAILED,
@@ -347,27 +326,6 @@ class Consumer(Client):
             )
         )
         self._work()
-
-    def _account(self, deliver: Deliver, result: OrderedResult, *, auto_commit: bool) -> None:
-        account = self._accounts.get(deliver.queue)
-        offset = deliver.messages[0].queue_offset
-        if account is None or account.generation != deliver.generation:
-            return
-        match result:
-            case OrderedResult.SUCCESS if auto_commit:
-                account.next, account.uncommitted = offset + 1, -1
-            case OrderedResult.COMMIT:
-                account.next, account.uncommitted = offset + 1, -1
-            case OrderedResult.SUCCESS:
-                if account.uncommitted < 0:
-                    account.uncommitted = offset
-                account.next = offset + 1
-            case OrderedResult.ROLLBACK:
-                self.world.coverage["rolled back"] += 1
-                if account.uncommitted >= 0:
-                    account.next, account.uncommitted = account.uncommitted, -1
-            case OrderedResult.SUSPEND:
-                pass
 
     def _dead_letter(self, ask: DeadLetter) -> None:
         message, queue = ask.message, ask.queue
@@ -393,9 +351,7 @@ class Consumer(Client):
                     offset=message.queue_offset,
                     message=message.message_id,
                 )
-                account = self._accounts.get(queue)
-                if account is not None and account.generation == ask.generation:
-                    account.next, account.uncommitted = message.queue_offset + 1, -1
+                self._expected.passed_by(queue, ask.generation, message.queue_offset)
             self._post(CopySent(queue, ask.generation, message.queue_offset, ok, str(answer)))
 
         self.call(command, CALL_TIMEOUT_US, answered)
@@ -470,9 +426,7 @@ class Consumer(Client):
                 self._post(StartFailed(queue, ask.generation, str(error)))
                 return
             laws.offset_answered(key, offset, at_least)
-            account = self._accounts.get(queue)
-            if account is None or account.generation < ask.generation:
-                self._accounts[queue] = Account(ask.generation, offset)
+            self._expected.begun(queue, ask.generation, offset)
             self._post(StartFound(queue, ask.generation, offset))
 
         self.call(command, CALL_TIMEOUT_US, answered)
@@ -593,7 +547,10 @@ class Consumer(Client):
             if isinstance(answer, RemotingError) or answer.code != 0 or self._closing:
                 return
             members = list(ConsumerIdList.from_json(answer.body).consumer_id_list)
-            queues = assign(Averagely(), self.group, self.client_id, self._queues, members)
+            known = list(self._lookup.subscribe)
+            if not known:
+                return
+            queues = assign(Averagely(), self.group, self.client_id, known, members)
             self._post(Assigned(frozenset(queues)))
 
         command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)

@@ -13,13 +13,17 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import request
 from orderlymq_raft import AddLearner, NotLeader, PromoteLearner, ProposalRefused, RemoveNode
 from orderlymq_raft.types import NodeId
+from tests.sim.accounts import ACCOUNTS
 from tests.sim.consumer import LEASE_MS
 from tests.sim.network import Weather
 from tests.sim.timeline import MS, SECOND
+from tests.sim.zombie import Zombie
 
 if TYPE_CHECKING:
     from tests.sim.consumer import Consumer
     from tests.sim.replica import Replica
+    from tests.sim.servers import NameServer
+    from tests.sim.transactions import Dealer
     from tests.sim.world import World
 
 
@@ -50,6 +54,13 @@ class Faults:
             replica.paused_until = min(replica.paused_until, world.timeline.now)
             if not replica.alive and replica.id not in world.removed:
                 replica.start()
+        for server in world.name_servers:
+            if not server.alive:
+                server.start()
+        for dealer in world.dealers:
+            if not dealer.alive:
+                dealer.start()
+        world.administrator.heal()
         for consumer in world.consumers:
             consumer.paused_until = min(consumer.paused_until, world.timeline.now)
             if not consumer.alive:
@@ -138,10 +149,15 @@ class Faults:
         if leader is None or leader.paused:
             return
         others = sorted(NodeId(each) for each in self._world.replicas if each != leader.id)
-        try:
-            leader.loop.transfer(self._random.choice(others))
-        except (NotLeader, ProposalRefused):
-            return
+        target = self._random.choice(others)
+        if self._random.random() < 0.3:
+            # Without holding requests back: what a replica does that only speaks raft.
+            try:
+                leader.loop.transfer(target)
+            except (NotLeader, ProposalRefused):
+                return
+        else:
+            leader.move_leadership(target)
         self._world.coverage["leadership transferred"] += 1
 
     def membership(self) -> None:
@@ -219,7 +235,9 @@ class Faults:
         if random.random() < 0.4:
             peers = random.sample(peers, 1)
             world.coverage["partial partition"] += 1
-        outside = [each.name for each in (*world.producers, *world.consumers, *world.auditors)]
+        groups = (world.producers, world.dealers, world.consumers, world.auditors)
+        outside = [each.name for group in groups for each in group]
+        outside += [each.name for each in world.name_servers]
         if random.random() < 0.5:
             peers += [name for name in outside if random.random() < 0.7]
         direction = random.choice(("both", "in", "out"))
@@ -284,10 +302,63 @@ class Faults:
         if consumer is not None and consumer.link is not None:
             consumer.link_lost(consumer.link)
 
+    def zombie(self) -> None:
+        """A consumer is replaced while it goes on, not looking at its lease."""
+        consumer, world = self._consumer(), self._world
+        if consumer is None:
+            return
+        held = sorted(
+            (queue, state.epoch)
+            for queue, state in consumer.core.queues.items()
+            if state.holds(consumer.now_ms())
+        )
+        if not held:
+            return
+        queue, epoch = held[0]
+        zombie = Zombie(
+            world,
+            consumer.client_id,
+            consumer.group,
+            queue,
+            None if consumer.plain else epoch,
+            plain=consumer.plain,
+            account=consumer.account,
+        )
+        world.zombies.append(zombie)
+        consumer.crash()
+        zombie.start()
+        self._until(SECOND, 3 * SECOND, "consumer again", lambda: self._again(consumer))
+
     @staticmethod
-    def _again(consumer: "Consumer") -> None:
-        if not consumer.alive:
-            consumer.start()
+    def _again(process: "Consumer | Dealer | NameServer") -> None:
+        if not process.alive:
+            process.start()
+
+    # -- everybody else
+
+    def name_server(self) -> None:
+        """A name server ends and forgets all routes."""
+        server = self._random.choice(self._world.name_servers)
+        if server.alive:
+            self._world.coverage["name server lost"] += 1
+            server.stop()
+            self._until(200 * MS, 4 * SECOND, "name server again", lambda: self._again(server))
+
+    def dealer(self) -> None:
+        """A producer of transactions ends between a half and its end."""
+        alive = [each for each in self._world.dealers if each.alive]
+        if alive:
+            dealer = self._random.choice(alive)
+            dealer.crash()
+            self._until(500 * MS, 4 * SECOND, "dealer again", lambda: self._again(dealer))
+
+    def rights(self) -> None:
+        """An administrator takes an account's rights away for a while."""
+        if self._world.plan.access:
+            account = self._random.choice(ACCOUNTS)
+            how = self._random.choice(("deny", "delete", "another secret"))
+            for_us = self._random.randrange(300 * MS, 3 * SECOND)
+            self._world.administrator.deny(account, how, for_us)
 
 
 TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
@@ -306,4 +377,8 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "consumer close": Faults.consumer_close,
     "consumer pause": Faults.consumer_pause,
     "consumer hangs up": Faults.consumer_hangs_up,
+    "zombie": Faults.zombie,
+    "name server": Faults.name_server,
+    "dealer": Faults.dealer,
+    "rights": Faults.rights,
 }

@@ -10,14 +10,20 @@ client is told is compared with it. What can only be judged in the end is left t
 import traceback
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from orderlymq.message import ReceivedMessage
 from orderlymq.oracle import Kind
+from orderlymq.routes import Routes
 from orderlymq_broker.state.records import (
     Append,
     ClientDead,
     Commit,
+    HalfEnded,
+    HalfGivenUp,
+    HalfOpened,
     LocksExpired,
     LocksReleased,
     LocksRequested,
@@ -28,13 +34,26 @@ from orderlymq_broker.state.records import (
     decode_records,
 )
 from orderlymq_broker.store.entry import EntryParts
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.names import SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from orderlymq_raft import Role, RoleChange
+from orderlymq_runtime.client import RemotingError
 
 if TYPE_CHECKING:
     from tests.sim.replica import Replica
     from tests.sim.world import World
 
 DIGEST_EVERY: Final = 16
+# What needs a right that can be taken away, and is answered by a leader alone.
+_GUARDED: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.END_TRANSACTION,
+    }
+)
 
 Key = tuple[str, str, int]  # group, topic, queue
 
@@ -72,6 +91,8 @@ class Model:
     places: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     at: dict[tuple[int, int, int], str] = field(default_factory=dict)  # topic id, queue, offset
     ends: Counter[tuple[int, int]] = field(default_factory=Counter)
+    due: dict[str, int] = field(default_factory=dict)  # delayed messages: wall ms
+    halves: dict[int, str] = field(default_factory=dict)  # open ones by offset: unique key
 
 
 class Laws:
@@ -87,6 +108,9 @@ class Laws:
         self._leaders: dict[int, str] = {}
         self._digests: dict[int, tuple[str, str]] = {}
         self._acknowledged_index = 0
+        # Accounts without rights: since a confirmed denial, until they may have them again.
+        self.denied: dict[str, int] = {}
+        self._schedule_id = self._given_up_id = -1
         self._terms: dict[str, int] = {}
 
     def broken(self, check: str, text: str, cause: BaseException | None = None) -> None:
@@ -161,7 +185,7 @@ class Laws:
             model.entries.append((term, checksum))
             if parts is not None:
                 for record in decode_records(bytes(parts.meta)):
-                    self._read(record, index)
+                    self._read(record, index, parts.wall_ms, replica)
                 self._compare_tables(replica)
         if index % DIGEST_EVERY == 0:
             self._compare(replica)
@@ -203,11 +227,19 @@ class Laws:
 
     # -- the model
 
-    def _read(self, record: Record, index: int) -> None:  # noqa: C901, PLR0912 - one arm per record
+    def _read(  # noqa: C901, PLR0912 - one arm per record
+        self, record: Record, index: int, wall_ms: int, replica: "Replica"
+    ) -> None:
         model, history = self.model, self.world.history
         match record:
             case Append():
-                self._read_append(record)
+                self._read_append(record, wall_ms, replica)
+            case HalfOpened():
+                model.halves[record.offset] = record.unique_key
+            case HalfEnded():
+                self._read_end(record)
+            case HalfGivenUp():
+                self.world.coverage["transaction given up"] += 1
             case TopicSet():
                 self.world.coverage["topic set"] += 1
             case LocksRequested():
@@ -254,8 +286,37 @@ class Laws:
             case _:
                 pass
 
-    def _read_append(self, record: Append) -> None:
+    def _read_end(self, record: HalfEnded) -> None:
+        """Check that a transaction ends once, as it was decided, and with its message."""
+        key = self.model.halves.pop(record.offset, None)
+        self.ensure(key is not None, "transaction", f"{record} ends what is not open")
+        stored = (self.topic_id, key) in self.model.places
+        self.ensure(
+            stored == record.committed,
+            "transaction",
+            f"{record} of {key}: its message {'is' if stored else 'is not'} in the log",
+        )
+
+    def _system_topics(self, replica: "Replica") -> None:
+        topics = replica.state.topics
+        schedule, given_up = topics.get(SCHEDULE_TOPIC), topics.get(TRANS_CHECK_MAX_TIME_TOPIC)
+        self._schedule_id = -1 if schedule is None else schedule.id
+        self._given_up_id = -1 if given_up is None else given_up.id
+
+    def _read_append(self, record: Append, wall_ms: int, replica: "Replica") -> None:
         model = self.model
+        if self._schedule_id < 0:
+            self._system_topics(replica)
+        if record.topic_id == self._schedule_id:
+            model.due[record.unique_key] = record.tags_code
+        elif record.topic_id == self.topic_id and record.unique_key in model.due:
+            self.world.coverage["delayed message handed on"] += 1
+            self.ensure(
+                model.due[record.unique_key] <= wall_ms,
+                "delay",
+                f"{record.unique_key} is handed on at {wall_ms}, it is due at "
+                f"{model.due[record.unique_key]}",
+            )
         place = (record.topic_id, record.queue_id)
         self.ensure(
             record.queue_offset == model.ends[place],
@@ -264,7 +325,7 @@ class Laws:
         )
         model.ends[place] += 1
         model.at[record.topic_id, record.queue_id, record.queue_offset] = record.unique_key
-        if record.unique_key:
+        if record.unique_key and record.topic_id != self._given_up_id:
             key = (record.topic_id, record.unique_key)
             self.ensure(
                 key not in model.places,
@@ -317,6 +378,70 @@ class Laws:
             f"{key} is acknowledged at {(queue, offset)}, in the log it stands at {place}",
         )
         self._acknowledged_index = self.model.index
+
+    def delayed_acknowledged(self, key: str, level: int, offset: int) -> None:
+        """Check that a delayed message waits where it was said to, or has been handed on."""
+        place = self.model.places.get((self._schedule_id, key))
+        self.ensure(
+            place == (level - 1, offset),
+            "acknowledged",
+            f"{key} is acknowledged with delay {level} at {offset}, in the log it stands at {place}",
+        )
+        self._acknowledged_index = self.model.index
+        self.world.delayed.add(key)
+
+    def transaction_ended(self, key: str, *, committed: bool) -> None:
+        """Check that the end of a transaction is in the log when it was answered."""
+        place = self.model.places.get((self.topic_id, key))
+        self.ensure(
+            (place is not None) == committed,
+            "transaction",
+            f"{key} was {'committed' if committed else 'rolled back'}, it stands at {place}",
+        )
+        self._acknowledged_index = self.model.index
+
+    def checked_back(self, message: ReceivedMessage) -> None:
+        """Check that a producer is asked about what it sent."""
+        self.ensure(
+            message.body == message.message_id.encode() and message.message_id in self.world.deals,
+            "transaction",
+            f"a check shows {message!r} with body {message.body!r}",
+        )
+
+    def route_answered(self, routes: Routes) -> None:
+        """Check law 9: the queue list of an ordered topic does not change by itself."""
+        route = routes.get(self.world.topic)
+        assert route is not None
+        wanted = list(range(self.world.plan.queues))
+        for queues in (route.publish, route.subscribe):
+            self.ensure(
+                route.is_ordered and [queue.queue_id for queue in queues] == wanted,
+                "route",
+                f"a name server answers {route}, the topic has queues {wanted}",
+            )
+
+    def access_watched(
+        self,
+        account: str,
+        command: RemotingCommand,
+        on_answer: Callable[[RemotingCommand | RemotingError], None],
+    ) -> Callable[[RemotingCommand | RemotingError], None]:
+        """Check that nobody is served without a right, when its loss was known before the question."""
+        serial = self.denied.get(account)
+        if serial is None or command.code not in _GUARDED:
+            return on_answer
+
+        def answered(answer: RemotingCommand | RemotingError) -> None:
+            if isinstance(answer, RemotingCommand) and self.denied.get(account) == serial:
+                self.world.coverage["request without rights answered"] += 1
+                self.ensure(
+                    answer.code != ResponseCode.SUCCESS,
+                    "access",
+                    f"request {command.code} of {account} was served without rights",
+                )
+            on_answer(answer)
+
+        return answered
 
     def send_refused(self, key: str) -> None:
         """Check law 7: a refused send is in no log."""

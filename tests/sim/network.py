@@ -8,13 +8,19 @@ blocks directions one by one, so it may be one-way or partial.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from tests.sim.timeline import MS, Process, Timeline
+from tests.sim.timeline import MS, SECOND, Process, Timeline
+
+if TYPE_CHECKING:
+    from tests.sim.replica import Replica as FramePeer
 
 DELAY_MIN_US: Final = 300
 DELAY_MAX_US: Final = 1_500
 RESET_DELAY_US: Final = 500
+KERNEL_TIMEOUT_US: Final = 3 * SECOND  # TCP_USER_TIMEOUT of the links between replicas
+REDIAL_US: Final = 100 * MS
 
 
 @dataclass(slots=True)
@@ -89,3 +95,79 @@ class Pipe:
         now = network.timeline.now
         self._free_at = max(self._free_at + 1, now + network.delay_us())
         self._target.after(self._free_at - now, name, call)
+
+
+class FrameLink:
+    """The connection on which one replica sends frames to another: in order, or lost and made anew.
+
+    Both ends hear of its end: by a reset when a process dies, else by the time-out of the kernel.
+    """
+
+    def __init__(self, network: Network, source: "FramePeer", target: "FramePeer") -> None:
+        self._network = network
+        self._source = source
+        self._target = target
+        self._pipe: Pipe | None = None
+        self._target_life = 0
+        self._number = 0
+        self._is_ending = False
+        self._retry_at = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Tell whether frames can be written, whether they arrive or not."""
+        return self._pipe is not None
+
+    def send(self, frame: bytes) -> bool:
+        """Write one frame; False when the link is down."""
+        pipe = self._pipe or self._dial()
+        if pipe is None:
+            return False
+        target = self._target
+        if not target.alive or target.life != self._target_life:
+            # The kernel of a living machine resets; that of a dead one says nothing.
+            self._end_later(RESET_DELAY_US if target.alive else KERNEL_TIMEOUT_US)
+            return True
+        pipe.push("frame", partial(target.frame_arrives, self._source.id, frame))
+        if pipe.stuck:
+            self._end_later(KERNEL_TIMEOUT_US)
+        return True
+
+    def reset(self) -> None:
+        """Let the sending end know that the process at the other end has died."""
+        if self._pipe is not None:
+            self._end_later(RESET_DELAY_US)
+
+    def forget(self) -> None:
+        """Let go of everything: the sending process has ended."""
+        self._pipe = None
+        self._number += 1
+        self._is_ending = False
+
+    def _dial(self) -> Pipe | None:
+        network, source, target = self._network, self._source, self._target
+        now = network.timeline.now
+        cut = network.is_cut(source.name, target.name) or network.is_cut(target.name, source.name)
+        if now < self._retry_at or cut or not target.alive:
+            self._retry_at = max(self._retry_at, now + REDIAL_US)
+            return None
+        self._number += 1
+        self._target_life = target.life
+        self._pipe = Pipe(network, source.name, target)
+        self._pipe.push("greeting", partial(target.link_lost_from, source.id))
+        return self._pipe
+
+    def _end_later(self, delay_us: int) -> None:
+        if self._is_ending:
+            return
+        self._is_ending = True
+        source, target, number = self._source, self._target, self._number
+
+        def end() -> None:
+            if self._number == number:
+                self.forget()
+                source.link_lost_to(target.id)
+
+        source.after(delay_us, "link lost", end)
+        if target.alive and target.life == self._target_life:
+            target.after(delay_us, "link lost", partial(target.link_lost_from, source.id))

@@ -4,6 +4,11 @@ import random
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
+from orderlymq_broker.settings import AccessSettings, TimerSettings
+from tests.sim.accounts import OPERATOR, OPERATOR_SECRET
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -17,6 +22,11 @@ class Plan:
         listener_max_us: longest listener call of the usual kind.
         patience: share of refusals after which a producer tries again.
         every_us: mean time between two faults.
+        bind: whether only the leader listens, at one address, as on one machine.
+        access: whether requests must be signed by accounts with rights.
+        delayed: share of sends with a delay.
+        dealers: producers of transactional messages.
+        checks_max: checks without an answer before a half is given up.
     """
 
     replicas: int
@@ -35,7 +45,23 @@ class Plan:
     patience: float
     every_us: int
     safety_us: int
+    name_servers: int
+    bind: bool
+    access: bool
+    delayed: float
+    dealers: int
+    checks_max: int
     troubles: tuple[str, ...] = field(default=())
+
+    def timers(self, timers: TimerSettings) -> TimerSettings:
+        """Return the timers of a broker of this run."""
+        return msgspec.structs.replace(timers, transaction_check_max=self.checks_max)
+
+    def access_settings(self) -> AccessSettings:
+        """Return who may do what in this run."""
+        return AccessSettings(
+            enable=self.access, operator_key=OPERATOR, operator_secret=OPERATOR_SECRET
+        )
 
 
 # A storm is one kind of trouble alone, and much of it: what takes several faults in a row is reached by it.
@@ -49,6 +75,7 @@ GROUP_STORM: Final = (
     "weather",
 )
 CONSUMER_STORM: Final = (
+    "zombie",
     "consumer close",
     "consumer crash",
     "consumer hangs up",
@@ -84,5 +111,11 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         patience=chance.choice((1.0, 1.0, 0.0)),
         every_us=every_us,
         safety_us=chance.choice((8_000_000, 12_000_000)),
+        name_servers=chance.choice((1, 2)),
+        bind=chance.random() < 0.4,
+        access=chance.random() < 0.25,
+        delayed=chance.choice((0.0, 0.0, 0.2)),
+        dealers=chance.choice((0, 0, 1, 2)),
+        checks_max=chance.choice((2, 100)),
         troubles=chosen,
     )

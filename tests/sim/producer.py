@@ -9,15 +9,14 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.errors import OrderlyMQError, SendUnknown
-from orderlymq.message import Message
+from orderlymq.message import Message, SendResult
 from orderlymq.oracle import Kind
 from orderlymq.sending import Attempts
 from orderlymq.wire import SendOptions, is_stored, read_send_result, send_request
 from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS, Client
-from tests.sim.replica import GROUP
+from tests.sim.servers import Lookup
 from tests.sim.timeline import MS, SECOND
 
 if TYPE_CHECKING:
@@ -39,10 +38,13 @@ class Producer(Client):
 
     def __init__(self, world: "World", number: int, keys: int) -> None:
         super().__init__(world, f"producer-{number}", f"10.0.1.{number}")
+        self.account = "producers"
+        self._lookup = Lookup(world, self, self.host)
         self._keys = [f"k{number}-{each}" for each in range(keys)]
         self._number = 0
         self._message: Message | None = None
         self._last: list[int] | None = None
+        self._delay_level = 0
 
     @property
     def is_idle(self) -> bool:
@@ -56,6 +58,7 @@ class Producer(Client):
     def start(self) -> None:
         """Begin to send."""
         self.begin()
+        self._lookup.start()
         self._later()
 
     def _later(self) -> None:
@@ -64,17 +67,29 @@ class Producer(Client):
 
     def _next(self) -> None:
         random = self.timeline.random
+        queues = self._lookup.publish
+        if not queues:
+            self._later()
+            return
         key = random.choice(self._keys)
-        self._queue = zlib.crc32(key.encode()) % self.world.plan.queues
+        self._queue = queues[zlib.crc32(key.encode()) % len(queues)]
+        self._delay_level = 0
         if self._last is not None:
             if not self._last:
                 return
-            self._queue = self._last.pop()
-            key = f"last-{self._queue}"
+            self._queue = queues[self._last.pop()]
+            key = f"last-{self._queue.queue_id}"
+        elif self.world.plan.delayed and random.random() < self.world.plan.delayed:
+            # It comes when its time has come: no order is promised to it.
+            key, self._delay_level = "", random.choice((1, 2))
         self._number += 1
         unique = f"{self.name}.{self._number}"
         self._message = Message(
-            topic=self.world.topic, body=unique.encode(), key=key, unique_key=unique
+            topic=self.world.topic,
+            body=unique.encode(),
+            key=key or None,
+            unique_key=unique,
+            delay_level=self._delay_level,
         )
         self._attempts = Attempts(self.seconds() + DEADLINE_S, self.world.topic)
         self._tries = 0
@@ -89,8 +104,8 @@ class Producer(Client):
         self._tries += 1
         if self._tries > 1:
             self.world.coverage["send tried again"] += 1
-        queue = MessageQueue(self.world.topic, GROUP, self._queue)
-        self.call(send_request(message, queue, _OPTIONS, 0), TRY_TIMEOUT_US, self._answered)
+        command = send_request(message, self._queue, _OPTIONS, 0)
+        self.call(command, TRY_TIMEOUT_US, self._answered)
 
     def _answered(self, answer: RemotingCommand | RemotingError) -> None:
         message, attempts, world = self._message, self._attempts, self.world
@@ -98,25 +113,12 @@ class Producer(Client):
         if isinstance(answer, RemotingError):
             attempts.note_failure(ADDRESS, answer)
         elif is_stored(answer.code):
-            queue = MessageQueue(world.topic, GROUP, self._queue)
-            result = read_send_result(answer, message.unique_key, queue)
-            if self._tries > 1:
-                world.coverage["repeat acknowledged"] += 1
-            world.history.event(
-                Kind.ACK,
-                topic=world.topic,
-                message=message.unique_key,
-                queue=str(result.queue.queue_id),
-                offset=result.queue_offset,
-            )
-            world.laws.acknowledged(message.unique_key, result.queue.queue_id, result.queue_offset)
-            self._message = None
-            self._later()
+            self._acknowledged(message, read_send_result(answer, message.unique_key, self._queue))
             return
         else:
             attempts.note_refusal(ADDRESS, answer)
             world.coverage["send refused once"] += 1
-            if self.timeline.random.random() >= world.plan.patience:
+            if not world.calm and self.timeline.random.random() >= world.plan.patience:
                 self._give_up(message, attempts.error())
                 return
         try:
@@ -128,6 +130,26 @@ class Producer(Client):
             return
         wait = self.timeline.random.randrange(10 * MS, 200 * MS)
         self.after(wait, "try again", self._try)
+
+    def _acknowledged(self, message: Message, result: SendResult) -> None:
+        world, unique = self.world, message.unique_key
+        if self._tries > 1:
+            world.coverage["repeat acknowledged"] += 1
+        if self._delay_level:
+            world.history.event(Kind.ACK, topic=world.topic, message=unique)
+            world.laws.delayed_acknowledged(unique, self._delay_level, result.queue_offset)
+        else:
+            queue_id = result.queue.queue_id
+            world.history.event(
+                Kind.ACK,
+                topic=world.topic,
+                message=unique,
+                queue=str(queue_id),
+                offset=result.queue_offset,
+            )
+            world.laws.acknowledged(unique, queue_id, result.queue_offset)
+        self._message = None
+        self._later()
 
     def _give_up(self, message: Message, error: OrderlyMQError) -> None:
         world = self.world

@@ -1,9 +1,8 @@
 """
 One broker process of the simulated group: real cores, simulated surroundings.
 
-What ``app.py``, ``net/leadership.py`` and ``net/forwarding.py`` do with sockets and tasks is done here with
-events; the loop, the desk for clients, the upkeep of the log and all cores are the real ones. Requests are
-not forwarded to the leader: a client that came while this replica led is let go when it leads no more.
+What ``app.py`` does with sockets and tasks is done here with events; the loop, the desk for clients with
+its forwarding (``frontdesk.py``), the upkeep of the log and all cores are the real ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from orderlymq_broker.net.clients import Clients, Desk, Line
-from orderlymq_broker.net.leadership import STRANGER_S, WAIT_MAX_S
+from orderlymq_broker.net.clients import Clients, Line
+from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.processors.replying import register_replies
 from orderlymq_broker.replication.instance import Instance, bootstrap, raft_config
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
@@ -41,8 +41,12 @@ from orderlymq_raft import (
     SnapshotMeta,
 )
 from orderlymq_raft.types import Entry, HardState, Index, NodeId, Term
+from tests.sim.client import ServerProcess
 from tests.sim.disk import DiskState, Writer
-from tests.sim.timeline import MS, SECOND, Process
+from tests.sim.frontdesk import FrontDesk
+from tests.sim.network import FrameLink
+from tests.sim.registrar import Registrar
+from tests.sim.timeline import MS, SECOND
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -50,8 +54,8 @@ if TYPE_CHECKING:
 GROUP: Final = "broker-a"
 TICK_MS: Final = 50
 CORE_TICK_US: Final = 100 * MS
-WAIT_MAX_US: Final = int(WAIT_MAX_S * SECOND)
-STRANGER_US: Final = int(STRANGER_S * SECOND)
+# As ``app.py`` has it: how long a planned move may take, in election times.
+MOVE_TIMEOUT_FACTOR: Final = 5
 LOCK_LEASE_MS: Final = 6_000
 CHECK_EVERY_TURNS: Final = 8
 
@@ -59,6 +63,10 @@ TIMERS: Final = TimerSettings(
     lock_lease_ms=LOCK_LEASE_MS,
     client_expiry_ms=4_000,
     member_return_grace_ms=3_000,
+    delay_levels="1s 2s",
+    transaction_timeout_ms=1_000,
+    transaction_check_interval_ms=1_000,
+    transaction_scan_ms=200,
 )
 
 
@@ -92,11 +100,11 @@ class ObservedMachine(Machine):
         self._replica.world.laws.applied(self._replica, index, term, None)
 
 
-class Replica(Process):
-    """A broker process; also what its loop acts upon: Outbound, Host, Service and Forwarder."""
+class Replica(ServerProcess):
+    """A broker process; also what its loop acts upon: Outbound, Host and Service."""
 
     loop: ReplicationLoop
-    clients: Clients
+    desk: FrontDesk
     core: BrokerCore
     state: BrokerState
     node: Node
@@ -122,7 +130,8 @@ class Replica(Process):
                 election_ms=300,
                 entries_kept=world.plan.entries_kept,
             ),
-            timers=TIMERS,
+            timers=world.plan.timers(TIMERS),
+            access=world.plan.access_settings(),
         )
         self.store = MemoryStore()
         self.disk = DiskState()
@@ -130,9 +139,9 @@ class Replica(Process):
         self.wiped = False
         self._swapping = False
         self._staged: MemoryStore | None = None
-        self._waiting_since: int | None = None
-        self._strangers_since: dict[int, int] = {}
         self._turns = 0
+        self._links: dict[NodeId, FrameLink] = {}
+        self.registrar = Registrar(world, self)
 
     # -- life
 
@@ -141,9 +150,8 @@ class Replica(Process):
         self.begin()
         self.timeline.note(f"{self.name} starts")
         self.peer_lives.clear()
-        self.clients = Clients(self, self, always_open=True)
+        self.desk = FrontDesk(self, self.world.address)
         self._swapping = False
-        self._waiting_since = None
         try:
             self._open()
         except StoreError as error:
@@ -153,6 +161,17 @@ class Replica(Process):
         self.after(random.randrange(TICK_MS * MS), "tick", self._tick)
         self.after(random.randrange(CORE_TICK_US), "core tick", self._tick_core)
         self.after(SECOND, "upkeep", self._tick_slowly)
+        self.registrar.start()
+
+    @property
+    def clients(self) -> Clients:
+        """Return the desk of this life."""
+        return self.desk.clients
+
+    @property
+    def move_timeout_s(self) -> float:
+        """Return how long a planned move of leadership may take."""
+        return MOVE_TIMEOUT_FACTOR * self.settings.raft.election_ms / 1000
 
     def _open(self) -> None:
         store, settings = self.store, self.settings
@@ -161,6 +180,8 @@ class Replica(Process):
         self.state = BrokerState.load(store)
         machine = ObservedMachine(self.state, self)
         self.core = BrokerCore(settings, self.state, store)
+        register_administration(self.core)
+        register_replies(self.core)
         random = self.timeline.random
         self.node = Node(
             raft_config(settings.node_id, settings.raft),
@@ -195,6 +216,11 @@ class Replica(Process):
         kept = self.timeline.random.randint(0, at_risk)
         self.store = MemoryStore() if wipe else self.store.crash(kept)
         self.wiped = self.wiped or wipe
+        self.registrar.stop(silent=silent)
+        for link in self._links.values():
+            link.forget()
+        if self.world.address is not None and self.world.address.holder is self:
+            self.world.address.holder = None
         self.end()
         self.world.process_ended(self, silent=silent)
 
@@ -214,35 +240,19 @@ class Replica(Process):
 
     def _tick_core(self) -> None:
         self.after(CORE_TICK_US, "core tick", self._tick_core)
-        self.clients.retry()
-        if not self.clients.waiting:
-            self._waiting_since = None
-        elif self._waiting_since is None:
-            self._waiting_since = self.timeline.now
-            self.world.coverage["requests waited for a leader"] += 1
-        elif self.timeline.now - self._waiting_since > WAIT_MAX_US:
-            self._waiting_since = None
-            self.clients.drop_waiting("nobody leads the group at present")
-        self._release_strangers()
+        self.desk.tick()
         if self.loop.serving and not self._swapping:
-            self.loop.submit(self.core.tick(self.now()))
-
-    def _release_strangers(self) -> None:
-        lines = self.clients.lines()
-        strangers = [line for line in lines if self.clients.is_stranger(line)]
-        since, now = self._strangers_since, self.timeline.now
-        self._strangers_since = {line.id: since.get(line.id, now) for line in strangers}
-        for line in strangers:
-            led = self.node.leader is not None
-            if led and now - self._strangers_since[line.id] > STRANGER_US:
-                self.world.coverage["client of a follower let go"] += 1
-                line.close(orderly=False)
+            self.loop.decide(lambda: self.core.tick(self.now()))
 
     def _tick_slowly(self) -> None:
         self.after(SECOND, "upkeep", self._tick_slowly)
         if not self._swapping:
             before = self.log.first_index()
-            self._upkeep.step()
+            try:
+                self._upkeep.step()
+            except StoreError as error:
+                self.failed(error)
+                return
             if self.log.first_index() > before:
                 self.world.coverage["log compacted"] += 1
 
@@ -263,9 +273,23 @@ class Replica(Process):
         forgotten = self.loop.has_forgotten
         for message in messages:
             target = world.replicas.get(message.target)
-            if target is not None:
+            if target is None:
+                continue
+            if not target.alive:
+                self.loop.unreachable(message.target)
+            else:
                 call = partial(target.raft_arrives, self.id, self.life, forgotten, message)
                 world.network.cast(self.name, target, type(message).__name__, call)
+
+    def send_frame(self, node: NodeId, pieces: list[bytes]) -> bool:
+        """Write a frame about a forwarded client; False when the link to that node is down."""
+        target = self.world.replicas.get(node)
+        if target is None:
+            return False
+        link = self._links.get(node)
+        if link is None:
+            link = self._links[node] = FrameLink(self.world.network, self, target)
+        return link.send(b"".join(pieces))
 
     def send_snapshot(self, message: InstallSnapshot) -> None:
         """Bring a copy of the state to its target, some time later."""
@@ -289,9 +313,32 @@ class Replica(Process):
             return
         if life > known:
             self.peer_lives[sender] = life
+            self.desk.peer_lost(sender)
             if forgotten:
                 self.loop.forget(sender)
         self.loop.receive([message])
+
+    def frame_arrives(self, sender: NodeId, data: bytes) -> None:
+        """Take a frame about a forwarded client."""
+        leads = not self._swapping and self.node.is_leader
+        self.desk.frame_received(sender, data, leads=leads)
+
+    def link_lost_to(self, node: NodeId) -> None:
+        """Note that frames to *node* do not arrive any more."""
+        if not self._swapping:
+            self.loop.unreachable(node)
+        self.desk.outbox.leader_lost(node)
+
+    def link_lost_from(self, node: NodeId) -> None:
+        """Note that the connection on which *node* spoke to us is gone, or another has begun."""
+        self.desk.peer_lost(node)
+
+    def peer_died(self, node: NodeId) -> None:
+        """Let the kernel tell about the end of a process whose machine lives."""
+        link = self._links.get(node)
+        if link is not None:
+            link.reset()
+        self.after(MS, "reset", partial(self.desk.peer_lost, node))
 
     def take_snapshot(self, message: InstallSnapshot, copy: MemoryStore) -> bool:
         """Take in a whole state that lies complete beside the present one."""
@@ -311,30 +358,29 @@ class Replica(Process):
     def role_changed(self, change: RoleChange) -> None:
         """Turn clients to the new role."""
         self.world.laws.role_changed(self, change)
-        if change.role is not Role.LEADER and change.leader is not None:
-            self.clients.turn_to(Desk.FORWARD)
-        elif not self.loop.serving:
-            self.clients.turn_to(Desk.WAIT)
+        self.desk.leadership.role_changed(change, leads=change.role is Role.LEADER)
 
     def serving_began(self) -> None:
         """Serve clients."""
         self.timeline.note(f"{self.name} serves term {self.node.term}")
         self.world.laws.serving_began(self)
-        self.clients.turn_to(Desk.SERVE)
+        self.desk.leadership.serving_began()
+        self.registrar.announce()
         self.world.leader_began(self)
 
     def serving_ended(self) -> None:
         """Leave the clients to the next leader."""
         self.timeline.note(f"{self.name} serves no more")
         self.world.coverage["leader stepped down alive"] += 1
-        self.clients.turn_to(Desk.WAIT)
-        self.after(self.timeline.random.randrange(SECOND), "let clients go", self._let_go)
+        self.desk.leadership.serving_ended()
 
-    def _let_go(self) -> None:
-        if not self.loop.serving:
-            for line in self.clients.lines():
-                if not self.clients.is_stranger(line):
-                    line.close(orderly=False)
+    def move_leadership(self, target: NodeId) -> None:
+        """Hand leadership over as planned; requests wait meanwhile."""
+        loop = self.loop
+        self.desk.move(
+            settled=lambda: not loop.collected and not loop.pending,
+            transfer=lambda: loop.transfer(target),
+        )
 
     def authority_changed(self) -> None:
         """Answer what waited for certainty."""
@@ -346,7 +392,8 @@ class Replica(Process):
         self.world.membership_applied(index, set(membership.members))
 
     def topics_changed(self) -> None:
-        """Do nothing: routes are not simulated."""
+        """Publish the topics."""
+        self.registrar.announce()
 
     def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
         """Put the received state in the place of the present one."""
@@ -355,8 +402,7 @@ class Replica(Process):
         self._swapping = True
         self.world.coverage["snapshot installed"] += 1
         self.timeline.note(f"{self.name} installs a snapshot up to {meta.index}")
-        for line in self.clients.lines():
-            line.close(orderly=False)
+        self.desk.close_all()
         leader = self.node.leader
         keys = sorted(layout.META_OF_REPLICA)
         values = self.store.multi_get(Family.META, keys)
@@ -387,7 +433,7 @@ class Replica(Process):
         self.world.coverage["disk full"] += 1
         self.core.set_environment(1.0 if is_full else 0.0, {})
 
-    # -- the desk's Service and Forwarder
+    # -- the desk's Service
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         """Let the core handle a request."""
@@ -403,11 +449,18 @@ class Replica(Process):
 
     def connection_closed(self, connection: int) -> None:
         """Let the core forget a connection."""
-        self.loop.submit(self.core.connection_closed(connection, self.now()))
+        self.loop.decide(lambda: self.core.connection_closed(connection, self.now()))
 
-    def forward(self, line: Line, command: RemotingCommand) -> bool:
-        """Pass nothing on: it waits, and its connection ends soon."""
-        return False
+    # -- the server's side of a client's link
 
-    def line_lost(self, connection: int) -> None:
-        """Do nothing."""
+    def line_made(self, line: Line) -> None:
+        """Take note of a client."""
+        self.clients.line_made(line)
+
+    def line_received(self, line: Line, command: RemotingCommand) -> None:
+        """Take a request."""
+        self.clients.line_received(line, [command])
+
+    def line_lost(self, line: Line) -> None:
+        """Forget a client."""
+        self.clients.line_lost(line)

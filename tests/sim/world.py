@@ -20,17 +20,23 @@ from orderlymq_broker.processors.reading import read_queue
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
 from orderlymq_protocol.record import iter_records
+from orderlymq_protocol.sysflag import TRANSACTION_COMMIT
+from tests.sim.accounts import ACCOUNTS, OPERATOR, OPERATOR_SECRET, Administrator
 from tests.sim.auditor import Auditor
 from tests.sim.client import Client
 from tests.sim.consumer import Consumer
 from tests.sim.faults import TROUBLES, Faults
+from tests.sim.frontdesk import GroupAddress
 from tests.sim.history import History
 from tests.sim.laws import LawBroken, Laws
 from tests.sim.network import Network
 from tests.sim.plan import Plan, draw
 from tests.sim.producer import Producer
 from tests.sim.replica import Replica
+from tests.sim.servers import NameServer
 from tests.sim.timeline import MS, SECOND, Process, Timeline
+from tests.sim.transactions import Deal, Dealer
+from tests.sim.zombie import Zombie
 
 TOPIC: Final = "orders"
 LIVENESS_US: Final = 60 * SECOND
@@ -71,6 +77,17 @@ class World:
         self.coverage: Counter[str] = Counter()
         self.network = Network(self.timeline)
         self.history = History(self.timeline)
+        self.address = GroupAddress() if self.plan.bind else None
+        self.secrets = {each: f"secret of {each}" for each in ACCOUNTS}
+        self.secrets[OPERATOR] = OPERATOR_SECRET
+        if not self.plan.access:
+            self.secrets.clear()
+        self.deals: dict[str, Deal] = {}
+        self.delayed: set[str] = set()  # acknowledged ones
+        self.zombies: list[Zombie] = []
+        self.name_servers = [
+            NameServer(self, number) for number in range(1, self.plan.name_servers + 1)
+        ]
         self.founders = tuple(range(1, self.plan.replicas + 1))
         self.replicas: dict[int, Replica] = {}
         self.removed: set[int] = set()
@@ -85,7 +102,10 @@ class World:
             self.consumers.append(Consumer(self, "billing", number, plain=False))
         for number in range(1, self.plan.plain_consumers + 1):
             self.consumers.append(Consumer(self, "audit", number, plain=True))
+        self.dealers = [Dealer(self, number) for number in range(1, self.plan.dealers + 1)]
         self.tool = Client(self, "tool", "10.0.3.1")
+        self.tool.account = OPERATOR
+        self.administrator = Administrator(self)
         self.auditors = [Auditor(self, replica) for replica in self.replicas.values()]
         self.calm = False
         self._steps = steps
@@ -105,12 +125,28 @@ class World:
 
     def process_ended(self, replica: Replica, *, silent: bool) -> None:
         """Let the clients of a dead process notice, unless its machine is gone as well."""
-        for client in (*self.producers, *self.consumers, *self.auditors, self.tool):
+        if silent:
+            return
+        for client in self._clients():
             link = client.link
-            if link is None or link.replica is not replica or silent:
+            if link is None or link.server is not replica:
                 continue
             if client.alive and not self.network.is_cut(replica.name, client.name):
                 client.after(MS, "reset", partial(client.link_lost, link))
+        for peer in self.replicas.values():
+            if peer.alive and not self.network.is_cut(replica.name, peer.name):
+                peer.peer_died(replica.id)
+
+    def _clients(self) -> list[Client]:
+        return [
+            *self.producers,
+            *self.dealers,
+            *self.consumers,
+            *self.auditors,
+            *self.zombies,
+            self.tool,
+            self.administrator,
+        ]
 
     def leader_began(self, replica: Replica) -> None:
         """Count a change of the leader; create the topic when there is none yet."""
@@ -148,12 +184,19 @@ class World:
 
     def run(self) -> None:
         """Run all phases; raises LawBroken."""
+        for server in self.name_servers:
+            server.start()
         for replica in self.replicas.values():
             replica.start()
         self.tool.begin()
         self._until(self._is_up, START_MAX_US, "liveness", "no leader at the start")
-        starters: tuple[Producer | Consumer | Auditor, ...] = (
+        if self.plan.access:
+            self.administrator.start()
+            ready = lambda: self.administrator.is_ready  # noqa: E731 - read where it is used
+            self._until(ready, START_MAX_US, "liveness", "no accounts at the start")
+        starters: tuple[Producer | Dealer | Consumer | Auditor, ...] = (
             *self.producers,
+            *self.dealers,
             *self.consumers,
             *self.auditors,
         )
@@ -167,6 +210,8 @@ class World:
         self.calm = True
         for number, producer in enumerate(self.producers):
             producer.finish([] if number else list(range(self.plan.queues)))
+        for dealer in self.dealers:
+            dealer.finish()
         self.history.event(Kind.FAULT, detail="the faults end")
         self._until(self._is_done, LIVENESS_US, "liveness", "not all is delivered")
         self._pass(QUIET_US)
@@ -192,9 +237,14 @@ class World:
         return False
 
     def _is_done(self) -> bool:
-        if not all(producer.is_idle for producer in self.producers):
+        busy = [each for each in self.producers if not each.is_idle]
+        if busy or not all(each.is_idle for each in self.dealers):
             return False
         model = self.laws.model
+        if any(replica.state.transactions.open for replica in self._members()):
+            return False
+        if any((self.topic_id, key) not in model.places for key in self.delayed):
+            return False
         groups = sorted({consumer.group for consumer in self.consumers})
         for queue in range(self.plan.queues):
             end = model.ends[self.topic_id, queue]
@@ -217,6 +267,9 @@ class World:
         lines += [f"idle={[each.is_idle for each in self.producers]}"]
         lines += [f"ends={dict(self.laws.model.ends)} offsets={self.laws.model.offsets}"]
         lines += [f"locks={self.laws.model.locks}"]
+        places = self.laws.model.places
+        waiting = [key for key in sorted(self.delayed) if (self.topic_id, key) not in places]
+        lines += [f"halves={self.laws.model.halves} delayed={waiting}"]
         for consumer in (each for each in self.consumers if hasattr(each, "client_id")):
             states = [
                 f"{queue.queue_id}:{state.phase.name},{state.intake.next_offset}"
@@ -228,6 +281,15 @@ class World:
     def _conclude(self) -> None:
         """Read the log at the end, compare the replicas, and ask the oracle."""
         self.laws.compare_all()
+        for deal in self.deals.values():
+            self.laws.ensure(
+                deal.half is None
+                or ((self.topic_id, deal.unique) in self.laws.model.places)
+                == (deal.choice == TRANSACTION_COMMIT),
+                "transaction",
+                f"in the end {deal} stands at "
+                f"{self.laws.model.places.get((self.topic_id, deal.unique))}",
+            )
         leader = next(each for each in self.replicas.values() if each.alive and each.loop.serving)
         topic = leader.state.topics.get(self.topic)
         assert topic is not None

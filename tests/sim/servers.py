@@ -1,0 +1,137 @@
+"""
+Name servers: the real core on a simulated process, and the clients' side of looking routes up.
+
+A name server forgets all routes when its process ends; brokers register again, clients keep what they
+know meanwhile. The law: an ordered topic's route names all its queues, in whatever state the group is.
+"""
+
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from orderlymq.routes import Routes
+from orderlymq_broker.net.clients import Line
+from orderlymq_nameserver.kv import KvTable
+from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.headers import GetRouteInfoHeader
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import TopicRouteData
+from orderlymq_runtime.client import RemotingError
+from tests.sim.client import Errand, ServerProcess
+from tests.sim.timeline import MS, SECOND, Process
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+EXPIRY_MS: Final = 6_000
+SCAN_US: Final = 500 * MS
+POLL_US: Final = 1_500 * MS
+LOOKUP_TIMEOUT_US: Final = SECOND
+
+
+class NameServer(ServerProcess):
+    """One name server process; what it knows of routes dies with it."""
+
+    def __init__(self, world: "World", number: int) -> None:
+        super().__init__(world.timeline, f"names-{number}")
+        self.world = world
+
+    def start(self) -> None:
+        """Begin with nothing."""
+        self.begin()
+        self._lines: dict[int, Line] = {}
+        self._core = NameServerCore(KvTable(), expiry_ms=EXPIRY_MS)
+        self.after(SCAN_US, "scan", self._scan)
+
+    def stop(self) -> None:
+        """End at once; the kernel resets the connections."""
+        lines = list(self._lines.values())
+        for line in lines:
+            line.close(orderly=False)
+        self.end()
+
+    def _scan(self) -> None:
+        self.after(SCAN_US, "scan", self._scan)
+        _, silent = self._core.routes.expire(self.now_ms())
+        for number in silent:
+            line = self._lines.get(number)
+            if line is not None:
+                self.world.coverage["registration expired"] += 1
+                line.close()
+        self._core.routes.check()
+
+    def line_made(self, line: Line) -> None:
+        """Take note of a client."""
+        self._lines[line.id] = line
+
+    def line_received(self, line: Line, command: RemotingCommand) -> None:
+        """Answer at once."""
+        answer = self._core.handle(command, line.id, self.now_ms())
+        if not command.is_oneway:
+            line.send(answer)
+
+    def line_lost(self, line: Line) -> None:
+        """Drop what the connection had registered."""
+        if self._lines.pop(line.id, None) is not None:
+            self._core.routes.connection_closed(line.id)
+
+
+class Lookup(Errand):
+    """How a client process learns where its topic is: it asks any name server, again and again."""
+
+    def __init__(self, world: "World", owner: Process, host: str) -> None:
+        super().__init__(world, owner, host)
+        self.routes = Routes()
+
+    def start(self) -> None:
+        """Begin to ask; what a former life knew is forgotten."""
+        self.begin()
+        self.routes = Routes()
+        self._ask()
+
+    def stop(self) -> None:
+        """End with the owner."""
+        self.forget_calls()
+        self.end()
+
+    @property
+    def publish(self) -> tuple[MessageQueue, ...]:
+        """Return the queues to send to; none while the topic is unknown."""
+        route = self.routes.get(self.world.topic)
+        return () if route is None else route.publish
+
+    @property
+    def subscribe(self) -> tuple[MessageQueue, ...]:
+        """Return the queues to consume; none while the topic is unknown."""
+        route = self.routes.get(self.world.topic)
+        return () if route is None else route.subscribe
+
+    def _choose(self) -> ServerProcess | None:
+        alive = [each for each in self.world.name_servers if each.alive]
+        return self.timeline.random.choice(alive) if alive else None
+
+    def _ask(self) -> None:
+        random: Random = self.timeline.random
+        known = self.routes.get(self.world.topic) is not None
+        wait = POLL_US if known else 100 * MS
+        self.after(wait + random.randrange(100 * MS), "look up", self._ask)
+        if known and self.link is not None and random.random() < 0.2:
+            # Clients stay with one name server as long as it answers; here they change now and then.
+            self.link.hang_up()
+        header = GetRouteInfoHeader(self.world.topic)
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
+        self.call(command, LOOKUP_TIMEOUT_US, partial(self._answered, known))
+
+    def _answered(self, known: bool, answer: RemotingCommand | RemotingError) -> None:
+        coverage = self.world.coverage
+        if isinstance(answer, RemotingError):
+            coverage["route not to be had"] += known
+            return
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            # A name server that has just begun; what is known stays good.
+            coverage["route unknown to a name server"] += known
+            return
+        self.routes.update(self.world.topic, TopicRouteData.from_json(answer.body))
+        self.world.laws.route_answered(self.routes)
