@@ -67,6 +67,7 @@ class Table(IntEnum):
     ACCESS = 15
     SETTINGS = 16
 
+    GROWTH = 20
 
 class IndexKind(IntEnum):
     """What a key in KEY_INDEX was taken from."""
