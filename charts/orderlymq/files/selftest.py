@@ -1,0 +1,117 @@
+"""
+What `helm test` runs: make a cluster of one replica, send, consume in order, remove everything again.
+
+`python selftest.py NAMESPACE NAME`; the objects are called NAME. Exit code 0 when every key came in order.
+"""
+
+import asyncio
+import sys
+import time
+from typing import Any, Final
+
+from kubernetes import client, config
+
+from orderlymq import Consumer, OrderedContext, OrderedResult, Producer, ReceivedMessage
+
+_GROUP: Final = "orderlymq.io"
+_VERSION: Final = "v1alpha1"
+_KEYS: Final = 5
+_STEPS: Final = 20
+_READY_S: Final = 150
+_CONSUMED_S: Final = 30
+
+
+def _objects(name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the custom resources by plural, in the order in which they are made."""
+    specs: list[tuple[str, str, dict[str, Any]]] = [
+        (
+            "clusters",
+            "Cluster",
+            {
+                "replicasPerGroup": 1,
+                "nameServers": {"replicas": 1},
+                "storage": {"size": "1Gi", "deleteClaim": "Delete"},
+            },
+        ),
+        (
+            "topics",
+            "Topic",
+            {"clusterRef": {"name": name}, "queues": 4, "deletionPolicy": "Retain"},
+        ),
+        ("consumergroups", "ConsumerGroup", {"clusterRef": {"name": name}}),
+    ]
+    return [
+        (
+            plural,
+            {
+                "apiVersion": f"{_GROUP}/{_VERSION}",
+                "kind": kind,
+                "metadata": {"name": name},
+                "spec": spec,
+            },
+        )
+        for plural, kind, spec in specs
+    ]
+
+
+def _wait_until_ready(api: client.CustomObjectsApi, namespace: str, name: str) -> None:
+    until = time.monotonic() + _READY_S
+    for plural, _ in _objects(name):
+        while True:
+            found = api.get_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, name)
+            conditions = found.get("status", {}).get("conditions", [])
+            ready = next((item for item in conditions if item["type"] == "Ready"), {})
+            if ready.get("status") == "True":
+                print(f"{plural}/{name} is ready", flush=True)
+                break
+            if time.monotonic() > until:
+                raise SystemExit(f"{plural}/{name} is not ready: {ready}")
+            time.sleep(1)
+
+
+async def _send_and_consume(servers: str, name: str) -> None:
+    seen: dict[str, list[int]] = {}
+    complete = asyncio.Event()
+
+    async def listener(messages: list[ReceivedMessage], context: OrderedContext) -> OrderedResult:
+        for message in messages:
+            seen.setdefault(str(message.key), []).append(int(message.text))
+        if sum(map(len, seen.values())) >= _KEYS * _STEPS:
+            complete.set()
+        return OrderedResult.SUCCESS
+
+    async with Producer("selftest", servers) as producer:
+        for step in range(_STEPS):
+            for key in range(_KEYS):
+                await producer.send(name, str(step), key=f"key-{key}")
+    async with Consumer(
+        name, servers, topics=name, ordered=True, consume_from="first", listener=listener
+    ):
+        async with asyncio.timeout(_CONSUMED_S):
+            await complete.wait()
+    wanted = {f"key-{key}": list(range(_STEPS)) for key in range(_KEYS)}
+    if seen != wanted:
+        raise SystemExit(f"the order is broken: {seen}")
+    print(f"{_KEYS * _STEPS} messages of {_KEYS} keys came in order", flush=True)
+
+
+def main() -> None:
+    """Run the test; what it made is removed however it ends."""
+    namespace, name = sys.argv[1:3]
+    config.load_incluster_config()
+    api = client.CustomObjectsApi()
+    try:
+        for plural, made in _objects(name):
+            api.create_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, made)
+        _wait_until_ready(api, namespace, name)
+        asyncio.run(_send_and_consume(f"{name}-nameserver.{namespace}.svc:9876", name))
+    finally:
+        for plural, _ in reversed(_objects(name)):
+            try:
+                api.delete_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, name)
+            except client.ApiException as error:
+                print(f"{plural}/{name} is left: {error.reason}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
