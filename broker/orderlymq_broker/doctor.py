@@ -16,6 +16,7 @@ from orderlymq_broker.state.machine import KEYS_MAX, BrokerState
 from orderlymq_broker.state.queues import FloorRow
 from orderlymq_broker.state.records import Append, decode_records
 from orderlymq_broker.state.tables import read_rows
+from orderlymq_broker.state.timers import read_timers
 from orderlymq_broker.state.topics import Topic
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.doctor import (
@@ -29,7 +30,7 @@ from orderlymq_broker.store.doctor import (
 from orderlymq_broker.store.entry import EntryParts
 from orderlymq_broker.store.kv import Family, Reader, StoreError, StoreFailed
 from orderlymq_broker.store.layout import IndexKind, KeyCorrupt, QueueEntry
-from orderlymq_protocol.names import SCHEDULE_TOPIC
+from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from orderlymq_protocol.properties import KEYS, TAGS, UNIQ_KEY, find_property
 from orderlymq_protocol.record import RecordError, StoredMessage, decode_record
 from orderlymq_protocol.tags import tags_code
@@ -157,8 +158,8 @@ class _Examination:
                 f"holds {entry}, but at that place stands {message.topic} queue "
                 f"{message.queue_id} offset {message.queue_offset}, {size} bytes",
             )
-        # In the schedule topic the code is the time when the message is due.
-        if message.topic != SCHEDULE_TOPIC:
+        # In these topics the code is the time when the message is due.
+        if message.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
             code = tags_code(find_property(message.properties, TAGS))
             if code != entry.tags_code:
                 self._report.add(
@@ -289,6 +290,14 @@ class _Examination:
                 self._report.add("tables", key.hex(), "the table is unknown")
         if self._state is None:
             return
+        timers = read_timers(self._reader)
+        if list(timers.rows()) != list(self._state.timers.rows()):
+            self._report.add(
+                "tables",
+                "timers",
+                f"{timers.count} wait by their places, {self._state.timers.count} by the count, "
+                "or they are others",
+            )
         for group, topic_name, queue_id, offset in self._state.offsets.rows():
             topic = self._state.topics.get(topic_name)
             queue = topic.queues.get(queue_id) if topic else None

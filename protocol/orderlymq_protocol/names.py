@@ -19,6 +19,7 @@ SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 # The topic whose configuration an automatically created topic inherits.
 AUTO_CREATE_TOPIC: Final = "TBW102"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -31,6 +32,7 @@ SYSTEM_TOPICS: Final = frozenset(
     {
         AUTO_CREATE_TOPIC,
         SCHEDULE_TOPIC,
+        TIMER_TOPIC,
         BENCHMARK_TOPIC,
         TRANS_HALF_TOPIC,
         TRANS_OP_HALF_TOPIC,
@@ -45,6 +47,7 @@ SYSTEM_TOPICS: Final = frozenset(
 UNSENDABLE_TOPICS: Final = frozenset(
     {
         SCHEDULE_TOPIC,
+        TIMER_TOPIC,
         TRANS_HALF_TOPIC,
         TRANS_OP_HALF_TOPIC,
         TRANS_CHECK_MAX_TIME_TOPIC,

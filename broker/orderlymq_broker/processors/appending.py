@@ -12,11 +12,28 @@ from struct import Struct
 from typing import Final
 
 from orderlymq_broker.processors.context import Context, RequestRefused
-from orderlymq_broker.processors.scanning import DELAY, KEYS, TAGS, extended, find_text
+from orderlymq_broker.processors.scanning import (
+    DELAY,
+    KEYS,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    extended,
+    find_text,
+    without,
+)
 from orderlymq_broker.state.records import Append
 from orderlymq_broker.state.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.names import SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from orderlymq_protocol.names import (
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC,
+    TRANS_HALF_TOPIC,
+)
 from orderlymq_protocol.record import (
     MAGIC_V1,
     PROPERTIES_BYTES_MAX,
@@ -36,6 +53,7 @@ _IPV4_SIZE: Final = 8
 _HOST_BITS: Final = BORN_HOST_IPV6 | STORE_HOST_IPV6
 # REAL_TOPIC and REAL_QID with their separators and a queue number of ten digits.
 _DELAYED_SIZE: Final = len(b"\x02REAL_TOPIC\x01\x02REAL_QID\x01\x02") + 10
+_TIMED_SIZE: Final = len(b"TIMER_OUT_MS\x01\x02") + 20
 
 
 @dataclass(slots=True)
@@ -65,6 +83,23 @@ class Draft:
     body_crc: int = -1
     prepared_offset: int = 0
 
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """For what a message waits before it goes where it belongs: a level, a time, or nothing.
+
+    Attributes:
+        level: number of the delay level, 0 for none.
+        due_ms: wall ms at which a timer message is due, 0 for none.
+        cancels: unique key of the timer message that this one cancels, empty for none.
+    """
+
+    level: int = 0
+    due_ms: int = 0
+    cancels: str = ""
+
+
+NO_WAIT: Final = Wait()
 
 Appended = tuple[Append, bytes]
 
@@ -101,6 +136,43 @@ def delay_level(properties: str) -> int:
         ) from error
 
 
+def timer_wait(properties: str, wall_ms: int, delay_max_ms: int) -> Wait:
+    """Return for which time a timer message waits; none when that is over already.
+
+    One that has TIMER_OUT_MS has waited before: a consumer has handed on what it got.
+
+    Raises:
+        RequestRefused: the time is no number or too far away, or a cancellation comes too late.
+    """
+    due_ms = 0
+    try:
+        # In RocketMQ's order (HookUtils.transformTimerMessage): the first that is there counts.
+        if find_text(properties, TIMER_OUT_MS) is not None:
+            return NO_WAIT
+        if (text := find_text(properties, TIMER_DELAY_SEC)) is not None:
+            due_ms = wall_ms + int(text) * 1_000
+        elif (text := find_text(properties, TIMER_DELAY_MS)) is not None:
+            due_ms = wall_ms + int(text)
+        elif (text := find_text(properties, TIMER_DELIVER_MS)) is not None:
+            due_ms = int(text)
+        else:
+            return NO_WAIT
+    except ValueError as error:
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL, f"the time of a timer message is no number: {error}"
+        ) from error
+    cancels = find_text(properties, TIMER_DEL_UNIQKEY) or ""
+    if due_ms - wall_ms > delay_max_ms or (cancels and due_ms <= wall_ms):
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "timer message illegal, the delay time should not be bigger than the max delay "
+            f"{delay_max_ms}ms; or if set del msg, the delay time should be bigger than the "
+            "current time",
+        )
+
+    return Wait(due_ms=due_ms, cancels=cancels) if due_ms > wall_ms else NO_WAIT
+
+
 class Appender:
     """Gives messages their places in the leader's view."""
 
@@ -125,6 +197,45 @@ class Appender:
 
         return self._place(draft, schedule, level - 1, wall_ms, None, self.delays[level - 1])
 
+    def append_timer(self, draft: Draft, due_ms: int, wall_ms: int) -> Appended:
+        """Put the message where it waits for a time of its own."""
+        self._aim(draft)
+        draft.properties = extended(draft.properties, TIMER_OUT_MS.name, str(due_ms))
+        timers = self._context.state.topics.by_name[TIMER_TOPIC]
+
+        return self._place(draft, timers, 0, wall_ms, due_ms, None)
+
+    def append_waiting(self, draft: Draft, wait: Wait, wall_ms: int) -> Appended:
+        """Put the message where it waits, or where it belongs if it does not."""
+        if wait.level:
+            return self.append_delayed(draft, wait.level, wall_ms)
+        if wait.due_ms:
+            return self.append_timer(draft, wait.due_ms, wall_ms)
+
+        return self.append(draft, wall_ms)
+
+    def wait_of(self, draft: Draft, wall_ms: int) -> Wait:
+        """Return for what the message waits; a delay level beats a time, whose properties go.
+
+        Raises:
+            RequestRefused: what it says of its level or time makes no sense.
+        """
+        level = delay_level(draft.properties)
+        if "TIMER_D" not in draft.properties:
+            return Wait(level) if level else NO_WAIT
+        if level:
+            for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS):
+                draft.properties = without(draft.properties, name)
+            return Wait(level)
+        timers = self._context.settings.timers
+        if not timers.timer_enable:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+
+        return timer_wait(draft.properties, wall_ms, timers.timer_delay_max_ms)
+
     def append_half(self, draft: Draft, wall_ms: int) -> Appended:
         """Put the message where it waits for the end of its transaction.
 
@@ -145,8 +256,8 @@ class Appender:
         return self._place(draft, given_up, 0, wall_ms, tags_code(tag), None)
 
     def delayed_size(self, draft: Draft) -> int:
-        """Return how many bytes of properties ``append_delayed`` or ``append_half`` add at most."""
-        return _DELAYED_SIZE + len(draft.topic.name_bytes)
+        """Return how many bytes of properties are added at most when a message has to wait."""
+        return _DELAYED_SIZE + _TIMED_SIZE + len(draft.topic.name_bytes)
 
     @staticmethod
     def _aim(draft: Draft) -> None:

@@ -37,6 +37,7 @@ from orderlymq_broker.processors.retention import RetentionService
 from orderlymq_broker.processors.retrying import RetryProcessor
 from orderlymq_broker.processors.sending import SendProcessor
 from orderlymq_broker.processors.status import Rates, status
+from orderlymq_broker.processors.timing import TimerService
 from orderlymq_broker.processors.transacting import TransactionProcessor
 from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.settings import BrokerSettings
@@ -45,8 +46,8 @@ from orderlymq_broker.state.records import (
     AccessChanged,
     Append,
     GroupChanged,
-    LocksFreed,
     GrowthMoved,
+    LocksFreed,
     LocksGranted,
     MembersChanged,
     Outcome,
@@ -81,15 +82,23 @@ class BrokerCore:
         self.committer = Committer(self.context, self.fence)
         self.checks = CheckService(self.context, self.appender)
         self.transactions = TransactionProcessor(self.context, self.appender, self.checks)
-        self.sends = SendProcessor(self.context, self.appender, self.transactions)
+        self.timers = TimerService(self.context, self.appender)
+        self.sends = SendProcessor(self.context, self.appender, self.transactions, self.timers)
         self.pulls = PullProcessor(self.context, self.fence, self.committer)
         self.locks = LockProcessor(self.context, self.committer)
         self.members = MembershipProcessor(self.context, self.committer)
         self.retries = RetryProcessor(self.context, self.appender)
         self.delays = DelayService(self.context, self.appender)
-        self.queries = QueryProcessor(self.context)
-        self.retention = RetentionService(self.context, self.delays)
         self.growths = GrowthProcessor(self.context, self.members.notify, self.committer.take)
+        self.queries = QueryProcessor(self.context)
+        self.retention = RetentionService(
+            self.context,
+            (
+                self.delays.first_waiting,
+                self.timers.first_waiting,
+                state.transactions.first_open,
+            ),
+        )
         self.rates = Rates(self.context)
         followers = Followers(self.context)
         self._other_when_following = followers.refuse
@@ -119,6 +128,8 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_GROUP_STATUS: self._answer_status,
             RequestCode.ORDERLYMQ_LOCK_TABLE: self.locks.table,
             RequestCode.ORDERLYMQ_CLIENT_DEAD: self.members.report_death,
+            RequestCode.ORDERLYMQ_CHANGE_QUEUES: self.growths.change,
+            RequestCode.ORDERLYMQ_QUEUE_GROWTH: self.growths.status,
         }
         self._follower_handlers: dict[int, Handler] = followers.handlers()
         self._follower_handlers[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
@@ -128,8 +139,6 @@ class BrokerCore:
             RequestCode.QUERY_MESSAGE,
             RequestCode.VIEW_MESSAGE_BY_ID,
             RequestCode.HEART_BEAT,
-            RequestCode.ORDERLYMQ_CHANGE_QUEUES: self.growths.change,
-            RequestCode.ORDERLYMQ_QUEUE_GROWTH: self.growths.status,
             RequestCode.UNREGISTER_CLIENT,
             RequestCode.CHECK_CLIENT_CONFIG,
             RequestCode.ORDERLYMQ_GROUP_STATUS,
@@ -242,7 +251,9 @@ class BrokerCore:
         self.context.leading = True
         self.locks.start(now)
         self.delays.start(now)
+        self.timers.start(now)
         self.checks.start(now)
+        self.growths.start()
         self.retention.start(now)
 
         return self.members.start(now)
@@ -253,7 +264,6 @@ class BrokerCore:
         was_leading, context.leading = context.leading, False
         context.leader_known = leader_known
         context.term = 0
-        self.growths.start()
         if not was_leading:
             return []
         self.committer.forget()
@@ -305,6 +315,8 @@ class BrokerCore:
             case MembersChanged():
                 freed = self.locks.freed(outcome.freed)
                 return self.members.notify([*outcome.groups, *freed])
+            case GrowthMoved():
+                return self.growths.moved(outcome)
             case AccessChanged(changed=True) if self.access.enabled:
                 # Who waits may have lost its permission; it asks again and is judged anew.
                 return self.pulls.release_all("ACCESS_CHANGED")
@@ -315,8 +327,6 @@ class BrokerCore:
                 return []
 
     def tick(self, now: Now) -> list[Effect]:
-            case GrowthMoved():
-                return self.growths.moved(outcome)
         """Do what is due; called about every 100 ms."""
         if not self.context.leading:
             return []
@@ -328,7 +338,9 @@ class BrokerCore:
             *self.locks.tick(now),
             *self.members.tick(now),
             *self.delays.tick(now),
+            *self.timers.tick(now),
             *self.checks.tick(now),
+            *self.growths.tick(now),
             *self.retention.tick(now),
             *(effect for each in self._companions for effect in each.tick(now)),
         ]
@@ -340,7 +352,6 @@ class BrokerCore:
 
         effects = self.members.closed(session) if session is not None else []
         for companion in self._companions:
-            *self.growths.tick(now),
             effects += companion.closed(connection, now)
 
         return effects

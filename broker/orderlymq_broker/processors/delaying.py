@@ -25,7 +25,7 @@ from orderlymq_broker.store.layout import (
     queue_key,
 )
 from orderlymq_protocol.names import SCHEDULE_TOPIC
-from orderlymq_protocol.record import StoredMessage, decode_record, pack_host
+from orderlymq_protocol.record import decode_record, pack_host
 
 # Messages and bytes that one level hands on at a time: some 20 ms of work, and with a scan every
 # 100 ms ten thousand messages a second, so that a burst of retries is not late.
@@ -102,7 +102,7 @@ class DelayService:
         messages: list[bytes] = []
         keys = [message_key(entry.physical) for entry in due]
         for stored in self._context.reader.multi_get(Family.MESSAGES, keys):
-            draft = self._draft(stored)
+            draft = released(self._context, stored)
             if draft is None:
                 self._context.counters["delayed_dropped"] += 1
                 continue
@@ -125,34 +125,6 @@ class DelayService:
 
         return [Propose(records, messages, applied, lost)]
 
-    def _draft(self, stored: bytes | None) -> Draft | None:
-        """Return the message as it goes to where it belongs; None when that is gone."""
-        if stored is None:
-            return None
-        message = decode_record(stored)
-        text = message.properties.decode(errors="replace")
-        name = find_text(text, REAL_TOPIC)
-        topic = self._context.state.topics.get(name) if name is not None else None
-        if topic is None:
-            return None
-        queue_id = int(find_text(text, REAL_QID) or "0")
-
-        return Draft(
-            topic,
-            # The topic may have shrunk meanwhile; a message nobody reads would be lost.
-            queue_id if queue_id < max(1, topic.config.read_queues) else 0,
-            message.body,
-            text,
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp,
-            pack_host(*message.born_host),
-            message.reconsume_times,
-            find_text(text, UNIQ_KEY) or "",
-            store_host=_store_host(message),
-            body_crc=message.body_crc,
-        )
-
     def _entries(self, queue: Queue, start: int, count: int) -> list[QueueEntry]:
         """Return what waits from *start* on; from memory when it is young enough."""
         start = max(start, queue.min_offset)
@@ -174,5 +146,30 @@ class DelayService:
         return [decode_queue_entry(value) for _, value in pairs]
 
 
-def _store_host(message: StoredMessage) -> bytes:
-    return pack_host(*message.store_host)
+def released(context: Context, stored: bytes | None) -> Draft | None:
+    """Return a message that has waited as it goes to where it belongs; None when that is gone."""
+    if stored is None:
+        return None
+    message = decode_record(stored)
+    text = message.properties.decode(errors="replace")
+    name = find_text(text, REAL_TOPIC)
+    topic = context.state.topics.get(name) if name is not None else None
+    if topic is None:
+        return None
+    queue_id = int(find_text(text, REAL_QID) or "0")
+
+    return Draft(
+        topic,
+        # The topic may have shrunk meanwhile; a message nobody reads would be lost.
+        queue_id if queue_id < max(1, topic.config.read_queues) else 0,
+        message.body,
+        text,
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp,
+        pack_host(*message.born_host),
+        message.reconsume_times,
+        find_text(text, UNIQ_KEY) or "",
+        store_host=pack_host(*message.store_host),
+        body_crc=message.body_crc,
+    )

@@ -39,6 +39,7 @@ def founding_records(settings: BrokerSettings, state: BrokerState) -> list[Recor
         (settings.group, 1, _READ_WRITE),
         (names.OFFSET_MOVED_TOPIC, 1, _READ_WRITE),
         (names.SCHEDULE_TOPIC, levels, _READ_WRITE),
+        (names.TIMER_TOPIC, 1, _READ_WRITE),
         (names.reply_topic(settings.cluster), 1, _READ_WRITE),
         (names.TRANS_HALF_TOPIC, 1, _READ_WRITE),
         (names.TRANS_OP_HALF_TOPIC, 1, _READ_WRITE),

@@ -6,11 +6,10 @@ a reader never finds a queue entry without having been able to find its message;
 for its delay or the end of its transaction is kept; a round is cut into small steps, one per tick, whatever the number of queues.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from orderlymq_broker.processors.context import Context
-from orderlymq_broker.processors.delaying import DelayService
 from orderlymq_broker.processors.effects import Effect, Now, Propose
 from orderlymq_broker.state.queues import Queue
 from orderlymq_broker.state.records import DedupTrimmed, QueueFloor, RetentionAdvanced
@@ -33,9 +32,10 @@ _KEYS_END: Final = b"\xff" * 9
 class RetentionService:
     """Moves the floors of the log, of the queues and of the duplicate window."""
 
-    def __init__(self, context: Context, delays: DelayService) -> None:
+    def __init__(self, context: Context, waiting: Sequence[Callable[[], int | None]] = ()) -> None:
+        """Each of *waiting* tells the physical offset of the oldest message that must stay, or None."""
         self._context = context
-        self._delays = delays
+        self._waiting = waiting
         self._next_round_ms = 0
         self._next_trim_ms = 0
         self._floor = 0
@@ -66,7 +66,8 @@ class RetentionService:
         floor = self._first_from(wall_ms - storage.retention_ms)
         if storage.retention_size is not None:
             floor = max(floor, self._boundary(state.physical_end - storage.retention_size))
-        for waiting in (self._delays.first_waiting(), state.transactions.first_open()):
+        for oldest in self._waiting:
+            waiting = oldest()
             if waiting is not None:
                 floor = min(floor, waiting)
         everything = floor == state.physical_end

@@ -10,7 +10,7 @@ ends a half must name its group and both of its offsets. What nobody ends: ``che
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.processors.appending import Appended, Appender, Draft, delay_level
+from orderlymq_broker.processors.appending import Appended, Appender, Draft
 from orderlymq_broker.processors.checking import CheckService, with_checks
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
@@ -199,11 +199,9 @@ class TransactionProcessor:
                 "open; create it and commit again, or roll back",
             )
         draft = self._draft(half, topic, decode_record(stored))
-        level = delay_level(draft.properties)
-        if level:
-            return self._appender.append_delayed(draft, level, now.wall_ms)
+        wait = self._appender.wait_of(draft, now.wall_ms)
 
-        return self._appender.append(draft, now.wall_ms)
+        return self._appender.append_waiting(draft, wait, now.wall_ms)
 
     def _draft(self, half: Half, topic: Topic, message: StoredMessage) -> Draft:
         text = with_checks(message.properties.decode(errors="replace"), half.checks)

@@ -46,6 +46,7 @@ class LeaderView:
             them again that wait for it.
         delay_end: per delay queue, how far messages have been handed on, uncommitted ones counted.
         fencing: topics whose fence was proposed and is not applied: nobody writes to them any more.
+        timers_ending: offsets of timers whose end was proposed and is not applied.
     """
 
     def __init__(self, next_physical: int) -> None:
@@ -54,8 +55,9 @@ class LeaderView:
         self.flights: dict[bytes, Flight] = {}
         self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
         self.delay_end: dict[int, int] = {}
-        self._heads: dict[Queue, Head] = {}
         self.fencing: set[str] = set()
+        self.timers_ending: set[int] = set()
+        self._heads: dict[Queue, Head] = {}
         self._turns: dict[int, int] = {}
 
     def head(self, queue: Queue) -> Head:

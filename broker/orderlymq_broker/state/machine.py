@@ -63,6 +63,7 @@ from orderlymq_broker.state.records import (
     Refused,
     RetentionAdvanced,
     SettingsSet,
+    TimersEnded,
     TopicChanged,
     TopicDeleted,
     TopicSet,
@@ -71,6 +72,7 @@ from orderlymq_broker.state.records import (
     decode_records,
 )
 from orderlymq_broker.state.tables import TableWrites, encode_row, erase_range, read_rows
+from orderlymq_broker.state.timers import TimerTable
 from orderlymq_broker.state.topics import GroupTable, TopicTable
 from orderlymq_broker.state.transactions import TransactionTable
 from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, EntryParts
@@ -84,13 +86,13 @@ from orderlymq_broker.store.layout import (
     index_key,
     message_key,
     prefix_end,
+    table_key,
 )
 
-    table_key,
-# applied index u64 | its term u64 | physical end of the log at that index u64 | retention floor u64
-_APPLIED: Final = Struct(">QQQQ")
 # Row of the counters that holds the greatest token of an operator.
 _OPERATOR_ROW: Final = "operator"
+# applied index u64 | its term u64 | physical end of the log at that index u64 | retention floor u64
+_APPLIED: Final = Struct(">QQQQ")
 _QUEUE_VALUE: Final = Struct(">QIqQ")
 _QUEUE_KEY: Final = Struct(">IIQ")
 _POSITIONS: Final = Struct(">I16xqq")  # size, queueOffset, physicalOffset of a stored record
@@ -117,10 +119,11 @@ class BrokerState:
         self.overrides = OverrideTable()
         self.delay: dict[int, int] = {}
         self.transactions = TransactionTable()
-        self.tail = TailCache()
-        self.last_timestamp = 0
         self.growth = GrowthTable()
         self.operator_token = 0
+        self.timers = TimerTable()
+        self.tail = TailCache()
+        self.last_timestamp = 0
         self.applied_index = 0
         self.applied_term = 0
         self.physical_end = 0
@@ -139,15 +142,16 @@ class BrokerState:
         state.access = AccessTable.load(reader)
         state.overrides = OverrideTable.load(reader)
         state.transactions = TransactionTable.load(reader)
-        for value in read_rows(reader, Table.DELAY):
-            queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
-            state.delay[queue_id] = offset
         state.growth = GrowthTable.load(reader)
         for name, growing in state.growth.by_topic.items():
             state.topics.by_name[name].growth = growing
         token = reader.get(Family.TABLES, table_key(Table.COUNTERS, _OPERATOR_ROW))
         if token is not None:
             state.operator_token = msgspec.msgpack.decode(token, type=int)
+        state.timers = TimerTable.load(reader)
+        for value in read_rows(reader, Table.DELAY):
+            queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
+            state.delay[queue_id] = offset
         for (topic_id, queue_id), queue in load_queues(reader).items():
             topic = state.topics.by_id.get(topic_id)
             if topic is not None:
@@ -194,11 +198,12 @@ class BrokerState:
             self.transactions,
             self.access,
             self.overrides,
+            self.growth,
+            self.timers,
         )
         for table in tables:
             for row in table.rows():
                 digest.update(encode_row(row))
-            self.growth,
         digest.update(encode_row((self.operator_token, sorted(self.delay.items()))))
 
         return digest.hexdigest()
@@ -210,12 +215,13 @@ class BrokerState:
         self.members.check()
         self.dedup.check()
         self.transactions.check()
+        self.growth.check()
+        self.timers.check()
         assert self.floor <= self.physical_end
         in_tails = [entry for queue in self.topics.queues() for entry in queue.tail]
         assert sum(len(entry.message) for entry in in_tails) <= self.tail.size
         assert self.tail.size <= self.tail.size_max or len(self.tail) <= 1
         assert all(entry.physical < self.physical_end for entry in in_tails)
-        self.growth.check()
 
 
 class Machine:
@@ -309,6 +315,8 @@ class Machine:
             self._index_keys(record, batch)
         if record.identity:
             state.dedup.add(record, batch)
+        if topic.timed:
+            state.timers.open(record, self._writes)
         state.tail.add(queue, TailEntry(physical, record.tags_code, store_timestamp, message))
 
         return record
@@ -360,6 +368,8 @@ class Machine:
                 return state.transactions.give_up(record, writes)
             case HalfResumed():
                 return state.transactions.resume(record, writes)
+            case TimersEnded():
+                return state.timers.end(record, writes)
             case OffsetsReset():
                 return state.offsets.reset(record.commits, writes)
             case ClientDead():
@@ -393,16 +403,6 @@ class Machine:
             case _:
                 assert_never(record)
 
-    def _advance_delay(self, record: DelayProgress) -> Outcome:
-        present = self.state.delay.get(record.queue_id, 0)
-        assert present == record.start, f"{record} does not follow the progress {present}"
-        self.state.delay[record.queue_id] = record.end
-        self._writes.put(Table.DELAY, record.queue_id, value=(record.queue_id, record.end))
-
-        return DelayAdvanced(record.queue_id, record.end)
-
-    def _bury_client(self, record: ClientDead) -> Outcome:
-        members, client_id = self.state.members, record.client_id
     def _stale(self, token: int) -> Refused | None:
         """Refuse what an operator says that has been followed by another one; remember the newest."""
         state = self.state
@@ -415,6 +415,16 @@ class Machine:
 
         return None
 
+    def _advance_delay(self, record: DelayProgress) -> Outcome:
+        present = self.state.delay.get(record.queue_id, 0)
+        assert present == record.start, f"{record} does not follow the progress {present}"
+        self.state.delay[record.queue_id] = record.end
+        self._writes.put(Table.DELAY, record.queue_id, value=(record.queue_id, record.end))
+
+        return DelayAdvanced(record.queue_id, record.end)
+
+    def _bury_client(self, record: ClientDead) -> Outcome:
+        members, client_id = self.state.members, record.client_id
         freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
         groups = members.groups_of(client_id)
         for group in groups:
@@ -447,6 +457,7 @@ class Machine:
         topic = state.topics.delete(record.name, wall_ms, writes)
         if topic is None:
             return TopicChanged(record.name, changed=False)
+        state.growth.drop(record.name, writes)
         state.offsets.drop_topic(record.name, writes)
         state.locks.free_all(topic=record.name, reason="topic deleted", writes=writes)
         prefix = _TOPIC_PREFIX.pack(topic.id)
@@ -457,7 +468,6 @@ class Machine:
 
     def _delete_group(self, record: GroupDeleted, wall_ms: int) -> Outcome:
         state, writes = self.state, self._writes
-        state.growth.drop(record.name, writes)
         existed = state.groups.delete(record.name, wall_ms, writes)
         state.locks.free_all(group=record.name, reason="group deleted", writes=writes)
         state.locks.forget_ordered(record.name, writes)
@@ -480,11 +490,6 @@ class Machine:
         )
 
 
-def applied_index(reader: Reader) -> int:
-    """Return the applied index that a store holds, 0 for a new one."""
-    value = reader.get(Family.META, META_APPLIED)
-
-    return 0 if value is None else int(_APPLIED.unpack(value)[0])
 def stale_operator(token: int, greatest: int) -> str:
     """Return why an operator's request is refused."""
     return (
@@ -493,3 +498,8 @@ def stale_operator(token: int, greatest: int) -> str:
     )
 
 
+def applied_index(reader: Reader) -> int:
+    """Return the applied index that a store holds, 0 for a new one."""
+    value = reader.get(Family.META, META_APPLIED)
+
+    return 0 if value is None else int(_APPLIED.unpack(value)[0])

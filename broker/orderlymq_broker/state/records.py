@@ -9,7 +9,7 @@ a default, so that an old log stays readable. Next step: ``machine.py``.
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -297,6 +297,23 @@ class HalfResumed(Struct, frozen=True, array_like=True, tag=54):
     offset: int
 
 
+# -- timers ----------------------------------------------------------------------------------------
+
+
+class TimerRef(Struct, frozen=True, array_like=True):
+    """One timer message: when it is due (wall ms) and where it stands in the timer topic."""
+
+    due_ms: int
+    offset: int
+    physical: int
+
+
+class TimersEnded(Struct, frozen=True, array_like=True, tag=90):
+    """Timers wait no more; the copies of delivered ones are appends of the same entry."""
+
+    timers: tuple[TimerRef, ...]
+
+
 # -- access ----------------------------------------------------------------------------------------
 
 
@@ -335,23 +352,6 @@ class WhiteAddressesSet(Struct, frozen=True, array_like=True, tag=62):
     addresses: tuple[str, ...]
 
 
-# -- settings --------------------------------------------------------------------------------------
-
-
-class SettingsSet(Struct, frozen=True, array_like=True, tag=95):
-    """An administrator changed settings of the running group.
-
-    Attributes:
-        values: by RocketMQ's name: the new value, and the manifest's value that it replaces. A replica
-            whose manifest has another value by then obeys its manifest, which is newer.
-    """
-
-    values: dict[str, tuple[str, str]]
-
-
-Record: TypeAlias = (
-    Append
-    | DelayProgress
 # -- growth of ordered topics ------------------------------------------------------------------------
 
 
@@ -424,6 +424,23 @@ class GrowthOpened(Struct, frozen=True, array_like=True, tag=84):
     topic: str
 
 
+# -- settings --------------------------------------------------------------------------------------
+
+
+class SettingsSet(Struct, frozen=True, array_like=True, tag=95):
+    """An administrator changed settings of the running group.
+
+    Attributes:
+        values: by RocketMQ's name: the new value, and the manifest's value that it replaces. A replica
+            whose manifest has another value by then obeys its manifest, which is newer.
+    """
+
+    values: dict[str, tuple[str, str]]
+
+
+Record: TypeAlias = (
+    Append
+    | DelayProgress
     | DedupTrimmed
     | RetentionAdvanced
     | TopicSet
@@ -443,10 +460,16 @@ class GrowthOpened(Struct, frozen=True, array_like=True, tag=84):
     | HalvesChecked
     | HalfGivenUp
     | HalfResumed
+    | TimersEnded
     | AccountSet
     | AccountDeleted
     | WhiteAddressesSet
     | SettingsSet
+    | GrowthFenced
+    | GrowthLifted
+    | GrowthSwitched
+    | GrowthPublished
+    | GrowthOpened
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -465,11 +488,6 @@ def decode_records(meta: bytes | memoryview) -> list[Record]:
         msgspec.MsgspecError: the bytes are no list of known records.
     """
     return _decoder.decode(meta)
-    | GrowthFenced
-    | GrowthLifted
-    | GrowthSwitched
-    | GrowthPublished
-    | GrowthOpened
 
 
 # -- outcomes --------------------------------------------------------------------------------------
@@ -551,10 +569,24 @@ class HalvesMoved(Struct, frozen=True):
     change: HalfChange
 
 
+class TimersMoved(Struct, frozen=True):
+    """The timers that wait no more."""
+
+    timers: tuple[TimerRef, ...]
+
+
 class AccessChanged(Struct, frozen=True):
     """The accounts or white addresses changed, or were so already."""
 
     changed: bool
+
+
+class GrowthMoved(Struct, frozen=True):
+    """The phase in which a topic's growth is now, or was already."""
+
+    topic: str
+    phase: GrowthPhase
+    changed: bool = False
 
 
 class SettingsChanged(Struct, frozen=True):
@@ -581,17 +613,10 @@ Outcome: TypeAlias = (
     | LocksFreed
     | MembersChanged
     | DelayAdvanced
-class GrowthMoved(Struct, frozen=True):
-    """The phase in which a topic's growth is now, or was already."""
-
-    topic: str
-    phase: GrowthPhase
-    changed: bool = False
-
-
     | HalvesMoved
+    | TimersMoved
     | AccessChanged
     | SettingsChanged
+    | GrowthMoved
     | Trimmed
 )
-    | GrowthMoved

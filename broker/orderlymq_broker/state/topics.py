@@ -18,6 +18,7 @@ from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import Table, table_key
 from orderlymq_protocol.names import (
+    TIMER_TOPIC,
     UNSENDABLE_TOPICS,
     is_dlq_topic,
     is_retry_topic,
@@ -50,8 +51,8 @@ class Topic:
     __slots__ = (
         "config",
         "deduplicated",
-        "id",
         "growth",
+        "id",
         "is_retry",
         "name",
         "name_bytes",
@@ -60,6 +61,7 @@ class Topic:
         "queues",
         "readable",
         "sendable",
+        "timed",
         "writable",
     )
 
@@ -69,12 +71,13 @@ class Topic:
         self.name_bytes = config.name.encode()
         self.name_prefix = bytes((min(len(self.name_bytes), 0xFF),))
         self.is_retry = is_retry_topic(config.name)
+        self.timed = config.name == TIMER_TOPIC
         self.sendable = config.name not in UNSENDABLE_TOPICS
         self.queues: dict[int, Queue] = {}
+        self.growth: Growth | None = None
         self.configure(config)
 
     def __repr__(self) -> str:
-        self.growth: Growth | None = None
         return f"Topic({self.id}, {self.config!r})"
 
     def configure(self, config: TopicSet) -> None:

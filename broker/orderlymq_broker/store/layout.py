@@ -8,7 +8,7 @@ Pure; the families are named in ``kv.py``, ``doctor`` decodes all of them.
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, unique
 from typing import Final
 
 from orderlymq_broker.store.kv import StoreError
@@ -44,6 +44,7 @@ META_PEERS: Final = b"peers"  # replication's address book
 META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_AMNESIA})
 
 
+@unique
 class Table(IntEnum):
     """Tables of the state machine inside the TABLES family; the number is the key's first byte.
 
@@ -66,8 +67,10 @@ class Table(IntEnum):
     ACCOUNTS = 14
     ACCESS = 15
     SETTINGS = 16
-
     GROWTH = 20
+    TIMERS = 22  # by due time: what is due is one scan
+    TIMER_PLACES = 23  # by place in the timer topic: the first is the oldest message that waits
+
 
 class IndexKind(IntEnum):
     """What a key in KEY_INDEX was taken from."""

@@ -70,6 +70,7 @@ def test_a_fresh_broker_has_rocketmqs_system_topics_and_groups() -> None:
         "broker-a": 1,
         "OFFSET_MOVED_EVENT": 1,
         "SCHEDULE_TOPIC_XXXX": 18,
+        "rmq_sys_wheel_timer": 1,
         "shop_REPLY_TOPIC": 1,
         "RMQ_SYS_TRANS_HALF_TOPIC": 1,
         "RMQ_SYS_TRANS_OP_HALF_TOPIC": 1,
