@@ -34,31 +34,31 @@ static int broken(int fd) {
     return 1;
 }
 
-#define REAL(name, type) \
-    static type real; \
-    if (real == NULL) real = (type)dlsym(RTLD_NEXT, name)
+#define REAL(function) \
+    static __typeof__(&function) real; \
+    if (real == NULL) real = (__typeof__(&function))dlsym(RTLD_NEXT, #function)
 
 ssize_t write(int fd, const void *data, size_t size) {
-    REAL("write", ssize_t (*)(int, const void *, size_t));
+    REAL(write);
     return broken(fd) ? -1 : real(fd, data, size);
 }
 
 ssize_t pwrite(int fd, const void *data, size_t size, off_t at) {
-    REAL("pwrite", ssize_t (*)(int, const void *, size_t, off_t));
+    REAL(pwrite);
     return broken(fd) ? -1 : real(fd, data, size, at);
 }
 
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t at) {
-    REAL("pwrite64", ssize_t (*)(int, const void *, size_t, off64_t));
+    REAL(pwrite64);
     return broken(fd) ? -1 : real(fd, data, size, at);
 }
 
 int fsync(int fd) {
-    REAL("fsync", int (*)(int));
+    REAL(fsync);
     return broken(fd) ? -1 : real(fd);
 }
 
 int fdatasync(int fd) {
-    REAL("fdatasync", int (*)(int));
+    REAL(fdatasync);
     return broken(fd) ? -1 : real(fd);
 }
