@@ -40,7 +40,7 @@ RUN echo 'orderlymq:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd \
 # What changes with every build is the last and smallest layer.
 COPY --from=dependencies /opt/orderlymq /opt/orderlymq
 COPY --from=build /opt/orderlymq/own /opt/orderlymq/own
-COPY examples/python /opt/orderlymq/examples
+COPY examples/orders-app /opt/orderlymq/examples
 ENV PATH=/opt/orderlymq/own/bin:/opt/orderlymq/bin:$PATH PYTHONPATH=/opt/orderlymq/own HOME=/tmp \
     PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 WORKDIR /tmp

@@ -1,0 +1,123 @@
+"""
+An application with the SDK: a producer of order steps and an ordered consumer, as pods run them.
+
+`orders.py produce` sends the steps of many orders until SIGTERM; the next step of an order goes out only after
+the one before is acknowledged, and a send without an answer is repeated as the same message. `orders.py consume`
+is one of several consumers that share the queues. Both tell what happened to `history.py` (ORDERS_HISTORY,
+host:port) before they go on, so that the order can be judged from outside; without it they only work.
+"""
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from history import History
+
+from orderlymq import (
+    ClientSettings,
+    Consumer,
+    Message,
+    OrderedContext,
+    OrderedResult,
+    Producer,
+    ReceivedMessage,
+)
+from orderlymq.errors import OrderlyMQError, SendRefused
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the environment of the pod says."""
+
+    servers: str = os.environ.get("ORDERS_NAME_SERVERS", "demo-nameserver:9876")
+    topic: str = os.environ.get("ORDERS_TOPIC", "orders")
+    group: str = os.environ.get("ORDERS_GROUP", "billing")
+    history: str = os.environ.get("ORDERS_HISTORY", "")
+    orders_at_once: int = int(os.environ.get("ORDERS_AT_ONCE", "16"))
+    pause_s: float = float(os.environ.get("ORDERS_PAUSE_MS", "50")) / 1000
+    # A container that starts again is another process: its messages and its client have other names.
+    process: str = f"{os.environ.get('HOSTNAME', 'orders')}-{int(time.time()) % 1_000_000}"
+
+
+async def produce(options: Options, history: History, stop: asyncio.Event) -> None:
+    """Send until *stop*; return when everything that was begun is acknowledged."""
+    async with Producer("orders", options.servers) as producer, asyncio.TaskGroup() as tasks:
+        for lane in range(options.orders_at_once):
+            tasks.create_task(_lane(lane, options, producer, history, stop))
+
+
+async def _lane(
+    lane: int, options: Options, producer: Producer, history: History, stop: asyncio.Event
+) -> None:
+    key = f"{options.process}-{lane}"
+    for step in itertools.count():
+        if stop.is_set():
+            return
+        facts = {"topic": options.topic, "key": key, "message": f"{key}/{step}"}
+        message = Message(topic=options.topic, body=f"{key}/{step}".encode(), key=key)
+        await history.record("send", **facts)
+        while True:
+            try:
+                result = await producer.send(message)
+            except OrderlyMQError as error:
+                kind = "refused" if isinstance(error, SendRefused) else "unknown"
+                await history.record(kind, detail=str(error)[:200], **facts)
+                await asyncio.sleep(0.02)
+                continue
+            queue = f"{result.queue.broker_name}:{result.queue.queue_id}"
+            await history.record("ack", queue=queue, offset=result.queue_offset, **facts)
+            break
+        await asyncio.sleep(options.pause_s)
+
+
+async def consume(options: Options, history: History, stop: asyncio.Event) -> None:
+    """Consume in order until *stop*."""
+
+    async def listener(
+        messages: Sequence[ReceivedMessage], context: OrderedContext
+    ) -> OrderedResult:
+        for message in messages:
+            facts: dict[str, str | int] = {
+                "topic": message.topic,
+                "key": str(message.key),
+                "message": message.text,
+                "queue": f"{context.queue.broker_name}:{context.queue.queue_id}",
+                "offset": message.queue_offset,
+                "group": options.group,
+                "client": options.process,
+            }
+            await history.record("deliver", **facts)
+            # Here an application would do its work.
+            await history.record("done", **facts)
+        return OrderedResult.SUCCESS
+
+    async with Consumer(
+        options.group,
+        options.servers,
+        topics=options.topic,
+        listener=listener,
+        ordered=True,
+        consume_from="first",
+        client_settings=ClientSettings(persist_consumer_offset_interval_ms=500),
+    ):
+        await stop.wait()
+
+
+async def main() -> None:
+    """Run what the first argument says until SIGTERM."""
+    role = {"produce": produce, "consume": consume}[sys.argv[1]]
+    options = Options()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with History(options.history, options.process) as history:
+        await role(options, history, stop)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
