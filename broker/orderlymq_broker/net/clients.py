@@ -76,8 +76,9 @@ class Clients:
     """All lines to clients; the `FrameHandler` of the remoting server.
 
     Life cycle of a line: made, requests, lost. *always_open* marks a replica that listens whether
-    it leads or not (Kubernetes): what comes to a follower there, came by mistake, and the core
-    itself answers it (closing, refusing or ignoring as each code demands).
+    it leads or not (Kubernetes): a service follows the leader a moment late, so what comes to a
+    follower is passed on. While no leader is known the core itself answers it (closing, refusing
+    or ignoring as each code demands).
     """
 
     def __init__(self, service: Service, forwarder: Forwarder, *, always_open: bool) -> None:
@@ -141,14 +142,16 @@ class Clients:
 
     def line_received(self, line: Line, commands: list[RemotingCommand]) -> None:
         """Handle the commands of one client, in their order."""
-        if line.id in self._strangers or (
-            self.desk is Desk.SERVE and not self._waiting and self._service.may_answer()
-        ):
+        if self.desk is Desk.SERVE and not self._waiting and self._service.may_answer():
             for command in commands:
                 self._serve(line, command)
             return
+        is_stranger = line.id in self._strangers
         for command in commands:
-            self._waiting.append((line, command))
+            if is_stranger and (self.desk is Desk.WAIT or command.code in self._intercepts):
+                self._serve(line, command)
+            else:
+                self._waiting.append((line, command))
         self._work_off()
         if len(self._waiting) > WAITING_MAX:
             _log.warning("%d requests wait for a leader, closing a client", len(self._waiting))

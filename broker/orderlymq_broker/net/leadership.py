@@ -29,8 +29,8 @@ WAIT_MAX_S: Final = 1.5
 QUIET_S: Final = 1.0
 QUIET_BY_FORCE_S: Final = 10.0
 
-# A client that came to a replica that does not lead is served what a follower may say, and would
-# never notice that its heartbeats make it no member: it is let go and finds the leader.
+# A client that came to a replica that does not lead is passed on; it is let go by and by, so that it
+# comes to the leader itself.
 STRANGER_S: Final = 3.0
 
 # A commit takes milliseconds; with a disk that hangs leadership had better move anyway.

@@ -93,10 +93,34 @@ def test_a_failing_handler_is_answered_and_the_rest_is_served() -> None:
     assert told(client) == [(1, 1, "RuntimeError: boom"), (2, 1, "RuntimeError: boom")]
 
 
-def test_on_an_open_follower_the_core_answers_what_came_by_mistake() -> None:
-    """Behind a service every replica listens; the core knows what a follower may say."""
+def test_an_open_follower_passes_on_what_a_service_brought_to_it() -> None:
+    """Behind a service, which follows the leader late, a follower that knows the leader refuses nobody.
+
+    What is asked of this replica itself, as its status is, it answers itself.
+    """
     world = World(always_open=True)
+    world.desks[2].lead(1)
     world.desks[1].follow(2, 1)
+    desk = world.desks[1]
+    desk.clients.intercept(
+        RequestCode.ORDERLYMQ_GROUP_STATUS,
+        lambda line, command: line.send(command.reply(remark="status of node 1")),
+    )
+    client = world.connect(1)
+
+    world.ask(1, client, ask(SEND, 1), ask(RequestCode.ORDERLYMQ_GROUP_STATUS, 2), ask(PULL, 3))
+
+    assert sorted(told(client)) == [
+        (1, 0, "node 2"),
+        (2, 0, "status of node 1"),
+        (3, 0, "node 2"),
+    ]
+
+
+def test_an_open_follower_without_a_leader_lets_the_core_answer() -> None:
+    """Nobody can serve it: the core knows what a follower may say, a definite refusal for a send."""
+    world = World(always_open=True)
+    world.desks[1].follow(None, 1)
     client = world.connect(1)
 
     world.ask(1, client, ask(PULL, 1))
