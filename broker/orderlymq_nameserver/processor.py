@@ -52,6 +52,7 @@ from orderlymq_protocol.model import (
     TopicRouteData,
     body_crc32,
 )
+from orderlymq_protocol.notserved import remark_of
 
 # What code 318 may not change, RocketMQ NamesrvConfig: paths would let a client write any file.
 PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
@@ -117,7 +118,7 @@ class NameServerCore:
         if handler is None:
             reply = request.reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                remark=f" request type {request.code} not supported",
+                remark=remark_of(request.code),
             )
             self.requests[(-1, reply.code)] += 1  # one key: the numbers are the peer's choice
             return reply

@@ -89,6 +89,13 @@ class TopicConfigList(JsonModel):
 
 
 @dataclass(frozen=True, slots=True)
+class SubscriptionGroupList(JsonModel):
+    """Consumer groups to create together (code 225)."""
+
+    group_config_list: tuple[SubscriptionGroupConfig, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TopicList(JsonModel):
     """Names of topics (codes 206, 224, 304, 305)."""
 

@@ -537,6 +537,21 @@ class ReplyMessageHeader(Header):
     unit_mode: bool = False
 
 
+@request_header(RequestCode.QUERY_TOPICS_BY_CONSUMER)
+class QueryTopicsByConsumerHeader(Header):
+    """The topics of a consumer group."""
+
+    group: str
+
+
+@request_header(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER)
+class QuerySubscriptionByConsumerHeader(Header):
+    """What a consumer group wants of a topic."""
+
+    group: str
+    topic: str
+
+
 @request_header(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
 class GetSubscriptionGroupConfigHeader(Header):
     """The configuration of a group."""

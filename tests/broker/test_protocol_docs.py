@@ -15,6 +15,7 @@ from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.notserved import REASONS
 from tests.broker.processors.driver import settings
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -44,10 +45,9 @@ REMARKS: Final = {
     RequestCode.UPDATE_AND_CREATE_TOPIC: "an ordered topic keeps its queues and stays ordered",
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "all or none",
     RequestCode.UPDATE_BROKER_CONFIG: (
-        "`autoCreateTopicEnable`, `autoCreateSubscriptionGroup`, `fileReservedTime`, "
-        "`diskMaxUsedSpaceRatio`, until the leader ends; RocketMQ's flush timers are accepted and "
-        "have no effect; other keys answer 1"
+        "through the log, so a fail-over keeps it; which keys: [settings](settings.md); others answer 1"
     ),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "all or none",
     RequestCode.GET_BROKER_RUNTIME_INFO: "keys of 4.9 and 5.x; what does not exist here is 0",
     RequestCode.LOCK_BATCH_MQ: "`leaseMillis` in the body, `epochs` in the answer are our own",
     RequestCode.END_TRANSACTION: (
@@ -92,7 +92,7 @@ _HEAD: Final = """\
 
 Which requests of the RocketMQ remoting protocol are served, and by whom. The names are RocketMQ's
 (`RequestCode`); numbers from 20500 to 20507 are our own and are spoken between our processes only. A code that
-nobody serves yet is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, which clients and tools understand.
+nobody serves is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, on which clients fall back at once, and with the reason.
 
 Codes with a broker beside them are answered by the leader of a group. A replica that does not lead answers tables
 that are the same everywhere, refuses changes with code 1 and a remark that names the leader's address, and treats
@@ -103,7 +103,7 @@ This page is generated: `python -m tests.broker.test_protocol_docs`.
 | code | name | served by | remark |
 | ---: | --- | --- | --- |
 """
-_NOBODY: Final = "not yet: answers 3"
+_NOBODY: Final = "nobody: answers 3"
 
 
 def broker_codes() -> set[int]:
@@ -132,7 +132,7 @@ def served_by(code: RequestCode) -> str:
 def render() -> str:
     rows = []
     for code in sorted(RequestCode):
-        remark = REMARKS.get(code) or TO_CLIENTS.get(code, "")
+        remark = REMARKS.get(code) or TO_CLIENTS.get(code) or REASONS.get(code, "")
         rows.append(f"| {code.value} | `{code.name}` | {served_by(code)} | {remark} |\n")
     return _HEAD + "".join(rows)
 
@@ -149,6 +149,7 @@ def test_every_code_that_is_served_has_a_name() -> None:
 
 def test_no_remark_speaks_of_what_is_not_served() -> None:
     """A remark stands beside a code that somebody serves, or says that it is not served yet."""
+    assert not {code for code in RequestCode if served_by(code) != _NOBODY} & set(REASONS)
     idle = {code for code in REMARKS if served_by(code) == _NOBODY}
     assert all("not served" in REMARKS[code] for code in idle)
 

@@ -1,5 +1,5 @@
 """
-Administration of clients: 203, 204, 328, and 307 and 309, which a client itself answers.
+Administration of clients: 203, 204, 328, 343, 345, and 307 and 309, which a client itself answers.
 
 The rules: who is a member is told from the replicated table, with the connection this leader knows; what
 only a client can say is asked of it over its own connection and its answer passed on as it is; a
@@ -9,11 +9,13 @@ client that does not answer costs the tool its time-out, nobody else anything. M
 from typing import Final
 
 from orderlymq_broker.processors.asking import Asker, Silence
+from orderlymq_broker.processors.changing import raise_unknown_group
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.reading import read_message
 from orderlymq_broker.processors.sessions import Session
 from orderlymq_broker.state.records import MemberSeen, Subscription
+from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import (
@@ -21,6 +23,8 @@ from orderlymq_protocol.headers import (
     GetConsumerConnectionListHeader,
     GetConsumerRunningInfoHeader,
     GetProducerConnectionListHeader,
+    QuerySubscriptionByConsumerHeader,
+    QueryTopicsByConsumerHeader,
 )
 from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.model import (
@@ -30,6 +34,7 @@ from orderlymq_protocol.model import (
     ProducerInfo,
     ProducerTable,
     SubscriptionData,
+    TopicList,
 )
 
 # As long as RocketMQ waits: a client may have to gather the stacks of all its threads.
@@ -67,6 +72,29 @@ class ClientAdministration:
         )
 
         return answer(request, peer, body=body.to_json())
+
+    def topics_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 343: the topics that a group subscribes to or has offsets in."""
+        group = QueryTopicsByConsumerHeader.from_ext(request.ext).group
+        state = self._context.state
+        names = {*state.members.subscriptions(group), *state.offsets.of_group(group)}
+        if not names:
+            raise_unknown_group(self._context, group)
+
+        return answer(request, peer, body=TopicList(tuple(sorted(names))).to_json())
+
+    def subscription_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 345: what a group wants of a topic; null while nobody is online who says so."""
+        header = QuerySubscriptionByConsumerHeader.from_ext(request.ext)
+        raise_unknown_group(self._context, header.group)
+        wish = self._context.state.members.subscriptions(header.group).get(header.topic)
+        body = {
+            "group": header.group,
+            "subscriptionData": None if wish is None else _subscription(wish).to_json_value(),
+            "topic": header.topic,
+        }
+
+        return answer(request, peer, body=fastjson.dumps(body))
 
     def producers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 204: the producers of a group."""

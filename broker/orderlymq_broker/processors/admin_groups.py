@@ -1,5 +1,5 @@
 """
-Administration of consumer groups: 200, 201, 207, 208, 303, 317, 352.
+Administration of consumer groups: 200, 201, 207, 208, 225, 303, 317, 352.
 
 The rules: a change is a record and is answered when it is applied; what an older tool does not know of a
 group stays as it is; lag is told from what is applied, for every queue of a topic, the retry topic's
@@ -48,6 +48,8 @@ from orderlymq_protocol.names import (
 )
 
 RETRY_QUEUES_MAX: Final = 1_024
+# One entry of the log holds them all, and so does one turn of the event loop.
+GROUPS_AT_ONCE_MAX: Final = 1_000
 
 # Members of 5.x that a 4.9 tool does not send: their absence is no wish to change them.
 _NEWER_MEMBERS: Final = {
@@ -81,6 +83,33 @@ class GroupAdministration:
     def update(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 200: create a group or change it."""
         body = fastjson.loads(request.body)
+
+        return [propose(self._context, self._judge(body), request, peer)]
+
+    def update_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 225: create or change several groups, all or none."""
+        body = fastjson.loads(request.body)
+        listed = body.get("groupConfigList") if isinstance(body, Mapping) else None
+        if not isinstance(listed, list) or not listed:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, "the body has no groups; list them as groupConfigList"
+            )
+        if len(listed) > GROUPS_AT_ONCE_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{len(listed)} groups at once are too many; send at most {GROUPS_AT_ONCE_MAX}",
+            )
+        records = [record for each in listed for record in self._judge(each)]
+
+        return [propose(self._context, records, request, peer)]
+
+    def _judge(self, body: object) -> list[Record]:
+        """Return the records that make a group as *body* wants it.
+
+        Raises:
+            ModelError: it is no configuration of a group.
+            RequestRefused: its name or its numbers are not allowed (1).
+        """
         config = SubscriptionGroupConfig.from_json_value(body)
         try:
             check_group_name(config.group_name)
@@ -105,9 +134,7 @@ class GroupAdministration:
                 },
             )
 
-        records = [record, *missing_retry_topic(self._context.state, record)]
-
-        return [propose(self._context, records, request, peer)]
+        return [record, *missing_retry_topic(self._context.state, record)]
 
     def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 207: delete a group, its locks and members, and its offsets if asked for."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from orderlymq_broker.processors.asking import Asker, Silence
-from orderlymq_broker.processors.changing import propose
+from orderlymq_broker.processors.changing import propose, raise_unknown_group
 from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Send
@@ -80,6 +80,7 @@ class OffsetAdministration:
                 ResponseCode.SYSTEM_ERROR,
                 f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
             )
+        raise_unknown_group(self._context, header.group)
         members = self._sessions_of(header.group)
         if not members:
             raise RequestRefused(
@@ -199,6 +200,7 @@ class OffsetAdministration:
         """Serve 314: give a group the offsets of another."""
         header = CloneGroupOffsetHeader.from_ext(request.ext)
         state = self._context.state
+        raise_unknown_group(self._context, header.src_group)
         source = state.offsets.of_group(header.src_group)
         topics = [header.topic] if header.topic else sorted(source)
         self._check_clone(header, topics)

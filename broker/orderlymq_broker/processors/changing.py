@@ -6,6 +6,7 @@ the administrator is told that nothing changed. Used by the ``admin_*`` modules.
 """
 
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from typing import Final
 
 from orderlymq_broker.processors.context import Context, Handler, RequestRefused, answer
@@ -48,6 +49,27 @@ def propose(
         return [*after(False), *refusal]
 
     return Propose(records, applied=applied, lost=lost)
+
+
+def raise_unknown_group(context: Context, group: str) -> None:
+    """Refuse what names a group that nobody ever made, used or joined: most likely a typo.
+
+    Raises:
+        RequestRefused: 26, with the names that come near.
+    """
+    state = context.state
+    if (
+        group in state.groups.by_name
+        or state.offsets.of_group(group)
+        or state.members.of_group(group)
+    ):
+        return
+    near = get_close_matches(group, [*state.groups.by_name], n=3)
+    hint = f"did you mean {' or '.join(near)}?" if near else "create it with updateSubGroup"
+    raise RequestRefused(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        f"subscription group [{group}] does not exist; {hint}",
+    )
 
 
 def leader_only(context: Context, handler: Handler) -> Handler:

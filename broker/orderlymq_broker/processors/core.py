@@ -60,6 +60,7 @@ from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
 from orderlymq_protocol.fastjson import JsonError
 from orderlymq_protocol.headerfields import HeaderError
 from orderlymq_protocol.jsonmodel import ModelError
+from orderlymq_protocol.notserved import remark_of
 from orderlymq_protocol.record import RecordError
 
 # A dead letter may need its retry topic and its dead-letter topic; nothing needs more than that.
@@ -177,7 +178,7 @@ class BrokerCore:
                 request,
                 peer,
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                remark=f" request type {request.code} not supported",
+                remark=remark_of(request.code),
             )
         if not self.context.leading:
             handler = self._follower_handlers.get(request.code, self._other_when_following)

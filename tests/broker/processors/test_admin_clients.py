@@ -214,3 +214,19 @@ def test_any_member_will_do_when_the_tool_names_none(admin: AdminShell) -> None:
 
     ((connection, question),) = asked(admin, 309)
     assert (connection, question.ext["clientId"]) == (ALICE.connection, "alice")
+
+
+def test_the_topics_and_wishes_of_a_group_are_shown(admin: AdminShell) -> None:
+    """343 lists what it subscribes to or has offsets in, 345 what it wants of a topic; a typo is 26."""
+    create_topic(admin)
+    heartbeat(admin, "alice")
+
+    assert admin.read(343, group="billing")["topicList"] == ["%RETRY%billing", "orders"]
+    shown = admin.read(345, group="billing", topic="orders")
+    assert (shown["group"], shown["topic"]) == ("billing", "orders")
+    assert shown["subscriptionData"]["subString"] == "*"
+    assert admin.read(345, group="billing", topic="other")["subscriptionData"] is None
+    assert [admin.tool(code, group="nobody", topic="orders").code for code in (343, 345)] == [
+        26,
+        26,
+    ]

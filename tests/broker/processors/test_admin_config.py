@@ -103,7 +103,8 @@ def test_a_change_outlives_the_leader_and_a_restart(admin: AdminShell) -> None:
 
     admin.follow()
     admin.lead()
-    again = AdminShell(admin.settings, admin.store).lead()
+    again = AdminShell(admin.settings, admin.store)
+    again.lead()
 
     for shell in (admin, again):
         assert shown(shell)["transactionCheckMax"] == "3"
@@ -117,7 +118,8 @@ def test_a_manifest_that_says_something_new_wins(admin: AdminShell) -> None:
     admin.tool(25, b"fileReservedTime=5\ntransactionCheckMax=3\n")
     storage = msgspec.structs.replace(admin.settings.storage, retention_ms=9 * 3_600_000)
 
-    newer = AdminShell(settings(storage=storage), admin.store).lead()
+    newer = AdminShell(settings(storage=storage), admin.store)
+    newer.lead()
 
     assert shown(newer)["fileReservedTime"] == "9"
     assert shown(newer)["transactionCheckMax"] == "3"

@@ -79,6 +79,26 @@ def test_a_group_that_makes_no_sense_is_refused(admin: AdminShell, body: bytes) 
     assert admin.state.digest() == before
 
 
+def test_several_groups_are_made_at_once_or_none(admin: AdminShell) -> None:
+    """225: one bad configuration refuses them all; a good list makes each with its retry topic."""
+    good = b'{"groupName":"billing","retryMaxTimes":3},{"groupName":"shipping"}'
+    before = admin.state.digest()
+
+    for bad in (
+        b"",
+        b"{}",
+        b'{"groupConfigList":[]}',
+        b'{"groupConfigList":[{"groupName":"a b"}]}',
+    ):
+        assert admin.tool(225, bad).code == 1
+    assert admin.tool(225, b'{"groupConfigList":[' + good + b',{"groupName":"a b"}]}').code == 1
+    assert admin.state.digest() == before
+
+    assert admin.tool(225, b'{"groupConfigList":[' + good + b"]}").code == 0
+    assert admin.state.groups.by_name["billing"].retry_max_times == 3
+    assert {"%RETRY%billing", "%RETRY%shipping"} <= set(admin.state.topics.by_name)
+
+
 def test_one_group_is_shown_and_an_unknown_one_answers_26(admin: AdminShell) -> None:
     """352 is 201 for one group."""
     create(admin, GroupSet("billing", orderly=True))

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import pytest
+
 from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.state.records import Commit as OffsetCommit
-from orderlymq_broker.state.records import OffsetsReset
+from orderlymq_broker.state.records import GroupSet, OffsetsReset
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import LanguageCode
 from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
@@ -251,3 +253,25 @@ def test_all_offsets_are_told_by_topic_and_group(admin: AdminShell) -> None:
 
     assert admin.read(43) == {"offsetTable": {"orders@billing": {"0": 2, "1": 1}}}
     assert admin.read(45) == {"offsetTable": {}}
+
+
+@pytest.mark.parametrize("code", [222, 314])
+def test_a_typo_in_a_group_is_told_and_changes_nothing(admin: AdminShell, code: int) -> None:
+    """26 with the group that was meant; else offsets of a group that nobody has would be made."""
+    create_topic(admin)
+    create(admin, GroupSet("billing"))
+    before = admin.state.digest()
+
+    reply = admin.tool(
+        code,
+        topic="orders",
+        group="biling",
+        timestamp=0,
+        isForce=True,
+        srcGroup="biling",
+        destGroup="copy",
+        offline=False,
+    )
+
+    assert (reply.code, "did you mean billing?" in (reply.remark or "")) == (26, True)
+    assert admin.state.digest() == before

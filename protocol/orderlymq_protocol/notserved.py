@@ -1,0 +1,94 @@
+"""
+Requests of RocketMQ that nobody here serves: why, and what serves the purpose instead.
+
+The rules: every one of them is answered with code 3, on which clients fall back at once; the remark begins
+as RocketMQ's own does and goes on with the reason, because an administrator's tool prints it. A number
+that is in neither table is not known at all and gets RocketMQ's words alone.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_NEVER_SENT: Final = "no client or tool of RocketMQ sends it"
+_FILTER_SERVER: Final = "class filters are gone since RocketMQ 4.3.0; subscribe by tags or SQL92"
+_POP: Final = "POP consumption is not served; consume by push, pull or lite pull"
+_CONTROLLER: Final = "replication is raft's and needs no controller; see orderlymq status"
+_STORE: Final = "messages are kept in RocksDB, not in commit log files"
+_AUTH: Final = (
+    "accounts are changed with codes 50 to 53, updateAclConfig of mqadmin 4.9, or a User manifest"
+)
+
+REASONS: Final[Mapping[int, str]] = {
+    13: _NEVER_SENT,  # QUERY_BROKER_OFFSET
+    22: _NEVER_SENT,  # GET_TOPIC_CONFIG_LIST
+    23: _NEVER_SENT,  # GET_TOPIC_NAME_LIST
+    27: _NEVER_SENT,  # TRIGGER_DELETE_FILES
+    47: _NEVER_SENT,  # GET_CLIENT_CONFIG
+    60: "the timer wheel has no check point here: due times stand in the log",
+    61: "timer messages are counted in orderlymq status and in /metrics",
+    209: _NEVER_SENT,  # SUSPEND_CONSUMER
+    210: _NEVER_SENT,  # RESUME_CONSUMER
+    211: _NEVER_SENT,  # RESET_CONSUMER_OFFSET_IN_CONSUMER
+    212: _NEVER_SENT,  # RESET_CONSUMER_OFFSET_IN_BROKER
+    213: _NEVER_SENT,  # ADJUST_CONSUMER_THREAD_POOL
+    214: _NEVER_SENT,  # WHO_CONSUME_THE_MESSAGE
+    301: _FILTER_SERVER,
+    302: _FILTER_SERVER,
+    308: "offsets are corrected by resetOffsetByTime",
+    353: "a group is stopped as a whole: updateSubGroup with consumeEnable=false",
+    354: "there is one store and nothing to compare it with",
+    355: "there is one store; its settings are tailCacheSize and blockCacheSize of the manifest",
+    370: "a delayed message cannot be recalled by its handle",
+    401: _POP,
+    402: _POP,
+    513: "queues of a topic stay with their group; add groups, and Topic placement spreads new queues",
+    514: "queues of a topic stay with their group",
+    903: _CONTROLLER,
+    905: _CONTROLLER,
+    906: _CONTROLLER,
+    907: "replicas and their lag: orderlymq status, or /status of each replica",
+    908: "followers are truncated by raft alone",
+    1001: _CONTROLLER,
+    1002: _CONTROLLER,
+    1003: _CONTROLLER,
+    1004: _CONTROLLER,
+    1005: _CONTROLLER,
+    1006: _CONTROLLER,
+    1007: "the term of the group: orderlymq status",
+    1008: _CONTROLLER,
+    1009: _CONTROLLER,
+    1010: _CONTROLLER,
+    1011: _CONTROLLER,
+    1012: _CONTROLLER,
+    2001: "there is no cold data flow control; pulls of old messages do not hinder others",
+    2002: "there is no cold data flow control; pulls of old messages do not hinder others",
+    2003: "there is no cold data flow control; pulls of old messages do not hinder others",
+    2004: _STORE,
+    3001: _AUTH,
+    3002: _AUTH,
+    3003: _AUTH,
+    3004: _AUTH,
+    3005: _AUTH,
+    3006: _AUTH,
+    3007: _AUTH,
+    3008: _AUTH,
+    3009: _AUTH,
+    3010: _AUTH,
+    200_050: _POP,
+    200_051: _POP,
+    200_052: _POP,
+    200_053: _POP,
+    200_054: _POP,
+    200_055: _POP,
+    200_056: _POP,
+    200_057: _POP,
+    200_151: _POP,
+}
+
+
+def remark_of(code: int) -> str:
+    """Return what a refusal of a request code says: RocketMQ's words, and the reason when there is one."""
+    reason = REASONS.get(code)
+    words = f" request type {code} not supported"
+
+    return words if reason is None else f"{words}: {reason}"
