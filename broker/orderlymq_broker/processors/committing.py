@@ -58,7 +58,9 @@ class Committer:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] has no queue {queue_id}"
             )
         self._check_group(group)
-        verdict = self._fence.judge_commit(group, name, queue_id, peer, request.ext)
+        verdict = self._fence.judge_commit(
+            group, name, queue_id, peer, request.ext, wants_answer=not request.is_oneway
+        )
         if not verdict.passes:
             context.counters["fenced_commits"] += 1
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, verdict.refusal)
@@ -80,7 +82,7 @@ class Committer:
     ) -> None:
         """Take the commit that rides in a pull; one that is refused does not fail the pull."""
         verdict = self._fence.judge_commit(
-            header.consumer_group, topic.name, header.queue_id, peer, ext
+            header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
         )
         if verdict.passes:
             self._gather(
@@ -195,11 +197,7 @@ class Committer:
         """Tell whether a connection is a consumer's of the group, though no member any more."""
         session = self._context.sessions.get(peer.connection)
 
-        return session is not None and any(
-            consumer.group_name == group
-            for consumers in session.consumers.values()
-            for consumer in consumers
-        )
+        return session is not None and session.consumes(group)
 
     def _reset_now(
         self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer

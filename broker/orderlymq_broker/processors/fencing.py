@@ -56,9 +56,20 @@ class Fence:
         return self._judge(group, topic, queue_id, peer, ext, pulls=True)
 
     def judge_commit(
-        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        peer: Peer,
+        ext: dict[str, str],
+        *,
+        wants_answer: bool,
     ) -> Verdict:
-        """Tell whether this commit is the holder's, or a tool's where nobody holds the queue."""
+        """Tell whether this commit is the holder's, or a tool's where nobody holds the queue.
+
+        A tool waits for the answer of a request of its own; a consumer that the group has forgotten
+        sends the same request without waiting for one, or commits with a pull.
+        """
         if not self._context.state.is_ordered(group):
             return PASSES
         verdict = self._judge(group, topic, queue_id, peer, ext, pulls=False)
@@ -69,7 +80,7 @@ class Fence:
             # Its epoch goes with the commit: whoever locks the queue next makes it void.
             return Verdict(epoch=released.epoch)
 
-        return PASSES if self._is_tool(group, peer, ext) else verdict
+        return PASSES if wants_answer and self._is_tool(group, peer, ext) else verdict
 
     def _judge(
         self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str], *, pulls: bool
@@ -128,7 +139,8 @@ class Fence:
             return ext[EXT_CLIENT_ID] not in members and not ext.get(EXT_EPOCH)
         session = self._context.sessions.get(peer.connection)
         if session is not None:
-            return not any(client_id in members for client_id in session.client_ids)
+            is_member = any(client_id in members for client_id in session.client_ids)
+            return not is_member and not session.consumes(group)
 
         return all(member.address.rpartition(":")[0] != peer.host for member in members.values())
 

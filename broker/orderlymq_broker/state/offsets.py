@@ -54,9 +54,7 @@ class OffsetTable:
         """Move offsets forward."""
         moved = 0
         for commit in commits:
-            if commit.epoch and not locks.is_current(
-                commit.group, commit.topic, commit.queue_id, commit.epoch
-            ):
+            if not self._is_allowed(commit, locks):
                 continue
             queues = self._queues(commit)
             present = queues.get(commit.queue_id)
@@ -72,6 +70,19 @@ class OffsetTable:
             self._set(self._queues(commit), commit, writes)
 
         return OffsetsMoved(len(commits))
+
+    @staticmethod
+    def _is_allowed(commit: Commit, locks: LockTable) -> bool:
+        """Tell whether what the leader saw when it accepted a commit still holds.
+
+        Without an epoch it was accepted because nobody held the queue; a lock that was granted
+        meanwhile begins where the offset stood.
+        """
+        if commit.epoch:
+            return locks.is_current(commit.group, commit.topic, commit.queue_id, commit.epoch)
+        if not locks.takes_locks(commit.group):
+            return True
+        return locks.get(commit.group, commit.topic, commit.queue_id) is None
 
     def drop_topic(self, topic: str, writes: TableWrites) -> None:
         """Forget what all groups have committed in a topic."""

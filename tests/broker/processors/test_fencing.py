@@ -191,6 +191,19 @@ def test_without_a_lock_members_are_dropped_and_tools_pass(shell: Shell) -> None
     assert offset_of(shell) == 3
 
 
+def test_a_member_that_was_forgotten_is_no_tool(shell: Shell) -> None:
+    """It stood still until its lock and its membership were over; what it says then moves nothing."""
+    ordered(shell)
+    shell.pass_time(shell.core.context.settings.timers.client_expiry_ms + 2_000, step=1_000)
+    assert not shell.state.members.of_group("billing")
+
+    commit(shell, 3, ALICE)
+    assert commit(shell, 3, ALICE, oneway=False) == 1
+    commit(shell, 3, NEIGHBOUR)
+
+    assert offset_of(shell) is None
+
+
 def test_the_commit_of_a_pull_is_fenced_like_any_other(shell: Shell) -> None:
     """A refused pull commits nothing, a served one does."""
     ordered(shell)

@@ -210,8 +210,8 @@ def test_a_deleted_group_keeps_its_offsets_unless_told_otherwise(replica: Replic
         replica.take(
             GroupSet("billing"),
             MemberSeen("billing", "c", "h:1"),
-            LocksRequested("billing", "c", "h:1", 1_000, (("orders", 0),)),
             OffsetsCommitted((Commit("billing", "orders", 0, 1),)),
+            LocksRequested("billing", "c", "h:1", 1_000, (("orders", 0),)),
         )
         replica.take(GroupDeleted("billing", clean_offsets=clean))
         assert replica.state.members.of_group("billing") == {}

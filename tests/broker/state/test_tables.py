@@ -77,7 +77,8 @@ def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Re
 
 
 def test_commits_go_forward_under_the_newest_epoch(replica: Replica) -> None:
-    """Lower ones and those of an epoch before the newest are passed over; a reset sets."""
+    """Lower ones, those of an epoch before the newest, and a tool's while somebody holds the queue
+    are passed over; a reset sets."""
     replica.take(request("a", 0))
 
     def commit(*pairs: tuple[int, int]) -> object:
@@ -90,6 +91,8 @@ def test_commits_go_forward_under_the_newest_epoch(replica: Replica) -> None:
     assert commit((6, 1)) == OffsetsMoved(1)
     replica.take(request("b", 0))
     assert commit((9, 1)) == OffsetsMoved(0, 1)
+    assert commit((7, 0)) == OffsetsMoved(0, 1)
+    replica.take(LocksReleased("g", "b", None))
     assert commit((7, 0)) == OffsetsMoved(1)
     assert replica.take(OffsetsReset((Commit("g", "t", 0, 2),))) == [OffsetsMoved(1)]
     assert replica.state.offsets.of_group("g") == {"t": {0: 2}}
