@@ -97,7 +97,8 @@ class Dealer(Client):
         """Begin nothing more, and tell the end of all that was not told."""
         self._over = True
         for deal in self.world.deals.values():
-            if deal.half is not None and not deal.told:
+            decided = deal.choice != TRANSACTION_NOT
+            if decided and deal.half is not None and not deal.told:
                 self._tell(deal)
 
     # -- one transaction
