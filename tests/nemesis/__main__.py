@@ -6,42 +6,39 @@ runs never meet, nothing outside is touched, and nothing is left behind when it 
 """
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
 
-from tests.clients.programs import Java, missing
-from tests.nemesis import disks, ioerrors
-from tests.nemesis.clients import JAVA_4, JAVA_5
+from tests.nemesis import disks, inside, ioerrors
+from tests.nemesis.clients import build_javas
 from tests.nemesis.cluster import Cluster
 from tests.nemesis.disks import Disk
 from tests.nemesis.ground import Ground, GroundError, Loopback, Namespaces, run
+from tests.nemesis.inside import say
 from tests.nemesis.ioerrors import IoErrors
 from tests.nemesis.report import write_reports
 from tests.nemesis.run import Run
 from tests.nemesis.schedule import Ability, Plan
 
-_INSIDE: Final = "NEMESIS_INSIDE"
-_UNSHARE: Final = (
-    *("unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"),
-    *("--propagation", "private"),
-)
-
 
 def main() -> int:
     """Play and report; 0 when the promise was kept."""
     options = _options()
-    if os.environ.get(_INSIDE) is not None:
+    if inside.is_inside():
         return _play(options)
     if not options.no_java:
-        _javas()  # inside there is no network to build with
+        build_javas()  # inside there is no network to build with
     sizes = [options.replicas] if options.replicas else [3, 5]
     minutes = options.minutes / len(sizes)
-    return max([_enter(size, minutes, bare=options.bare) for size in sizes])
+    words = ("tests.nemesis", *sys.argv[1:])
+    return max(
+        [
+            inside.enter(*words, f"--replicas={size}", f"--minutes={minutes}", bare=options.bare)
+            for size in sizes
+        ]
+    )
 
 
 def _options() -> argparse.Namespace:
@@ -65,38 +62,18 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _enter(replicas: int, minutes: float, *, bare: bool) -> int:
-    """Run this program once more, inside namespaces where the machine allows it."""
-    words = [sys.executable, "-m", "tests.nemesis", *sys.argv[1:]]
-    words += ["--replicas", str(replicas), "--minutes", str(minutes)]
-    able = [] if bare else _able_to_unshare()
-    if not able:
-        sys.stdout.write("no namespaces here: faults of networks and disks are left out\n")
-    environment = {**os.environ, _INSIDE: "namespaces" if able else "bare"}
-    return subprocess.run([*able, *words], env=environment, check=False).returncode
-
-
-def _able_to_unshare() -> list[str]:
-    if shutil.which("unshare") is None:
-        return []
-    for words in (_UNSHARE, (*_UNSHARE, "--map-root-user")):
-        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
-            return list(words)
-    return []
-
-
 def _play(options: argparse.Namespace) -> int:
     replicas: int = options.replicas
     where = options.out / f"seed-{options.seed}-of-{replicas}"
     shutil.rmtree(where, ignore_errors=True)
     where.mkdir(parents=True)
     scratch = Path(tempfile.mkdtemp(prefix="nemesis-"))
-    javas = [] if options.no_java else _javas()
+    javas = [] if options.no_java else build_javas()
     abilities, ground = _ground(options, replicas)
     if javas:
         abilities |= Ability.JAVA
     cluster_disks: dict[int, Disk] = {}
-    if os.environ[_INSIDE] == "namespaces" and disks.can_mount(scratch):
+    if inside.has_namespaces() and disks.can_mount(scratch):
         abilities |= Ability.DISK
         nodes = range(1, replicas + 1)
         cluster_disks = {
@@ -112,7 +89,7 @@ def _play(options: argparse.Namespace) -> int:
             cluster.add(node)
     try:
         plan = Plan(replicas, 60 * options.minutes, abilities)
-        record = Run(options.seed, plan, cluster, javas, _say).play()
+        record = Run(options.seed, plan, cluster, javas, say).play()
     finally:
         cluster.close()
         ground.close()
@@ -122,7 +99,7 @@ def _play(options: argparse.Namespace) -> int:
 
 
 def _ground(options: argparse.Namespace, replicas: int) -> tuple[Ability, Ground]:
-    if os.environ[_INSIDE] == "bare":
+    if not inside.has_namespaces():
         return Ability.NONE, Loopback()
     run("ip", "link", "set", "lo", "up")
     if options.ground == "loopback":
@@ -131,24 +108,8 @@ def _ground(options: argparse.Namespace, replicas: int) -> tuple[Ability, Ground
         # One more, for a replica that joins.
         return Ability.NETWORK, Namespaces(replicas + 1)
     except (GroundError, OSError) as error:
-        _say(f"no network faults here: {error}")
+        say(f"no network faults here: {error}")
         return Ability.NONE, Loopback()
-
-
-def _javas() -> list[Java]:
-    reason = missing("java", "mvn")
-    if reason:
-        _say(f"SDK clients only: {reason}")
-        return []
-    javas = [Java(JAVA_4), Java(JAVA_5)]
-    for java in javas:
-        java.build()
-    return javas
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

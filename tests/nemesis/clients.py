@@ -17,11 +17,12 @@ import orjson
 
 from orderlymq.history import Recorder
 from orderlymq.oracle import Kind
-from tests.clients.programs import Java
+from tests.clients.programs import Java, missing
 from tests.nemesis.children import Child, python
 from tests.nemesis.cluster import QUEUES, TOPIC
 from tests.nemesis.consuming import ConsumingOptions
 from tests.nemesis.ground import CLIENTS, Ground
+from tests.nemesis.inside import say
 from tests.nemesis.producing import ProducingOptions
 
 #: Java clients by the version that stands in the history.
@@ -252,3 +253,15 @@ def make_clients(
     make("consumer-sdk-a", group=PYTHON, pause_ms=0)
     make("consumer-sdk-b", group=PYTHON, pause_ms=0)
     return made
+
+
+def build_javas() -> list[Java]:
+    """Return the Java clients, compiled; none, and a word about it, without a JDK."""
+    reason = missing("java", "mvn")
+    if reason:
+        say(f"SDK clients only: {reason}")
+        return []
+    javas = [Java(JAVA_4), Java(JAVA_5)]
+    for java in javas:
+        java.build()
+    return javas
