@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from tests.nemesis.faults import Outcome
+    from tests.nemesis.measures import Target
     from tests.nemesis.run import Record
 
 _COLOURS: Final = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:cyan")
@@ -88,3 +89,24 @@ def _draw_rates(axes: "Axes", record: "Record", times: dict[str, list[int]], lab
         axes.plot(counted, label=family, color=_COLOURS[number % len(_COLOURS)], linewidth=1)
     axes.set_ylabel(label)
     axes.legend(loc="upper right", fontsize=8)
+
+
+def draw_histograms(
+    found: dict[str, list[float]], targets: dict[str, "Target"], where: Path
+) -> None:
+    """Write a histogram for each measure, with its targets, as handover.png."""
+    rows = (len(found) + 1) // 2
+    figure = Figure(figsize=(12, 2.2 * rows), dpi=70, layout="constrained")
+    parts = figure.subplots(rows, 2, squeeze=False)
+    for axes, (name, values) in zip(parts.flat, found.items(), strict=False):
+        axes.hist(values, bins=20, color="tab:blue")
+        target = targets[name]
+        for value, colour in ((target.median, "tab:green"), (target.worst, "tab:red")):
+            if value is not None:
+                axes.axvline(value, color=colour, linestyle="--")
+        axes.set_title(f"{name} (n = {len(values)})", fontsize=9)
+        axes.set_xlim(left=0)
+    for axes in parts.flat[len(found) :]:
+        axes.set_visible(False)
+    figure.supxlabel("seconds; green: target for the median, red: for the worst")
+    figure.savefig(where / "handover.png")
