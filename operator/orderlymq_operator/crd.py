@@ -64,10 +64,45 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
             "groups cannot be removed while their queues may hold messages; set scaleDown.policy to Drain",
             field=".groups",
         ),
+        rule(
+            "self.tls.mode == 'Disabled' || has(self.tls.secretName) || "
+            "(has(self.tls.certificateFile) && has(self.tls.keyFile))",
+            "TLS needs secretName, outside Kubernetes certificateFile and keyFile",
+            field=".tls",
+        ),
+        rule(
+            "!has(self.tls.secretName) || !(has(self.tls.certificateFile) || has(self.tls.keyFile) || "
+            "has(self.tls.caFile))",
+            "name secretName or files, not both",
+            field=".tls.secretName",
+        ),
+        rule(
+            "self.tls.clientAuth == 'None' || has(self.tls.secretName) || has(self.tls.caFile)",
+            "clientAuth needs secretName or caFile",
+            field=".tls.clientAuth",
+        ),
+        rule(
+            "has(self.storage.className) == has(oldSelf.storage.className)",
+            "className cannot be set or removed later",
+            field=".storage.className",
+        ),
     ),
     "Topic": topic.SPEC_RULES,
     "ConsumerGroup": consumergroup.SPEC_RULES,
     "User": user.SPEC_RULES,
+}
+# What is made for an object is called after it: pods, Services and labels have at most 63 characters. The suffixes of
+# a Cluster are the longest, and the hash that Kubernetes puts behind the name of a StatefulSet.
+_NAME_MAX: Final = {"Cluster": 40, "Topic": 63, "ConsumerGroup": 63, "User": 63}
+# `kubectl scale` sets the replicas of every raft group: groups are no plain number.
+_SUBRESOURCES: Final[dict[str, dict[str, Any]]] = {
+    "Cluster": {
+        "scale": {
+            "specReplicasPath": ".spec.replicasPerGroup",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
+    }
 }
 # `kubectl wait` works from the first moment on: the condition exists before a controller has looked.
 _WAITING: Final = {
@@ -109,7 +144,7 @@ def definition(kind: str) -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    "subresources": {"status": {}} | _SUBRESOURCES.get(kind, {}),
                     "additionalPrinterColumns": columns,
                     "schema": {"openAPIV3Schema": schema(kind)},
                 }
@@ -133,6 +168,18 @@ def schema(kind: str) -> dict[str, Any]:
     properties["status"]["properties"]["conditions"]["default"] = [_WAITING]
     properties["status"]["default"] = {}
     found["required"] = ["spec"]
+    found.update(
+        rules(
+            rule(
+                f"self.metadata.name.size() <= {_NAME_MAX[kind]}",
+                f"a {kind}'s name has at most {_NAME_MAX[kind]} characters",
+            ),
+            rule(
+                "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+                "the name must be a DNS label: small letters, digits and -",
+            ),
+        )
+    )
     return found
 
 

@@ -1,0 +1,139 @@
+"""Fixtures of the stories: one cluster, one image, one operator; a namespace and an application for each."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from e2e.machine import ROOT, Machine, MachineError, find, say
+from e2e.orders import Orders
+from e2e.space import EXAMPLE_IMAGE, Space
+
+_OPERATOR_SPACE: Final = "orderlymq-e2e"
+_RELEASE: Final = "ob-e2e"
+_STORY_S: Final = 600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give stories the time that a real cluster takes."""
+    for item in items:
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_STORY_S))
+
+
+def _module(item: pytest.Item) -> str:
+    assert isinstance(item, pytest.Function)
+    return str(item.module.__name__)
+
+
+def _space_of(module: str) -> str:
+    prefix = os.environ.get("ORDERLYMQ_E2E_PREFIX", "e2e-")
+    return prefix + module.rpartition(".")[2].removeprefix("test_").replace("_", "-")
+
+
+@pytest.fixture(scope="session")
+def machine() -> Machine:
+    """Find the Kubernetes that the stories are played on."""
+    try:
+        return find()
+    except MachineError as error:
+        pytest.exit(str(error), returncode=4)
+
+
+@pytest.fixture(scope="session")
+def image(machine: Machine) -> str:
+    """Bring the image under test to all nodes; ORDERLYMQ_E2E_IMAGE names one that is there."""
+    given = os.environ.get("ORDERLYMQ_E2E_IMAGE")
+    if given:
+        return given
+    say(f"building {EXAMPLE_IMAGE}")
+    machine.build(EXAMPLE_IMAGE)
+    return EXAMPLE_IMAGE
+
+
+@pytest.fixture(scope="session")
+def definitions(machine: Machine) -> Machine:
+    """Put the custom resource definitions of the tree in force, as `kubectl apply` does."""
+    machine.run("kubectl", "apply", "--server-side", "--force-conflicts", "-f", "crds/")
+    return machine
+
+
+@pytest.fixture(scope="session")
+def operator(definitions: Machine, image: str, request: pytest.FixtureRequest) -> Iterator[Space]:
+    """Install the operator by its chart; return the namespace that it runs in.
+
+    It serves every namespace; with ORDERLYMQ_E2E_NAMESPACED only those of the stories, so that it can share a
+    cluster with others.
+    """
+    machine = definitions
+    names = sorted({_space_of(_module(item)) for item in request.session.items})
+    names += [f"{name}-two" for name in names]
+    namespaced = bool(os.environ.get("ORDERLYMQ_E2E_NAMESPACED"))
+    for name in [_OPERATOR_SPACE, *names]:
+        machine.run("kubectl", "create", "namespace", name, check=False)
+    repository, _, tag = image.rpartition(":")
+    values = [
+        f"image.repository={repository}",
+        f"image.tag={tag}",
+        f"watchNamespaces={{{','.join(names) if namespaced else ''}}}",
+        f"crds.install={'false' if namespaced else 'true'}",
+        "resyncSeconds=15",
+    ]
+    command = ["helm", "upgrade", "--install", _RELEASE, str(ROOT / "charts" / "orderlymq")]
+    sets = [word for value in values for word in ("--set", value)]
+    say(f"installing {_RELEASE}")
+    machine.run(
+        *command,
+        "-n",
+        _OPERATOR_SPACE,
+        *sets,
+        "--take-ownership",
+        "--wait",
+        "--timeout=180s",
+        timeout_s=240,
+    )
+    yield Space(machine, _OPERATOR_SPACE, image)
+    if os.environ.get("ORDERLYMQ_E2E_KEEP"):
+        return
+    machine.run("helm", "uninstall", _RELEASE, "-n", _OPERATOR_SPACE, "--wait", timeout_s=240)
+    machine.run(
+        "kubectl", "delete", "namespace", *names, "--ignore-not-found", "--wait=false", check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def bare(definitions: Machine, request: pytest.FixtureRequest) -> Iterator[Space]:
+    """Give the story a namespace that no operator serves: only the API server judges."""
+    found = Space(definitions, _space_of(request.module.__name__) + "-bare", EXAMPLE_IMAGE)
+    definitions.run("kubectl", "create", "namespace", found.name, check=False)
+    yield found
+    found.kubectl("delete", "clusters,topics,consumergroups,users", "--all", check=False)
+
+
+@pytest.fixture
+def space(
+    machine: Machine, image: str, operator: Space, request: pytest.FixtureRequest
+) -> Iterator[Space]:
+    """Give the story a namespace of its own; afterwards everything in it is removed."""
+    found = Space(machine, _space_of(request.module.__name__), image)
+    machine.run("kubectl", "create", "namespace", found.name, check=False)
+    yield found
+    if not os.environ.get("ORDERLYMQ_E2E_KEEP"):
+        sweep(found)
+
+
+def sweep(space: Space) -> None:
+    """Remove everything that a story has made, volumes included."""
+    kinds = "deployments,statefulsets,consumergroups.orderlymq.io,topics.orderlymq.io"
+    space.kubectl("delete", kinds, "--all", "--wait=false", check=False)
+    space.kubectl("delete", "clusters.orderlymq.io", "--all", "--timeout=60s", check=False)
+    space.kubectl("delete", "pods", "--all", "--grace-period=0", "--force", check=False)
+    space.kubectl("delete", "pvc,services", "--all", "--timeout=60s", check=False)
+
+
+@pytest.fixture
+def orders(space: Space, tmp_path: Path) -> Orders:
+    """Give the story the application; its history lands in the test's folder."""
+    return Orders(space, tmp_path)

@@ -1,0 +1,138 @@
+"""
+The Kubernetes that stories are played on: that of KUBECONFIG, or one that kind makes.
+
+`$ORDERLYMQ_KIND` names a program that prints shell lines which set KUBECONFIG and PATH; without it the one beside
+the project is used, then `kind` itself. Nodes can be killed and cut off only where they are kind's containers.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+_KIND_NAME: Final = "orderlymq-e2e"
+_KIND_SHAPE: Final = """
+kind: Cluster
+apiVersion: kind.x-k8s.io/v1alpha4
+nodes: [{role: control-plane}, {role: worker}, {role: worker}, {role: worker}]
+"""
+# Bases for the image, best first; without any of them the Dockerfile's own is pulled.
+_BASES: Final = ("python:3.12-slim", "orderlymq/python:3.11-slim")
+_UP_S: Final = 900
+_BUILD_S: Final = 900
+
+
+class MachineError(Exception):
+    """There is no Kubernetes to play on; the text says what is missing."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A cluster and the environment in which kubectl, helm, kind and docker speak to it.
+
+    Attributes:
+        kind: name of the kind cluster, empty when it is none of kind's.
+    """
+
+    environment: dict[str, str]
+    kind: str
+
+    def run(
+        self, *command: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True
+    ) -> str:
+        """Run a program and return its output.
+
+        Raises:
+            MachineError: it failed; the text holds what it wrote.
+        """
+        done = subprocess.run(
+            command,
+            env=self.environment,
+            cwd=ROOT,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise MachineError(f"{' '.join(command)[:300]}: {done.stderr or done.stdout}")
+        return done.stdout
+
+    def build(self, image: str) -> None:
+        """Build the project's image and bring it to the nodes."""
+        have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
+        base = [f"--build-arg=BASE={name}" for name in _BASES if name in have][:1]
+        self.run("docker", "build", "-q", *base, "-t", image, ".", timeout_s=_BUILD_S)
+        self.load(image)
+
+    def load(self, image: str) -> None:
+        """Bring an image to the nodes; on a cluster that is none of kind's it must be pullable."""
+        if self.kind:
+            say(f"loading {image}")
+            self.run("kind", "load", "docker-image", image, "--name", self.kind, timeout_s=_BUILD_S)
+
+
+def say(text: str) -> None:
+    """Tell who watches what takes time."""
+    sys.__stderr__.write(f"\n  [{text}]\n")  # type: ignore[union-attr]
+    sys.__stderr__.flush()  # type: ignore[union-attr]
+
+
+def find() -> Machine:
+    """Return the cluster to play on; make one when there is none.
+
+    Raises:
+        MachineError: nothing here can make one.
+    """
+    if os.environ.get("KUBECONFIG"):
+        return _machine(dict(os.environ))
+    beside = ROOT.parent / "shared" / "kind" / "up"
+    program = os.environ.get("ORDERLYMQ_KIND") or (str(beside) if beside.exists() else None)
+    if program:
+        say(f"making a cluster with {Path(program).name}")
+        return _machine(_evaluated(f'eval "$({program})" && env -0'))
+    if shutil.which("kind") and shutil.which("docker"):
+        kubeconfig = ROOT / ".orderlymq" / "e2e.kubeconfig"
+        kubeconfig.parent.mkdir(exist_ok=True)
+        environment = dict(os.environ) | {"KUBECONFIG": str(kubeconfig), "DOCKER_BUILDKIT": "1"}
+        machine = Machine(environment, _KIND_NAME)
+        if _KIND_NAME not in machine.run("kind", "get", "clusters").split():
+            say(f"making the kind cluster {_KIND_NAME}")
+            create = ("kind", "create", "cluster", "--name", _KIND_NAME, "--config", "-")
+            machine.run(*create, stdin=_KIND_SHAPE, timeout_s=_UP_S)
+        machine.run("kind", "export", "kubeconfig", "--name", _KIND_NAME)
+        return machine
+    raise MachineError(
+        "there is no Kubernetes to play on: set KUBECONFIG, or install kind and docker, or name a program in "
+        "ORDERLYMQ_KIND that prints shell lines with KUBECONFIG"
+    )
+
+
+def _evaluated(script: str) -> dict[str, str]:
+    done = subprocess.run(
+        ["bash", "-c", script], stdout=subprocess.PIPE, timeout=_UP_S, check=False
+    )
+    if done.returncode != 0:
+        raise MachineError(
+            f"the cluster could not be made: `{script}` ended with {done.returncode}"
+        )
+    pairs = (item.partition("=") for item in done.stdout.decode().split("\0") if "=" in item)
+    return {name: value for name, _, value in pairs}
+
+
+def _machine(environment: dict[str, str]) -> Machine:
+    machine = Machine(environment, "")
+    for program in ("kubectl", "helm"):
+        if shutil.which(program, path=environment["PATH"]) is None:
+            raise MachineError(f"{program} is not on the PATH")
+    shown = json.loads(machine.run("kubectl", "config", "view", "--minify", "-o", "json"))
+    context = str(shown["current-context"])
+    kind = context.removeprefix("kind-") if context.startswith("kind-") else ""
+    machine.run("kubectl", "version", timeout_s=30)
+    return Machine(environment, kind)

@@ -1,0 +1,186 @@
+"""
+The application of `examples/orders-app.yaml` in a story, and the oracle's verdict on its history.
+
+Times of the history are of the machine's monotonic clock, which this process shares with the nodes of kind: a
+moment taken here can be compared with them.
+"""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from e2e.machine import MachineError
+from e2e.space import Json, Space
+from orderlymq.history import read
+from orderlymq.oracle import Event, Kind, Verdict, judge
+
+_FILE: Final = "/history/events.jsonl"
+_DRAINED_S: Final = 90.0
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """How one queue of a killed consumer went on.
+
+    Attributes:
+        seconds: from the kill to the next delivery of the queue by another client; None before it.
+    """
+
+    queue: str
+    seconds: float | None
+
+
+@dataclass
+class Orders:
+    """Producer, consumers and history in one namespace."""
+
+    space: Space
+    folder: Path
+    group: str = "billing"
+    topic: str = "orders"
+    _events: list[Event] = field(default_factory=list)
+    _read_bytes: int = 0
+
+    def start(
+        self, *, consumers: int = 3, cluster: str = "demo", nodes: Iterable[str] = ()
+    ) -> None:
+        """Start everything and wait until messages are consumed; *nodes* are the only ones used."""
+
+        def change(made: Json) -> None:
+            if made["kind"] != "Deployment":
+                return
+            if made["metadata"]["name"] == "orders-consumer":
+                made["spec"]["replicas"] = consumers
+            pod = made["spec"]["template"]["spec"]
+            for variable in pod["containers"][0].get("env", []):
+                if variable["name"] == "ORDERS_NAME_SERVERS":
+                    variable["value"] = f"{cluster}-nameserver:9876"
+            if nodes:
+                pod["affinity"] = _only(nodes)
+
+        self.space.example("orders-app.yaml", change)
+        self.space.until(
+            lambda: self.consumed_by() == consumers, f"{consumers} consumers deliver", 90
+        )
+
+    def consumers(self) -> list[str]:
+        """Return the names of the consumers' pods."""
+        return [pod["metadata"]["name"] for pod in self.space.pods("app=orders-consumer")]
+
+    def consumed_by(self) -> int:
+        """Return how many clients have delivered something."""
+        return len({event.client for event in self.history() if event.kind is Kind.DELIVER})
+
+    def note(self, kind: Kind, **facts: str | int) -> None:
+        """Put something that the story did on record."""
+        line = json.dumps(
+            {"at": time.monotonic_ns(), "kind": str(kind), "process": "story", **facts}
+        )
+        self.space.kubectl(
+            "exec",
+            "-i",
+            "deploy/orders-history",
+            "--",
+            "sh",
+            "-c",
+            f"cat >> {_FILE}",
+            stdin=line + "\n",
+        )
+
+    def history(self) -> list[Event]:
+        """Return what happened so far, oldest first; only what is new is fetched."""
+        command = f"tail -c +{self._read_bytes + 1} {_FILE}"
+        try:
+            words = ("exec", "deploy/orders-history", "--", "sh", "-c", command)
+            text = self.space.kubectl(*words, timeout_s=60)
+        except MachineError:
+            return self._events  # its pod is not there yet, or between two nodes
+        whole = text[: text.rfind("\n") + 1].encode()
+        self._read_bytes += len(whole)
+        path = self.folder / "new.jsonl"
+        path.write_bytes(whole)
+        self._events = sorted([*self._events, *read(path)], key=lambda event: event.at)
+        with (self.folder / "history.jsonl").open("ab") as file:
+            file.write(whole)
+        return self._events
+
+    def acknowledged(self) -> int:
+        """Return the number of acknowledged sends so far."""
+        return sum(event.kind is Kind.ACK for event in self.history())
+
+    def finish(self) -> Verdict:
+        """End the producers, wait until everything is consumed, and judge the history."""
+        self.space.kubectl("scale", "deploy/orders-producer", "--replicas=0")
+        self.space.until(
+            lambda: not self.space.items("pods", "app=orders-producer"), "the producer ends", 90
+        )
+        until = time.monotonic() + _DRAINED_S
+        while _missing(self.history(), self.group) and time.monotonic() < until:
+            time.sleep(1)
+        # What is missing still is lost: the oracle says so after this line.
+        self.note(Kind.DRAINED, group=self.group, topic=self.topic)
+        return judge(self.history())
+
+    def takeovers(self, client: str, at: float) -> list[Takeover]:
+        """Return how the queues of *client*, killed at *at* (monotonic seconds), went on."""
+        killed = int(at * 1e9)
+        owner: dict[str, str] = {}
+        following: dict[str, int] = {}
+        for event in self.history():
+            if event.kind is not Kind.DELIVER:
+                continue
+            if event.at <= killed:
+                owner[event.queue] = event.client
+            elif not event.client.startswith(client):
+                following.setdefault(event.queue, event.at)
+        lost = [queue for queue, holder in owner.items() if holder.startswith(client)]
+        return [
+            Takeover(queue, (following[queue] - killed) / 1e9 if queue in following else None)
+            for queue in sorted(lost)
+        ]
+
+    def taken_over(self, client: str, at: float, *, timeout_s: float = 90) -> list[float]:
+        """Wait until every queue of a killed client goes on; return the seconds of each."""
+
+        def complete() -> bool:
+            found = self.takeovers(client, at)
+            return bool(found) and all(item.seconds is not None for item in found)
+
+        self.space.until(complete, f"the queues of {client} go on", timeout_s)
+        return [item.seconds for item in self.takeovers(client, at) if item.seconds is not None]
+
+
+def kept(verdict: Verdict, *, at_least: int = 100) -> None:
+    """Assert that the oracle found nothing in a history worth the name."""
+    text = "\n".join(
+        f"{finding.defect}: {finding.explanation}\n  " + "\n  ".join(finding.lines())
+        for finding in verdict.findings[:5]
+    )
+    assert verdict.kept, f"{len(verdict.findings)} findings\n{text}"
+    assert not verdict.not_judged, verdict.not_judged
+    assert verdict.counts["acknowledged"] >= at_least, verdict.counts
+
+
+def _missing(history: list[Event], group: str) -> int:
+    done: dict[str, set[str]] = defaultdict(set)
+    sent = set()
+    for event in history:
+        if event.kind is Kind.ACK:
+            sent.add(event.message)
+        elif event.kind is Kind.DONE:
+            done[event.group].add(event.message)
+    return len(sent - done[group])
+
+
+def _only(nodes: Iterable[str]) -> dict[str, Any]:
+    expression = {"key": "kubernetes.io/hostname", "operator": "In", "values": list(nodes)}
+    terms = [{"matchExpressions": [expression]}]
+    return {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+        }
+    }

@@ -1,0 +1,192 @@
+"""
+A namespace of the cluster, as a story uses it: apply, wait, look, break.
+
+Every wait is bounded and its error says what was seen last.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from e2e.machine import ROOT, Machine, MachineError, say
+
+POLL_S: Final = 0.2
+READY_S: Final = 180.0
+EXAMPLE_IMAGE: Final = "orderlymq:dev"  # what examples name
+
+Json = dict[str, Any]
+Property = Callable[[str, object], None]  # pytest's record_property
+
+
+@dataclass(frozen=True)
+class Space:
+    """One namespace.
+
+    Attributes:
+        image: what examples run in place of the image that they name.
+    """
+
+    machine: Machine
+    name: str
+    image: str
+
+    # -- kubectl -------------------------------------------------------------------------------
+
+    def kubectl(
+        self, *words: str, stdin: str | None = None, timeout_s: float = 120, check: bool = True
+    ) -> str:
+        """Run kubectl in the namespace and return its output."""
+        command = ("kubectl", "-n", self.name, *words)
+        return self.machine.run(*command, stdin=stdin, timeout_s=timeout_s, check=check)
+
+    def apply(self, *texts: str) -> None:
+        """Apply manifests."""
+        self.kubectl("apply", "-f", "-", stdin="\n---\n".join(texts))
+
+    def refused(self, text: str) -> str:
+        """Return the sentence with which the API server refuses a manifest.
+
+        Raises:
+            AssertionError: it does not.
+        """
+        try:
+            self.apply(text)
+        except MachineError as error:
+            return str(error)
+        raise AssertionError(f"the API server accepted {text}")
+
+    def example(self, name: str, change: Callable[[Json], None] = lambda made: None) -> None:
+        """Apply a file of `examples/` with the image under test; *change* may alter each object."""
+        text = _text(ROOT / "examples" / name).replace(EXAMPLE_IMAGE, self.image)
+        made = [item for item in yaml.safe_load_all(text) if item]
+        for item in made:
+            change(item)
+        self.apply(*(yaml.safe_dump(item) for item in made))
+
+    def get(self, what: str, *words: str) -> Json | None:
+        """Return an object or a list, None when it is not there."""
+        text = self.kubectl("get", what, *words, "-o", "json", "--ignore-not-found")
+        return json.loads(text) if text.strip() else None
+
+    def items(self, kind: str, selector: str = "") -> list[Json]:
+        """Return the objects of a kind."""
+        found = self.get(kind, *(["-l", selector] if selector else []))
+        return list(found["items"]) if found else []
+
+    def patch(self, what: str, spec: Json) -> None:
+        """Merge into the spec of an object."""
+        self.kubectl("patch", what, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    # -- waiting -------------------------------------------------------------------------------
+
+    def until(self, sight: Callable[[], bool], what: str, timeout_s: float = READY_S) -> float:
+        """Wait until *sight* is true; return the seconds that it took."""
+        begun = time.monotonic()
+        while not sight():
+            if time.monotonic() - begun > timeout_s:
+                raise AssertionError(f"not within {timeout_s:g} s: {what}\n{self.overview()}")
+            time.sleep(POLL_S)
+        return time.monotonic() - begun
+
+    def ready(self, *names: str, timeout_s: float = READY_S) -> float:
+        """Wait until objects (`kind/name`) have their condition Ready for their present generation."""
+        return self.until(
+            lambda: all(self._ready_now(name) for name in names), f"{names} Ready", timeout_s
+        )
+
+    def _ready_now(self, name: str) -> bool:
+        found = self.get(name)
+        ready = condition_of(found, "Ready")
+        return (
+            found is not None
+            and ready is not None
+            and ready["status"] == "True"
+            and ready.get("observedGeneration", 0) >= found["metadata"]["generation"]
+        )
+
+    def condition(self, name: str, kind: str = "Ready") -> Json | None:
+        """Return a condition of an object (`kind/name`)."""
+        return condition_of(self.get(name), kind)
+
+    def says(self, name: str, reason: str, kind: str = "Ready", *, timeout_s: float = 60) -> Json:
+        """Wait until a condition has *reason*; return it."""
+        seen: list[Json | None] = [None]
+
+        def sight() -> bool:
+            seen[0] = self.condition(name, kind)
+            return seen[0] is not None and seen[0]["reason"] == reason
+
+        self.until(sight, f"{name} says {reason} in {kind}", timeout_s)
+        assert seen[0] is not None
+        return seen[0]
+
+    # -- pods ----------------------------------------------------------------------------------
+
+    def pods(self, selector: str) -> list[Json]:
+        """Return the pods that are not being deleted, by name."""
+        found = self.items("pods", selector)
+        alive = [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return sorted(alive, key=lambda pod: str(pod["metadata"]["name"]))
+
+    def leader(self, cluster: str, group: int = 0) -> str:
+        """Return the pod that leads a raft group, and waits until there is exactly one."""
+        selector = (
+            f"orderlymq.io/cluster={cluster},orderlymq.io/group={group},orderlymq.io/role=leader"
+        )
+        self.until(lambda: len(self.pods(selector)) == 1, f"{cluster}-{group} has a leader", 60)
+        return str(self.pods(selector)[0]["metadata"]["name"])
+
+    def kill(self, pod: str) -> float:
+        """Delete a pod without grace; return the moment (monotonic seconds) it was asked for."""
+        at = time.monotonic()
+        self.kubectl("delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+        return at
+
+    def node(self, pod: str) -> str:
+        """Return the node of a pod."""
+        found = self.get(f"pod/{pod}")
+        assert found is not None
+        return str(found["spec"]["nodeName"])
+
+    def uids(self, selector: str) -> dict[str, str]:
+        """Return the UIDs of pods by name: equal ones have not been restarted."""
+        return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods(selector)}
+
+    def overview(self) -> str:
+        """Return what a person would look at when a story fails."""
+        parts = [
+            self.kubectl("get", "mq,pods,pvc", "-o", "wide", check=False),
+            self.kubectl("get", "mq", "-o", "yaml", "--show-managed-fields=false", check=False)[
+                -6000:
+            ],
+            self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False)[-3000:],
+        ]
+        return "\n".join(parts)
+
+
+def condition_of(found: Json | None, kind: str) -> Json | None:
+    """Return a condition of an object."""
+    conditions = (found or {}).get("status", {}).get("conditions", [])
+    return next((item for item in conditions if item["type"] == kind), None)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def lost_node(machine: Machine, node: str) -> Iterator[None]:
+    """Stop a kind node for the block, and wait until it is back after it."""
+    say(f"node {node} is killed")
+    machine.run("docker", "kill", node)
+    try:
+        yield
+    finally:
+        machine.run("docker", "start", node)
+        machine.run("kubectl", "wait", f"node/{node}", "--for=condition=Ready", "--timeout=120s")

@@ -1,0 +1,36 @@
+"""A consumer's pod is force-deleted: its queues go on elsewhere at once and in order, ten times in a row."""
+
+import json
+import statistics
+
+import pytest
+
+from e2e.orders import Orders, kept
+from e2e.space import Property, Space
+from orderlymq.oracle import Kind
+
+pytestmark = pytest.mark.ci
+
+KILLS = 10
+
+
+def test_the_queues_of_a_killed_consumer_go_on_within_a_second(
+    space: Space, orders: Orders, record_property: Property
+) -> None:
+    """From `kubectl delete pod --force` to the next message of the queue: 1 s median, 2 s at worst."""
+    space.example("quickstart.yaml")
+    space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
+    orders.start()
+
+    seconds: list[float] = []
+    for _ in range(KILLS):
+        victim = orders.consumers()[0]
+        at = space.kill(victim)
+        orders.note(Kind.FAULT, detail=f"consumer {victim} killed")
+        seconds.append(max(orders.taken_over(victim, at)))
+        space.until(lambda: len(orders.consumers()) == 3, "three consumers", 60)
+
+    record_property("takeover_s", json.dumps([round(value, 3) for value in seconds]))
+    kept(orders.finish())
+    assert statistics.median(seconds) <= 1.0, seconds
+    assert max(seconds) <= 2.0, seconds

@@ -1,0 +1,31 @@
+"""The pod of a leader is killed under load."""
+
+import time
+
+import pytest
+
+from e2e.orders import Orders, kept
+from e2e.space import Property, Space
+from orderlymq.oracle import Kind
+
+pytestmark = pytest.mark.ci
+
+
+def test_a_killed_leader_costs_seconds_and_no_message(
+    space: Space, orders: Orders, record_property: Property
+) -> None:
+    """Another replica leads, the Service follows it, clients go on; every acknowledged message is delivered."""
+    space.example("quickstart.yaml")
+    space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
+    orders.start()
+
+    for number in range(3):
+        leader = space.leader("demo")
+        space.kill(leader)
+        orders.note(Kind.FAULT, detail=f"leader {number}")
+        time.sleep(8)
+        space.ready("cluster/demo")
+
+    verdict = orders.finish()
+    record_property("ack_gap_ms", str(verdict.ack_gap_ms))
+    kept(verdict)
