@@ -1,7 +1,7 @@
 """
 HTTP of every process: is it alive, is it ready, what does it measure, what does it know.
 
-`/healthz` answers as long as the event loop turns; `/readyz` says whether the process does its work, and
+`/healthz` answers as long as the event loop turns (and what a process adds to that is well); `/readyz` says whether the process does its work, and
 why not; `/metrics` is Prometheus text; `/status` is JSON for people and the operator. Rule: a request
 reads and never changes anything.
 """
@@ -27,6 +27,7 @@ class HealthServer:
 
     Args:
         ready: whether the process is ready, and a sentence that says why (not).
+        alive: likewise whether it should live on; without it, it should while it answers.
         status: what `/status` shows; values are JSON types.
         registry: the metrics of the process.
     """
@@ -39,12 +40,14 @@ class HealthServer:
         ready: Callable[[], tuple[bool, str]],
         status: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
+        alive: Callable[[], tuple[bool, str]] | None = None,
     ) -> None:
         self._host = host
         self._port = port
         self._ready = ready
         self._status = status
         self._registry = registry
+        self._alive = alive
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> tuple[str, int]:
@@ -76,7 +79,8 @@ class HealthServer:
             self._runner = None
 
     async def _get_healthz(self, request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+        is_alive, reason = (True, "ok") if self._alive is None else self._alive()
+        return web.Response(text=reason + "\n", status=200 if is_alive else 503)
 
     async def _get_readyz(self, request: web.Request) -> web.Response:
         is_ready, reason = self._ready()

@@ -1,0 +1,319 @@
+"""
+Every reason that a condition may give, with the sentence that explains it; the table of docs/operator.md.
+
+Rule: nothing writes a reason that does not stand here, and a reason goes when its cause goes. Tests compare this
+table with the docs and with what the code writes.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+CLUSTER: Final = "Cluster"
+TOPIC: Final = "Topic"
+CONSUMER_GROUP: Final = "ConsumerGroup"
+USER: Final = "User"
+_ALL: Final = (CLUSTER, TOPIC, CONSUMER_GROUP, USER)
+_PARTS: Final = (TOPIC, CONSUMER_GROUP, USER)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason.
+
+    Attributes:
+        conditions: types of the conditions that give it.
+        status: the status that such a condition has.
+        meaning: what is the case.
+        cure: what a person can do; empty when there is nothing to do.
+    """
+
+    name: str
+    kinds: tuple[str, ...]
+    conditions: tuple[str, ...]
+    status: str
+    meaning: str
+    cure: str = ""
+
+
+_READY: Final = ("Ready",)
+
+REASONS: Final = (
+    Reason(
+        "Pending",
+        _ALL,
+        _READY,
+        "Unknown",
+        "No operator has looked at the object yet.",
+        "See that the operator runs and watches this namespace.",
+    ),
+    Reason("Ready", (CLUSTER,), _READY, "True", "Every group has a leader and all its replicas."),
+    Reason("Synced", _PARTS, _READY, "True", "In force in every raft group."),
+    Reason(
+        "Progressing",
+        _ALL,
+        (*_READY, "Progressing"),
+        "False",
+        "The operator is at work on it; the message names the step. "
+        "As reason of the condition Progressing the status is True.",
+    ),
+    Reason(
+        "Invalid",
+        _ALL,
+        _READY,
+        "False",
+        "The manifest cannot be used as it is; the message names the field.",
+        "Correct the manifest.",
+    ),
+    Reason(
+        "ClusterNotFound",
+        _PARTS,
+        _READY,
+        "False",
+        "There is no Cluster of the name in clusterRef.",
+        "Create the Cluster, or correct clusterRef; either is noticed at once.",
+    ),
+    Reason(
+        "Conflict",
+        _PARTS,
+        _READY,
+        "False",
+        "An older object declares the same name in the same Cluster, and the oldest wins.",
+        "Delete one of the two; the other one follows by itself.",
+    ),
+    Reason(
+        "ResourceConflict",
+        (CLUSTER, TOPIC, CONSUMER_GROUP),
+        _READY,
+        "False",
+        "What exists in the brokers cannot become what is declared.",
+        "Do what the message says; until then the object is left alone.",
+    ),
+    Reason(
+        "BrokerUnavailable",
+        _PARTS,
+        _READY,
+        "False",
+        "A raft group or the name servers do not answer.",
+        "Look at the Cluster's conditions.",
+    ),
+    Reason(
+        "SecretMissing",
+        (USER,),
+        _READY,
+        "False",
+        "The Secret, its key, or a usable value in it is missing.",
+        "Create the Secret; the secret key needs six characters at least.",
+    ),
+    Reason(
+        "NameServerUnavailable",
+        (CLUSTER,),
+        _READY,
+        "False",
+        "A name server does not answer.",
+        "Look at its pod.",
+    ),
+    Reason(
+        "GroupNotReady",
+        (CLUSTER,),
+        _READY,
+        "False",
+        "A raft group has no leader, lacks replicas or runs former settings; the message says which.",
+        "Nothing while Progressing is True; otherwise look at the pods of the group.",
+    ),
+    Reason(
+        "ImageUnavailable",
+        (CLUSTER,),
+        _READY,
+        "False",
+        "A pod's image cannot be pulled or does not exist.",
+        "Correct spec.image or load the image; no second pod is replaced meanwhile.",
+    ),
+    Reason(
+        "Unschedulable",
+        (CLUSTER,),
+        _READY,
+        "False",
+        "No node has room for a pod or may run it.",
+        "Add a node, or lower requests, or loosen spec.placement.",
+    ),
+    Reason(
+        "VolumePending",
+        (CLUSTER,),
+        (*_READY, "StorageReady"),
+        "False",
+        "A volume claim cannot be bound.",
+        "Create the StorageClass or the volume; spec.storage.className cannot be changed later.",
+    ),
+    Reason(
+        "PodFailing",
+        (CLUSTER,),
+        _READY,
+        "False",
+        "A pod does not start or ends again and again.",
+        "Read its log and events; the message has the last exit.",
+    ),
+    Reason(
+        "Forbidden",
+        (CLUSTER,),
+        _READY,
+        "False",
+        "The operator lacks a right in the API server.",
+        "Grant what the message names; the chart's ClusterRole has all of it.",
+    ),
+    Reason(
+        "ApiRefused",
+        (CLUSTER,),
+        _READY,
+        "False",
+        "The API server refused an object of the cluster.",
+        "The message is the API server's own; a quota or an admission rule is the usual cause.",
+    ),
+    Reason(
+        "Paused",
+        (CLUSTER,),
+        ("Paused",),
+        "True",
+        "spec.update.mode is Paused, or the object carries the annotation orderlymq.io/pause.",
+        "Set the mode to Automatic, or remove the annotation.",
+    ),
+    Reason("NotPaused", (CLUSTER,), ("Paused",), "False", "Changes are carried out."),
+    Reason("AllGroupsLead", (CLUSTER,), ("Available",), "True", "Every raft group has a leader."),
+    Reason(
+        "GroupWithoutLeader",
+        (CLUSTER,),
+        ("Available",),
+        "False",
+        "A raft group has no leader: its queues take and give nothing.",
+        "See that a majority of its pods runs.",
+    ),
+    Reason(
+        "AllReplicasWell",
+        (CLUSTER,),
+        ("QuorumHealthy",),
+        "True",
+        "Every replica answers, votes and has nearly the whole log.",
+    ),
+    Reason(
+        "ReplicaMissing",
+        (CLUSTER,),
+        ("QuorumHealthy",),
+        "False",
+        "A replica does not answer, or lags; one further loss may stop its group.",
+        "Look at its pod; a lost volume needs the pod and its claim deleted, the others fill it again.",
+    ),
+    Reason("Settled", (CLUSTER,), ("Progressing",), "False", "Nothing is left to do."),
+    Reason(
+        "Bound",
+        (CLUSTER,),
+        ("StorageReady",),
+        "True",
+        "Every volume is bound and has the wanted size.",
+    ),
+    Reason(
+        "Resizing", (CLUSTER,), ("StorageReady",), "False", "Volumes grow to spec.storage.size."
+    ),
+    Reason(
+        "NotExpandable",
+        (CLUSTER,),
+        ("StorageReady",),
+        "False",
+        "The StorageClass does not let volumes grow; they keep their size.",
+        "Set allowVolumeExpansion on the StorageClass, or set spec.storage.size back.",
+    ),
+    Reason(
+        "UpToDate",
+        (CLUSTER,),
+        ("UpdateAvailable",),
+        "False",
+        "Pods run the operator's default image or one of their own.",
+    ),
+    Reason(
+        "NewDefaultImage",
+        (CLUSTER,),
+        ("UpdateAvailable",),
+        "True",
+        "The operator brings another default image; running pods keep theirs.",
+        "Set spec.image, or spec.update.onOperatorUpgrade to Adopt.",
+    ),
+    Reason(
+        "NotBlocked", (CLUSTER,), ("ScaleDownBlocked",), "False", "No group is to be taken away."
+    ),
+    Reason(
+        "PolicyRefuses",
+        (CLUSTER,),
+        ("ScaleDownBlocked",),
+        "True",
+        "spec.groups is below the present number and spec.scaleDown.policy is Refuse.",
+        "Set spec.groups back, or the policy to Drain.",
+    ),
+    Reason(
+        "Draining",
+        (CLUSTER,),
+        ("ScaleDownBlocked",),
+        "True",
+        "A group is being emptied; the message names what still holds it.",
+        "Wait, consume, or delete what the message names.",
+    ),
+    Reason(
+        "OrderedQueues",
+        (CLUSTER,),
+        ("ScaleDownBlocked",),
+        "True",
+        "Queues of an Ordered topic stand in the group; moving them would break the order.",
+        "Delete that topic, or set spec.groups back.",
+    ),
+    Reason(
+        "Balanced",
+        (CONSUMER_GROUP,),
+        ("Balanced",),
+        "True",
+        "Every queue has exactly one living owner, and shares differ by one at most.",
+    ),
+    Reason(
+        "NoMembers",
+        (CONSUMER_GROUP,),
+        ("Balanced", "ConsistentSubscription"),
+        "Unknown",
+        "Nobody consumes.",
+    ),
+    Reason(
+        "QueuesWithoutOwner",
+        (CONSUMER_GROUP,),
+        ("Balanced",),
+        "False",
+        "Queues have no owner; the message names them. The operator notifies the members.",
+        "If it stays: more members, or a client that does not lock.",
+    ),
+    Reason(
+        "UnevenShares",
+        (CONSUMER_GROUP,),
+        ("Balanced",),
+        "False",
+        "Some members have more queues than others.",
+        "None needed; it evens out when members come and go.",
+    ),
+    Reason(
+        "QueuesContended",
+        (CONSUMER_GROUP,),
+        ("Balanced",),
+        "False",
+        "Two members want the same queue; the lock decides, and the message names both.",
+    ),
+    Reason(
+        "SameSubscription",
+        (CONSUMER_GROUP,),
+        ("ConsistentSubscription",),
+        "True",
+        "All members subscribe to the same.",
+    ),
+    Reason(
+        "DifferentSubscriptions",
+        (CONSUMER_GROUP,),
+        ("ConsistentSubscription",),
+        "False",
+        "Members subscribe to different topics or tags and take messages from each other; the message names them.",
+        "Give all members of a group the same subscription.",
+    ),
+)
+
+BY_NAME: Final = {reason.name: reason for reason in REASONS}

@@ -1,0 +1,65 @@
+"""
+`python -m orderlymq_operator.kube`: run the operator until SIGTERM or SIGINT.
+
+Settings come from variables ORDERLYMQ_… or flags of the same name; `--help` lists them. Exit code 1 means that the API
+server could not be used at all, or a watch was lost: start it again.
+"""
+
+import getpass
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+from orderlymq_operator.kube import settings
+from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.app import OperatorProcess
+from orderlymq_operator.kube.finalizers import release_everything
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.settings import OperatorSettings
+from orderlymq_runtime import logs
+from orderlymq_runtime.loop import run
+
+_log = logging.getLogger("orderlymq_operator")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the operator and return the exit code."""
+    given = settings.parse(sys.argv[1:] if arguments is None else arguments)
+    logs.configure(given.log_level, given.log_format, "operator")
+    # kopf tells every request for a token and every object that it sees; its warnings are enough.
+    logging.getLogger("kopf").setLevel(logging.WARNING)
+    _name_the_user()
+    try:
+        return run(_release(given) if given.release else _serve(given))
+    except (ApiError, OSError) as error:
+        _log.error("the operator ends: %s", error)
+    except ExceptionGroup:
+        _log.exception("the operator ends")
+    return 1
+
+
+async def _serve(given: OperatorSettings) -> int:
+    metrics = OperatorMetrics()
+    async with await Api.connect(metrics) as api:
+        await OperatorProcess(given, api, metrics).run()
+    return 0
+
+
+async def _release(given: OperatorSettings) -> int:
+    async with await Api.connect(OperatorMetrics()) as api:
+        count = await release_everything(api, given.namespaces)
+    _log.info("took the finalizer off %d objects", count)
+    return 0
+
+
+def _name_the_user() -> None:
+    """Give the process a user name: kopf asks for it, and a number without a line in passwd has none."""
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        os.environ["LOGNAME"] = "orderlymq"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""
+The API server: reads and writes of plain JSON objects, counted, with errors named by what to do next.
+
+It uses the asynchronous client of the `kubernetes` package for addresses, certificates and tokens, and none of its
+models: objects stay JSON, so that a field that this version does not know survives. Rule: one request per
+call, nothing is retried here; who calls decides, because only a pass that begins anew sees the present.
+"""
+
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlencode
+
+import aiohttp
+import orjson
+from kubernetes.aio import config
+from kubernetes.aio.client import ApiClient, Configuration
+
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.resources import Json, Resource, resource_of
+
+FIELD_MANAGER: Final = "orderlymq-operator"
+_TIMEOUT_S: Final = 30.0
+# Objects of one answer: some hundred kilobytes, which the API server likes better than megabytes.
+_PAGE: Final = 500
+_APPLY: Final = "application/apply-patch+yaml"
+_MERGE: Final = "application/merge-patch+json"
+_CONNECTIONS_MAX: Final = 16
+# Kubernetes sets it in every pod.
+IN_CLUSTER: Final = "KUBERNETES_SERVICE_HOST"
+
+
+class ApiError(Exception):
+    """The API server refused something; the text is its own sentence.
+
+    Attributes:
+        status: HTTP status, 0 when there was no answer.
+        retry_after_s: how long the server asks to be left alone.
+    """
+
+    def __init__(self, text: str, status: int, reason: str = "", retry_after_s: float = 0) -> None:
+        super().__init__(text)
+        self.status = status
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class RetryLaterError(ApiError):
+    """Nobody answered, or the server is overloaded or ill (429, 5xx): try the pass again."""
+
+
+class ForbiddenError(ApiError):
+    """The service account may not do this: somebody has to grant it."""
+
+
+class ConflictError(ApiError):
+    """The object has changed or exists already (409): read it again."""
+
+
+class Api:
+    """Reads and writes of objects; use as an asynchronous context."""
+
+    def __init__(self, client: ApiClient, metrics: OperatorMetrics) -> None:
+        self._client = client
+        self._host = client.configuration.host
+        self._metrics = metrics
+
+    @classmethod
+    async def connect(cls, metrics: OperatorMetrics) -> Self:
+        """Return the API server of the pod's service account, outside a cluster of KUBECONFIG."""
+        settings = Configuration()
+        if os.environ.get(IN_CLUSTER):
+            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # kubernetes has no types there
+        else:
+            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]  # likewise
+        settings.connection_pool_maxsize = _CONNECTIONS_MAX
+        settings.retries = False
+        return cls(ApiClient(configuration=settings), metrics)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._client.close()  # type: ignore[no-untyped-call]  # likewise
+
+    # -- reading -------------------------------------------------------------------------------
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Json | None:
+        """Return an object as it is now; None when there is none."""
+        try:
+            return await self._call("get", resource, resource.path(namespace, name))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def list(
+        self, resource: Resource, namespace: str | None = None, *, labels: str = ""
+    ) -> list[Json]:
+        """Return all objects of a kind, in one namespace or in all; *labels* is a selector."""
+        found: list[Json] = []
+        query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
+        while True:
+            page = await self._call("list", resource, resource.path(namespace), query=query)
+            # Items of a list do not say what they are.
+            found += [item | {"kind": resource.kind} for item in page["items"]]
+            following = page["metadata"].get("continue")
+            if not following:
+                return found
+            query["continue"] = following
+
+    # -- writing -------------------------------------------------------------------------------
+
+    async def apply(self, made: Json) -> Json:
+        """Make an object as *made* says, by server-side apply; fields of others stay theirs."""
+        resource = resource_of(made)
+        meta = made["metadata"]
+        return await self._apply(resource, resource.path(meta.get("namespace"), meta["name"]), made)
+
+    async def apply_status(self, made: Json) -> Json:
+        """Write the status of an object; what *made* leaves out is taken away."""
+        resource = resource_of(made)
+        meta = made["metadata"]
+        path = resource.path(meta.get("namespace"), meta["name"], "status")
+        return await self._apply(resource, path, made)
+
+    async def _apply(self, resource: Resource, path: str, made: Json) -> Json:
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        return await self._call("apply", resource, path, query=query, body=made, content=_APPLY)
+
+    async def create(self, resource: Resource, namespace: str | None, made: Json) -> Json:
+        """Create an object.
+
+        Raises:
+            ConflictError: it exists.
+        """
+        return await self._call("create", resource, resource.path(namespace), body=made)
+
+    async def replace(self, resource: Resource, namespace: str | None, made: Json) -> Json:
+        """Replace an object; its resourceVersion must be the present one.
+
+        Raises:
+            ConflictError: somebody else was first.
+        """
+        path = resource.path(namespace, made["metadata"]["name"])
+        return await self._call("update", resource, path, body=made)
+
+    async def patch(
+        self, resource: Resource, namespace: str | None, name: str, change: Json
+    ) -> Json:
+        """Merge *change* into an object."""
+        path = resource.path(namespace, name)
+        query = {"fieldManager": FIELD_MANAGER}
+        return await self._call("patch", resource, path, query=query, body=change, content=_MERGE)
+
+    async def delete(
+        self, resource: Resource, namespace: str | None, name: str, *, uid: str | None = None
+    ) -> bool:
+        """Delete an object, only the one with *uid* where it is given; return whether it was there."""
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        try:
+            await self._call("delete", resource, resource.path(namespace, name), body=body)
+        except ConflictError:
+            return False  # another object has the name now
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    async def _call(
+        self,
+        verb: str,
+        resource: Resource,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content: str = "application/json",
+    ) -> Json:
+        url = f"{self._host}{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "Content-Type": content}
+        method = _METHODS[verb]
+        status = 0
+        try:
+            await self._client.update_params_for_auth(
+                headers, [], ["BearerToken"], path, method, body
+            )
+            answer = await self._client.call_api(
+                method, url, headers, body=body, _request_timeout=_TIMEOUT_S
+            )
+            text = await answer.read()  # type: ignore[no-untyped-call]  # likewise
+            status = answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise RetryLaterError(f"the API server does not answer: {error!r}", 0) from error
+        finally:
+            self._metrics.requests.labels(verb, resource.plural, str(status)).inc()
+        if status >= 400:
+            raise _error(status, text, answer.headers)
+        return _object(text)
+
+
+_METHODS: Final = {
+    "get": "GET",
+    "list": "GET",
+    "create": "POST",
+    "update": "PUT",
+    "patch": "PATCH",
+    "apply": "PATCH",
+    "delete": "DELETE",
+}
+
+
+def _object(text: bytes) -> Json:
+    found: Json = orjson.loads(text)
+    return found
+
+
+def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
+    try:
+        answer = _object(text)
+        sentence, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
+    except (ValueError, AttributeError):
+        sentence, reason = text[:200].decode(errors="replace"), ""
+    sentence = sentence or f"the API server answered {status}"
+    if status in {401, 403}:
+        return ForbiddenError(sentence, status, reason)
+    if status == 409:
+        return ConflictError(sentence, status, reason)
+    if status in {410, 429} or status >= 500:
+        try:
+            pause_s = float(headers.get("Retry-After", 0))
+        except ValueError:
+            pause_s = 0
+        return RetryLaterError(sentence, status, reason, pause_s)
+    return ApiError(sentence, status, reason)

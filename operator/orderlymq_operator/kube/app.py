@@ -1,0 +1,194 @@
+"""
+The operator process: everything is made here and put together, and ends here.
+
+Rules: only the holder of the lease makes passes; every worker takes one key at a time from the queue; whatever the
+watches say, everything is read anew at intervals, and a process that no longer manages that says that it is ill.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from orderlymq_operator.brokeradmin import AdminError
+from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.auditing import Audit
+from orderlymq_operator.kube.backend import Defaults
+from orderlymq_operator.kube.election import Election
+from orderlymq_operator.kube.inventory import ClusterKey, Inventory
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.names import LABEL_CLUSTER
+from orderlymq_operator.kube.reconciler import Reconciler
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.settings import OperatorSettings
+from orderlymq_operator.kube.watching import watch
+from orderlymq_operator.kube.workqueue import WorkQueue
+from orderlymq_operator.models import KINDS
+from orderlymq_runtime.http import HealthServer
+
+_log = logging.getLogger(__name__)
+
+# Clusters that are worked on at the same time.
+_WORKERS: Final = 4
+# Several changes that arrive together are one pass.
+_GATHER_S: Final = 0.05
+# Resyncs that may be missed before the process counts as ill, and a margin for a slow API server.
+_MISSED_MAX: Final = 3
+_MARGIN_S: Final = 60.0
+
+
+class _Ended(Exception):  # noqa: N818 - named by what happened
+    """A signal ended the watches, and everything else with them."""
+
+
+class OperatorProcess:
+    """One operator, from start to end."""
+
+    def __init__(self, settings: OperatorSettings, api: Api, metrics: OperatorMetrics) -> None:
+        self._settings = settings
+        self._api = api
+        self._metrics = metrics
+        self._queue: WorkQueue[ClusterKey] = WorkQueue()
+        self._inventory = Inventory(api, settings.namespaces)
+        self._election = Election(api, settings.namespace, settings.identity, self._lease_changed)
+        self._reconciler = Reconciler(
+            api,
+            self._inventory,
+            Defaults(settings.image, settings.pull_policy),
+            metrics,
+            lambda: self._election.token,
+        )
+        self._audit = Audit(metrics)
+        self._watching = asyncio.Event()
+        self._resynced_at = time.monotonic()
+        self._problem = "starting"
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        http = HealthServer(
+            "0.0.0.0",  # noqa: S104 - a pod
+            self._settings.http_port,
+            ready=self._ready,
+            alive=self._alive,
+            status=self._status,
+            registry=self._metrics.registry,
+        )
+        await http.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._election.run(), name="election")
+                tasks.create_task(self._resync(), name="resync")
+                tasks.create_task(self._watch(), name="watches")
+                for number in range(_WORKERS):
+                    tasks.create_task(self._work(), name=f"worker {number}")
+        except* _Ended:
+            _log.info("the operator ends")
+        finally:
+            await self._reconciler.close()
+            await http.close()
+
+    async def _watch(self) -> None:
+        await watch(self._settings.namespaces, self._hint, self._watching)
+        raise _Ended
+
+    # -- hints ---------------------------------------------------------------------------------
+
+    def _hint(self, kind: str, found: Json, gone: bool) -> None:
+        """Wake whoever a change may concern."""
+        meta = found["metadata"]
+        self._audit.shown(kind, found, gone=gone)
+        if kind in KINDS:
+            namespace, name = meta["namespace"], meta["name"]
+            if gone or not self._inventory.knows(kind, namespace, name, meta["resourceVersion"]):
+                self._inventory.invalidate(kind)
+                self._wake(_cluster_of(kind, found))
+            return
+        name = (meta.get("labels") or {}).get(LABEL_CLUSTER)
+        if name is not None and kind != "Node":
+            self._wake((meta["namespace"], name))
+
+    def _wake(self, key: ClusterKey) -> None:
+        self._queue.add_after(key, _GATHER_S)
+
+    def _lease_changed(self, leads: bool) -> None:
+        self._metrics.leading.set(leads)
+        if leads:
+            self._inventory.invalidate()
+            for key in self._inventory.cluster_keys():
+                self._queue.add(key)
+
+    # -- passes --------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.take()
+            if not self._election.leads:
+                self._queue.done(key)  # whoever leads is woken by the same watches
+                continue
+            try:
+                delay_s = await self._reconciler.reconcile(key)
+            except (ApiError, AdminError) as error:
+                self._metrics.failures.inc()
+                pause_s = self._queue.failed(key, getattr(error, "retry_after_s", 0.0))
+                _log.warning("%s/%s: %s; again in %.1f s", *key, error, pause_s)
+            except Exception:
+                # A pass over one Cluster must not end those over others.
+                self._metrics.failures.inc()
+                self._queue.failed(key)
+                _log.exception("the pass over %s/%s failed", *key)
+            else:
+                self._queue.done(key)
+                if delay_s is not None:
+                    self._queue.add_after(key, delay_s)
+
+    async def _resync(self) -> None:
+        """Read everything anew at intervals, and compare it with what the watches show."""
+        while True:
+            try:
+                self._inventory.invalidate()
+                await self._inventory.refresh()
+                ghosts = await self._audit.compare(self._api, self._settings.namespaces)
+                for kind, name in ghosts:
+                    _log.warning("a watch still showed %s %s, which is gone", kind, name)
+            except ApiError as error:
+                self._problem = f"cannot read the API server: {error}"
+                _log.warning("%s", self._problem)
+                await asyncio.sleep(min(self._settings.resync_s, 2.0))
+                continue
+            self._problem = ""
+            self._resynced_at = time.monotonic()
+            self._metrics.last_resync.set_to_current_time()
+            self._metrics.clusters.set(sum(1 for _ in self._inventory.clusters()))
+            for key in self._inventory.cluster_keys():
+                self._queue.add(key)
+            await asyncio.sleep(self._settings.resync_s)
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def _alive(self) -> tuple[bool, str]:
+        age_s = time.monotonic() - self._resynced_at
+        limit_s = _MISSED_MAX * self._settings.resync_s + _MARGIN_S
+        return age_s < limit_s, f"everything was last read {age_s:.0f} s ago"
+
+    def _ready(self) -> tuple[bool, str]:
+        if self._problem:
+            return False, self._problem
+        if not self._watching.is_set():
+            return False, "the watches have not begun"
+        return True, "leads" if self._election.leads else "stands by"
+
+    def _status(self) -> dict[str, object]:
+        return {
+            "leads": self._election.leads,
+            "token": self._election.token,
+            "waiting": len(self._queue),
+            "clusters": [item.name for item in self._inventory.clusters()],
+        }
+
+
+def _cluster_of(kind: str, found: Json) -> ClusterKey:
+    namespace = found["metadata"]["namespace"]
+    if kind == "Cluster":
+        return namespace, found["metadata"]["name"]
+    reference = (found.get("spec") or {}).get("clusterRef") or {}
+    return reference.get("namespace") or namespace, reference.get("name") or ""

@@ -1,0 +1,283 @@
+"""
+Carries out the planner's actions on one Cluster in Kubernetes.
+
+Rules: what must survive a crash stands in annotations of the StatefulSet before the action begins; replicas come and
+go at the upper end, as StatefulSets have them; a pod is deleted only as the one that was looked at (by its UID).
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import aiohttp
+
+from orderlymq_operator.actions import (
+    Action,
+    AddLearner,
+    ConditionReport,
+    Observed,
+    ObservedGroup,
+    PromoteReplica,
+    Refuse,
+    RemoveReplica,
+    ReportCondition,
+    RestartReplica,
+    StartNameServer,
+    StartReplica,
+    StopReplica,
+    Subject,
+    TransferLeadership,
+)
+from orderlymq_operator.brokeradmin import Admin, AdminError
+from orderlymq_operator.kube import drift, looking, manifests, names, podforms
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.looking import Live
+from orderlymq_operator.kube.manifests import GroupForm, Surroundings
+from orderlymq_operator.kube.resources import CLAIMS, PODS, SERVICES, STATEFUL_SETS, Json
+from orderlymq_operator.models import Desired
+from orderlymq_operator.options import revision
+from orderlymq_operator.remote import perform_remote
+
+_REPLICAS_MAX: Final = podforms.NODES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the operator's own settings say about pods."""
+
+    image: str
+    pull_policy: str
+
+
+@dataclass(slots=True)
+class KubeBackend:
+    """One Cluster during one pass.
+
+    Attributes:
+        secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
+        reports: what the planner says about objects, filled by `perform`.
+    """
+
+    api: Api
+    session: aiohttp.ClientSession
+    admin: Admin
+    desired: Desired
+    live: Live
+    around: Surroundings
+    secrets: Mapping[str, str | None] = field(default_factory=dict)
+    fingerprints: Mapping[str, str | None] = field(default_factory=dict)
+    reports: dict[Subject, ConditionReport] = field(default_factory=dict)
+    paused: bool = False
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def observe(self) -> Observed:
+        """Ask brokers and name servers; objects were read before."""
+        await looking.read_statuses(self.session, self.live)
+        forms = self.around.groups
+        started = [name for name in forms if self.live.find(STATEFUL_SETS, name) is not None]
+        count = self.desired.cluster.spec.name_servers.replicas
+        servers, tables = await asyncio.gather(
+            looking.read_name_servers(self.admin, self.live, count),
+            asyncio.gather(*map(self._tables, started)),
+        )
+        return Observed(
+            name_servers=servers,
+            groups={
+                group: self._observed(group, forms[group], found)
+                for group, found in zip(started, tables, strict=True)
+            },
+            secrets=dict(self.fingerprints),
+        )
+
+    def _observed(self, group: str, form: GroupForm, tables: looking.Tables) -> ObservedGroup:
+        cluster = self.desired.cluster
+        found = looking.observed_group(
+            self.live,
+            group,
+            form,
+            tables,
+            min_ready_s=cluster.spec.update.min_ready.milliseconds / 1000,
+            current=self.around.revision,
+            wanted=revision(cluster),
+        )
+        if not self.paused:
+            return found
+        kept = {
+            node: replace(replica, revision=revision(cluster))
+            for node, replica in found.replicas.items()
+        }
+        return replace(found, replicas=kept)
+
+    async def _tables(self, group: str) -> looking.Tables:
+        try:
+            address = self.group_address(group)
+        except AdminError:
+            return looking.SILENT
+        declared = bool(self.desired.users or self.desired.deleted_users)
+        return await looking.read_tables(self.admin, address, users=declared)
+
+    # -- what `remote` asks ----------------------------------------------------------------------
+
+    def group_address(self, group: str) -> str:
+        """Return where the leader itself answers, which needs no Service to follow it first."""
+        pod = self.live.leader(group)
+        if pod is None:
+            raise AdminError(f"nobody leads group {group} at present")
+        return f"{pod.ip}:{names.BROKER_PORT}"
+
+    def name_server_addresses(self) -> list[str]:
+        """Return the addresses of all name servers that run."""
+        return [
+            f"{pod.ip}:{names.NAME_SERVER_PORT}"
+            for pod in self.live.name_server_pods().values()
+            if pod.running
+        ]
+
+    def secret_of(self, user: str) -> str | None:
+        """Return what the Secret of a User held at the beginning of the pass."""
+        return self.secrets.get(user)
+
+    # -- objects -------------------------------------------------------------------------------
+
+    async def ensure(self) -> int:
+        """Apply every object that is not as it should be; return how many were not."""
+        cluster = self.desired.cluster
+        early = [
+            *manifests.account_objects(cluster),
+            *manifests.service_objects(cluster, self.around),
+        ]
+        count = await self._apply_changes(early)
+        self._learn_addresses()
+        late = [
+            *manifests.settings_objects(cluster, self.around),
+            *manifests.budget_objects(cluster),
+            manifests.name_server_set(cluster, self.around),
+        ]
+        late += [
+            manifests.group_set(cluster, group, self.around)
+            for group in self.around.groups
+            if self.live.find(STATEFUL_SETS, group) is not None
+        ]
+        return count + await self._apply_changes(late)
+
+    async def _apply_changes(self, wanted: list[Json]) -> int:
+        work = drift.changes(wanted, self.live.made.values())
+        for made in work:
+            self.live.put(await self.api.apply(made))
+        return len(work)
+
+    def _learn_addresses(self) -> None:
+        forms = dict(self.around.groups)
+        for group, form in forms.items():
+            service = self.live.find(SERVICES, group)
+            if service is not None and form.address is None:
+                forms[group] = replace(form, address=service["spec"]["clusterIP"])
+        self.around = replace(self.around, groups=forms)
+
+    async def _apply_group(self, group: str, form: GroupForm) -> None:
+        self.around = replace(self.around, groups={**self.around.groups, group: form})
+        cluster = self.desired.cluster
+        settings = manifests.settings_objects(cluster, self.around)
+        await self._apply_changes(settings)
+        await self._apply_changes([manifests.group_set(cluster, group, self.around)])
+
+    # -- carrying out --------------------------------------------------------------------------
+
+    async def perform(self, action: Action) -> None:
+        """Carry out one action.
+
+        Raises:
+            AdminError: a broker or name server refused or did not answer; try again later.
+            ApiError: the API server did.
+        """
+        match action:
+            case StartNameServer():
+                pass  # `ensure` has applied their StatefulSet
+            case StartReplica(group, node, join):
+                await self._start_replica(group, node, join=join)
+            case RestartReplica(group, node):
+                await self.delete_pod(names.pod_name(group, node))
+            case StopReplica(group, node):
+                await self._stop_replica(group, node)
+            case AddLearner(group, node):
+                await self._change_membership(group, "add-learner", node)
+            case PromoteReplica(group, node):
+                await self._change_membership(group, "promote", node)
+            case RemoveReplica(group, node):
+                await self._change_membership(group, "remove", node)
+            case TransferLeadership(group, target):
+                await self.admin.transfer_leadership(self.group_address(group), target)
+            case ReportCondition(subject, condition):
+                self.reports[subject] = condition
+            case Refuse():
+                raise AssertionError("a refused plan is not carried out")
+            case _:
+                await perform_remote(action, self.admin, self)
+
+    async def _start_replica(self, group: str, node: int, *, join: bool) -> None:
+        form = self.around.groups[group]
+        if self.live.find(STATEFUL_SETS, group) is None:
+            await self._apply_group(group, form)
+            return
+        if node <= form.replicas:
+            return  # Kubernetes starts it again
+        name = names.claim_name(group, node)
+        if join and name in self.live.claims:
+            # Left over from a replica that was taken away: one that joins begins empty.
+            await self.api.delete(CLAIMS, self.desired.cluster.metadata.namespace, name)
+            raise AdminError(f"volume claim {name} of a former replica is being deleted")
+        await self._apply_group(group, replace(form, replicas=node))
+
+    async def _stop_replica(self, group: str, node: int) -> None:
+        form = self.around.groups[group]
+        if node != form.replicas:
+            raise AdminError(f"replica {form.replicas} of {group} must go before replica {node}")
+        smaller = replace(form, replicas=node - 1, first=min(form.first, node - 1))
+        await self._apply_group(group, smaller)
+
+    async def delete_pod(self, name: str) -> None:
+        """Delete a pod, the very one that was looked at."""
+        pod = self.live.pods.get(name)
+        if pod is not None and not pod.deleting:
+            await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)
+
+    async def _change_membership(self, group: str, action: str, node: int) -> None:
+        host = podforms.replica_host(self.desired.cluster, group, node)
+        address = f"{host}:{names.RAFT_PORT}"
+        await self.admin.change_membership(self.group_address(group), action, node, address)
+
+
+def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:
+    """Return the form of every group: as its StatefulSet says, or as a new one begins.
+
+    A group whose volumes outlived its StatefulSet begins with all replicas that have one.
+    """
+    found = {}
+    for group in groups:
+        present = live.find(STATEFUL_SETS, group)
+        service = live.find(SERVICES, group)
+        address = service["spec"]["clusterIP"] if service else None
+        if present is None:
+            volumes = [
+                names.node_of(claim.removeprefix("data-"))
+                for claim in live.claims
+                if claim.rpartition("-")[0] == f"data-{group}"
+            ]
+            count = max([desired.cluster.spec.replicas_per_group, *volumes])
+            size = str(desired.cluster.spec.storage.size)
+            found[group] = GroupForm(count, count, size, address)
+            continue
+        notes = present["metadata"].get("annotations") or {}
+        count = int(notes.get(names.ANNOTATION_REPLICAS) or present["spec"].get("replicas", 1))
+        first = int(notes.get(names.ANNOTATION_FIRST) or count)
+        kept = notes.get(names.ANNOTATION_ADDRESS) or address
+        found[group] = GroupForm(count, first, claim_size(present), address or kept)
+    return found
+
+
+def claim_size(stateful_set: Json) -> str:
+    """Return the size that a StatefulSet gives its volumes, which nobody can change."""
+    claims = stateful_set["spec"]["volumeClaimTemplates"]
+    return str(claims[0]["spec"]["resources"]["requests"]["storage"])

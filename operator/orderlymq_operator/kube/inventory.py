@@ -1,0 +1,206 @@
+"""
+The custom resources as they were last read, as models.
+
+Rules: a kind is read anew when a watch says that something of it changed, and at every resync; an object that has not
+changed is not parsed again. What cannot be parsed is kept with its error, for somebody must be told.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.resources import OWN_KINDS, Json, Resource
+from orderlymq_operator.models import KINDS
+from orderlymq_operator.models import Resource as Manifest
+
+# Name and namespace of a Cluster.
+ClusterKey = tuple[str, str]
+_META: Final = {
+    "name",
+    "namespace",
+    "labels",
+    "annotations",
+    "finalizers",
+    "uid",
+    "generation",
+    "resourceVersion",
+    "creationTimestamp",
+}
+_NOT_OURS: Final = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One custom resource.
+
+    Attributes:
+        manifest: the model; None when it cannot be used, *error* says why.
+        cluster: the Cluster that it is or belongs to; None when it does not say.
+        status: as it stands in the API server.
+        deleting_since: when its deletion was asked for, None when it was not.
+    """
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    generation: int
+    created: str
+    finalizers: tuple[str, ...]
+    annotations: Mapping[str, str]
+    status: Json
+    deleting_since: str | None
+    cluster: ClusterKey | None
+    manifest: Manifest | None
+    error: str
+
+    @property
+    def kind(self) -> str:
+        """Its kind."""
+        return self.resource.kind
+
+    @property
+    def age_order(self) -> tuple[str, str, str]:
+        """A key that puts the oldest first; equal ages are told apart by name."""
+        return self.created, self.namespace, self.name
+
+
+def read_item(resource: Resource, found: Json) -> Item:
+    """Return a custom resource as it was read."""
+    meta = found["metadata"]
+    own = {key: value for key, value in meta.items() if key in _META}
+    notes = {
+        key: value for key, value in (meta.get("annotations") or {}).items() if key != _NOT_OURS
+    }
+    own["annotations"] = {}
+    own["labels"] = {}
+    own.pop("finalizers", None)
+    manifest: Manifest | None = None
+    error = ""
+    try:
+        manifest = KINDS[resource.kind].model_validate(
+            {
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": own,
+                "spec": found.get("spec") or {},
+            }
+        )
+    except ValidationError as invalid:
+        first = invalid.errors()[0]
+        error = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    return Item(
+        resource=resource,
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        version=meta["resourceVersion"],
+        generation=meta.get("generation", 0),
+        created=meta.get("creationTimestamp", ""),
+        finalizers=tuple(meta.get("finalizers") or ()),
+        annotations=notes,
+        status=found.get("status") or {},
+        deleting_since=meta.get("deletionTimestamp"),
+        cluster=_cluster_of(resource, found),
+        manifest=manifest,
+        error=error,
+    )
+
+
+def _cluster_of(resource: Resource, found: Json) -> ClusterKey | None:
+    namespace = found["metadata"]["namespace"]
+    if resource.kind == "Cluster":
+        return namespace, found["metadata"]["name"]
+    reference = (found.get("spec") or {}).get("clusterRef") or {}
+    if not isinstance(reference.get("name"), str):
+        return None
+    return reference.get("namespace") or namespace, reference["name"]
+
+
+class Inventory:
+    """All custom resources of the watched namespaces."""
+
+    def __init__(self, api: Api, namespaces: tuple[str, ...]) -> None:
+        self._api = api
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._items: dict[str, dict[tuple[str, str], Item]] = {
+            resource.kind: {} for resource in OWN_KINDS
+        }
+        self._stale = {resource.kind for resource in OWN_KINDS}
+
+    def invalidate(self, kind: str | None = None) -> None:
+        """Read a kind, or all of them, anew before the next look."""
+        self._stale |= {kind} if kind else set(self._items)
+
+    async def refresh(self) -> set[ClusterKey]:
+        """Read what may have changed; return the clusters of which something has.
+
+        Raises:
+            ApiError: it cannot be read now.
+        """
+        touched: set[ClusterKey] = set()
+        for resource in OWN_KINDS:
+            if resource.kind in self._stale:
+                self._stale.discard(resource.kind)
+                try:
+                    touched |= await self._refresh(resource)
+                except BaseException:
+                    self._stale.add(resource.kind)
+                    raise
+        return touched
+
+    async def _refresh(self, resource: Resource) -> set[ClusterKey]:
+        before = self._items[resource.kind]
+        now: dict[tuple[str, str], Item] = {}
+        touched: set[ClusterKey] = set()
+        for namespace in self._namespaces:
+            for found in await self._api.list(resource, namespace):
+                key = (found["metadata"]["namespace"], found["metadata"]["name"])
+                known = before.get(key)
+                if known is not None and known.version == found["metadata"]["resourceVersion"]:
+                    now[key] = known
+                    continue
+                item = now[key] = read_item(resource, found)
+                touched |= {item.cluster} if item.cluster else set()
+        for key in before.keys() - now.keys():
+            gone = before[key]
+            touched |= {gone.cluster} if gone.cluster else set()
+        self._items[resource.kind] = now
+        return touched
+
+    def written(self, resource: Resource, found: Json) -> None:
+        """Take over an object as a write returned it."""
+        item = read_item(resource, found)
+        self._items[resource.kind][(item.namespace, item.name)] = item
+
+    def knows(self, kind: str, namespace: str, name: str, version: str) -> bool:
+        """Tell whether an object is known exactly as a watch shows it, as after a write of ours."""
+        item = self._items[kind].get((namespace, name))
+        return item is not None and item.version == version
+
+    def clusters(self) -> Iterator[Item]:
+        """Return all Clusters."""
+        return iter(tuple(self._items["Cluster"].values()))
+
+    def cluster(self, key: ClusterKey) -> Item | None:
+        """Return a Cluster; None when there is none."""
+        return self._items["Cluster"].get(key)
+
+    def parts(self, key: ClusterKey) -> list[Item]:
+        """Return every Topic, ConsumerGroup and User of a Cluster, the oldest of a kind first."""
+        return [
+            item
+            for resource in OWN_KINDS[1:]
+            for item in sorted(self._items[resource.kind].values(), key=lambda item: item.age_order)
+            if item.cluster == key
+        ]
+
+    def cluster_keys(self) -> set[ClusterKey]:
+        """Return every Cluster that exists or is referred to."""
+        return {
+            item.cluster for kind in self._items.values() for item in kind.values() if item.cluster
+        }

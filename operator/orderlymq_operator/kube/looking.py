@@ -1,0 +1,201 @@
+"""
+Looks at what there is of a Cluster: objects, pods, and what the processes in them say.
+
+Rule: everything is read live at the beginning of a pass; what a watch showed is never used. Who does not answer
+within a second is reported as silent.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+import aiohttp
+
+from orderlymq_operator.actions import (
+    GroupConfig,
+    ObservedGroup,
+    ObservedNameServer,
+    ObservedReplica,
+    TopicConfig,
+    UserConfig,
+)
+from orderlymq_operator.brokeradmin import Admin, AdminError
+from orderlymq_operator.kube import names
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.manifests import GroupForm
+from orderlymq_operator.kube.podfacts import ClaimFacts, PodFacts, claim_facts, pod_facts
+from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, Json, Resource
+from orderlymq_operator.models import Cluster
+from orderlymq_operator.replicastatus import ReplicaStatus, observe_replicas, read_status
+
+Found = TypeVar("Found")
+Tables = tuple[
+    Mapping[str, TopicConfig] | None,
+    Mapping[str, GroupConfig] | None,
+    Mapping[str, UserConfig] | None,
+]
+SILENT: Final[Tables] = (None, None, None)
+
+
+@dataclass(slots=True)
+class Live:
+    """The objects of one Cluster as they were read.
+
+    Attributes:
+        made: objects that the operator makes, by kind and name.
+        statuses: what the replicas say, by pod.
+    """
+
+    made: dict[tuple[str, str], Json] = field(default_factory=dict)
+    pods: dict[str, PodFacts] = field(default_factory=dict)
+    claims: dict[str, ClaimFacts] = field(default_factory=dict)
+    statuses: dict[str, ReplicaStatus] = field(default_factory=dict)
+
+    def find(self, resource: Resource, name: str) -> Json | None:
+        """Return an object, if it is there."""
+        return self.made.get((resource.kind, name))
+
+    def put(self, found: Json) -> None:
+        """Take over an object as a write returned it."""
+        self.made[found["kind"], found["metadata"]["name"]] = found
+
+    def group_pods(self, group: str) -> dict[int, PodFacts]:
+        """Return the pods of a raft group by node."""
+        index = group.rpartition("-")[2]
+        return {
+            names.node_of(pod.name): pod
+            for pod in self.pods.values()
+            if pod.labels.get(names.LABEL_GROUP) == index
+        }
+
+    def name_server_pods(self) -> dict[int, PodFacts]:
+        """Return the pods of the name servers by index."""
+        return {
+            int(pod.name.rpartition("-")[2]): pod
+            for pod in self.pods.values()
+            if pod.labels.get("app.kubernetes.io/component") == names.NAME_SERVER
+        }
+
+    def leader(self, group: str) -> PodFacts | None:
+        """Return the pod of the leader of the highest term; None when nobody leads."""
+        leading = [
+            (status.term, name) for name, status in self._of_group(group).items() if status.leads
+        ]
+        return self.pods.get(max(leading)[1]) if leading else None
+
+    def _of_group(self, group: str) -> dict[str, ReplicaStatus]:
+        pods = {pod.name for pod in self.group_pods(group).values()}
+        return {name: status for name, status in self.statuses.items() if name in pods}
+
+
+async def read_objects(api: Api, cluster: Cluster) -> Live:
+    """Read the objects of a Cluster.
+
+    Raises:
+        ApiError: they cannot be read now.
+    """
+    namespace = cluster.metadata.namespace
+    chosen = f"{names.LABEL_CLUSTER}={cluster.metadata.name}"
+    kinds = (*MADE, PODS, CLAIMS)
+    lists = await asyncio.gather(
+        *(api.list(resource, namespace, labels=chosen) for resource in kinds)
+    )
+    found = dict(zip(kinds, lists, strict=True))
+    return Live(
+        made={
+            (item["kind"], item["metadata"]["name"]): item
+            for resource in MADE
+            for item in found[resource]
+        },
+        pods={item["metadata"]["name"]: pod_facts(item) for item in found[PODS]},
+        claims={item["metadata"]["name"]: claim_facts(item) for item in found[CLAIMS]},
+    )
+
+
+async def read_statuses(session: aiohttp.ClientSession, live: Live) -> None:
+    """Ask every broker how it is."""
+    asked = [
+        pod
+        for pod in live.pods.values()
+        if pod.running and pod.labels.get("app.kubernetes.io/component") == names.BROKER
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        answers = [
+            tasks.create_task(read_status(session, f"http://{pod.ip}:{names.HTTP_PORT}"))
+            for pod in asked
+        ]
+    live.statuses = {
+        pod.name: status
+        for pod, task in zip(asked, answers, strict=True)
+        if (status := task.result()) is not None
+    }
+
+
+def observed_group(
+    live: Live,
+    group: str,
+    form: GroupForm,
+    tables: Tables,
+    *,
+    min_ready_s: float,
+    current: str,
+    wanted: str,
+) -> ObservedGroup:
+    """Return a raft group as it is; a pod of the *current* revision has what the planner calls *wanted*."""
+    pods = live.group_pods(group)
+    known, statuses = {}, {}
+    for node in range(1, form.replicas + 1):
+        pod = pods.get(node)
+        revision = pod.annotations.get(names.ANNOTATION_REVISION) if pod is not None else None
+        known[node] = ObservedReplica(
+            running=True,
+            join=node > form.first,
+            revision=wanted if revision == current else revision,
+        )
+        if pod is not None and not pod.deleting and pod.name in live.statuses:
+            statuses[node] = live.statuses[pod.name]
+    leader, replicas = observe_replicas(known, statuses)
+    now = time.time()
+    settled = {
+        node: replace(
+            replica, caught_up=replica.caught_up and _has_settled(pods.get(node), now, min_ready_s)
+        )
+        for node, replica in replicas.items()
+    }
+    return ObservedGroup(leader, settled, *tables)
+
+
+def _has_settled(pod: PodFacts | None, now: float, min_ready_s: float) -> bool:
+    return pod is not None and pod.ready_since is not None and now - pod.ready_since >= min_ready_s
+
+
+async def read_tables(admin: Admin, address: str, *, users: bool) -> Tables:
+    """Return what a raft group knows: topics, consumer groups, accounts."""
+    try:
+        topics = await admin.topics(address)
+        groups = await admin.consumer_groups(address)
+        accounts = await admin.users(address) if users else {}
+    except AdminError:
+        return SILENT
+    return topics, groups, accounts
+
+
+async def read_name_servers(admin: Admin, live: Live, count: int) -> dict[int, ObservedNameServer]:
+    """Return every name server that should be, with the queue lists that it publishes."""
+    pods = live.name_server_pods()
+
+    async def ask(index: int) -> ObservedNameServer:
+        pod = pods.get(index)
+        if pod is None or not pod.running:
+            return ObservedNameServer()
+        try:
+            return ObservedNameServer(
+                await admin.order_config(f"{pod.ip}:{names.NAME_SERVER_PORT}")
+            )
+        except AdminError:
+            return ObservedNameServer()
+
+    found = await asyncio.gather(*(ask(index) for index in range(count)))
+    return dict(enumerate(found))

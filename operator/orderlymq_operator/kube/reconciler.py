@@ -1,0 +1,301 @@
+"""
+One pass over one Cluster: read live objects, ask the planner, apply, tell.
+
+Rules: a pass decides from what it read itself and may be repeated at any time; what could not be done is tried by the
+next pass; nothing is written that stands there already. What fails for want of a person's help becomes a
+condition, everything else a later try.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+import aiohttp
+
+from orderlymq_operator.actions import (
+    Action,
+    ConditionReport,
+    Observed,
+    Refuse,
+    Subject,
+)
+from orderlymq_operator.brokeradmin import AdminError
+from orderlymq_operator.kube import manifests, names, statuses, volumes
+from orderlymq_operator.kube.access import Access
+from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
+from orderlymq_operator.kube.backend import Defaults, KubeBackend, forms_of
+from orderlymq_operator.kube.desire import Wish, wish_of
+from orderlymq_operator.kube.finalizers import Finalizers
+from orderlymq_operator.kube.inventory import ClusterKey, Inventory, Item
+from orderlymq_operator.kube.looking import Live, read_objects
+from orderlymq_operator.kube.manifests import Surroundings
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.performing import perform_all
+from orderlymq_operator.kube.resources import STATEFUL_SETS
+from orderlymq_operator.kube.scaling import planned_groups, scale_down
+from orderlymq_operator.kube.statuses import Circumstances
+from orderlymq_operator.kube.telling import Teller
+from orderlymq_operator.models import Cluster
+from orderlymq_operator.plan import plan
+
+_log = logging.getLogger(__name__)
+
+# While there is something to do, and while something is waited for that no watch shows.
+AT_WORK_S: Final = 0.2
+WAITING_S: Final = 1.0
+_ATTEMPTS: Final = 4  # plans of one pass: each leaves out what the one before refused
+
+
+@dataclass(slots=True)
+class Scope:
+    """What one pass works on."""
+
+    item: Item
+    wish: Wish
+    live: Live
+    backend: KubeBackend
+    found: Circumstances
+
+
+class Reconciler:
+    """Makes passes; `reconcile` is called for one key at a time."""
+
+    def __init__(
+        self,
+        api: Api,
+        inventory: Inventory,
+        defaults: Defaults,
+        metrics: OperatorMetrics,
+        token: Callable[[], int],
+    ) -> None:
+        self._api = api
+        self._inventory = inventory
+        self._defaults = defaults
+        self._metrics = metrics
+        self._session = aiohttp.ClientSession()
+        self._access = Access(api, token)
+        self._finalizers = Finalizers(api, inventory)
+        self._teller = Teller(api, inventory)
+        self.seen: dict[ClusterKey, Scope] = {}
+
+    @property
+    def access(self) -> Access:
+        """How brokers are called; shared with whoever hands queues over."""
+        return self._access
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._access.close()
+        await self._session.close()
+
+    async def reconcile(self, key: ClusterKey) -> float | None:
+        """Make one pass; return after how many seconds the next is due, None for no special reason.
+
+        Raises:
+            ApiError: the API server could not be read or written; try again.
+        """
+        with self._metrics.passes.time():
+            await self._inventory.refresh()
+            item = self._inventory.cluster(key)
+            if item is None or item.deleting_since is not None:
+                self.seen.pop(key, None)
+                await self._without_cluster(key)
+                return None
+            if not isinstance(item.manifest, Cluster):
+                problem = ConditionReport("False", "Invalid", item.error)
+                await self._teller.tell(item, {"Ready": problem}, {})
+                return None
+            try:
+                return await self._pass(item, item.manifest)
+            except RetryLaterError:
+                raise
+            except ForbiddenError as error:
+                await self._tell_problem(item, "Forbidden", str(error))
+                raise
+            except ApiError as error:
+                await self._tell_problem(item, "ApiRefused", str(error))
+                raise
+
+    async def _tell_problem(self, item: Item, reason: str, text: str) -> None:
+        report = ConditionReport("False", reason, text)
+        former = {
+            condition["type"]: ConditionReport(
+                condition["status"], condition["reason"], condition.get("message", "")
+            )
+            for condition in item.status.get("conditions") or []
+        }
+        facts = {
+            key: value
+            for key, value in item.status.items()
+            if key not in {"conditions", "observedGeneration"}
+        }
+        try:
+            await self._teller.tell(item, {**former, "Ready": report}, facts)
+        except ApiError as error:
+            _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
+
+    async def _without_cluster(self, key: ClusterKey) -> None:
+        """Tell everything that refers to a Cluster which is not there, and hold nothing back."""
+        report = ConditionReport(
+            "False", "ClusterNotFound", f"there is no Cluster {key[1]!r} in namespace {key[0]!r}"
+        )
+        for item in self._inventory.parts(key):
+            if item.deleting_since is not None:
+                await self._finalizers.release(item)
+            else:
+                await self._teller.tell(item, {"Ready": report}, {})
+
+    # -- a pass --------------------------------------------------------------------------------
+
+    async def _pass(self, item: Item, cluster: Cluster) -> float | None:
+        scope = await self._look(item, cluster)
+        self.seen[(item.namespace, item.name)] = scope
+        backend = scope.backend
+        if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+            observed = await backend.observe()
+            await self._tell(scope, observed, [])
+            return None
+        await self._finalizers.settle(scope.wish)
+        applied = await backend.ensure()
+        observed = await backend.observe()
+        actions = self._plan(scope, observed)
+        scope.found.step = statuses.step_of(actions, applied)
+        failed, work = await perform_all(backend, actions, self._metrics)
+        work += await volumes.settle(scope.backend, scope.found, observed)
+        work += await self._restart_name_server(scope, observed)
+        await self._repair_labels(scope)
+        await self._finalizers.finish(scope.wish, observed)
+        await self._tell(scope, observed, failed)
+        if failed:
+            raise AdminError(str(failed[0][1]))
+        if work or applied:
+            return AT_WORK_S
+        return None if self._is_calm(scope) else WAITING_S
+
+    async def _look(self, item: Item, cluster: Cluster) -> Scope:
+        live = await read_objects(self._api, cluster)
+        wish = wish_of(cluster, self._inventory.parts((item.namespace, item.name)))
+        groups = planned_groups(cluster, live)
+        if len(groups) != cluster.spec.groups:
+            spec = cluster.spec.model_copy(update={"groups": len(groups)})
+            wanted = cluster.model_copy(update={"spec": spec})
+            wish.desired = replace(wish.desired, cluster=wanted)
+        image = self._image(cluster, live)
+        around = Surroundings(
+            image=image,
+            pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
+            revision=manifests.kube_revision(cluster, image),
+            name_server_revision=manifests.name_server_revision(cluster, image),
+            groups=forms_of(wish.desired, live, groups),
+        )
+        paused = cluster.spec.update.mode == "Paused"
+        admin = await self._access.admin(cluster)
+        found_secrets = await self._access.secrets(wish)
+        backend = KubeBackend(
+            self._api,
+            self._session,
+            admin,
+            wish.desired,
+            live,
+            around,
+            secrets=found_secrets,
+            fingerprints=self._access.fingerprints(wish, found_secrets),
+            paused=paused,
+        )
+        found = Circumstances(
+            paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",
+            default_image=self._defaults.image,
+        )
+        found.scale_down, found.draining = scale_down(cluster, live)
+        return Scope(item, wish, live, backend, found)
+
+    def _image(self, cluster: Cluster, live: Live) -> str:
+        """Return the image of the pods: a new operator alone changes none that runs."""
+        if cluster.spec.image is not None:
+            return cluster.spec.image
+        present = live.find(STATEFUL_SETS, cluster.group_name(0))
+        if present is None or cluster.spec.update.on_operator_upgrade == "Adopt":
+            return self._defaults.image
+        return str(present["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    def _plan(self, scope: Scope, observed: Observed) -> list[Action]:
+        """Plan without what is refused: it was accepted once, so say so and keep the rest in order."""
+        desired = scope.wish.desired
+        for _ in range(_ATTEMPTS):
+            actions = plan(desired, observed)
+            refused = [action for action in actions if isinstance(action, Refuse)]
+            if not refused:
+                return actions
+            for refusal in refused:
+                subject = Subject(refusal.kind, refusal.name)
+                scope.wish.verdicts[subject] = ConditionReport(
+                    "False", "ResourceConflict", str(refusal)
+                )
+            out = {(refusal.kind, refusal.name) for refusal in refused}
+            desired = replace(
+                desired,
+                topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
+                groups=tuple(
+                    g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out
+                ),
+            )
+        return []
+
+    async def _restart_name_server(self, scope: Scope, observed: Observed) -> int:
+        """Replace one name server with a former form, while all others answer."""
+        pods = scope.live.name_server_pods()
+        current = scope.backend.around.name_server_revision
+        stale = [
+            pod
+            for _, pod in sorted(pods.items())
+            if pod.annotations.get(names.ANNOTATION_REVISION) != current
+        ]
+        silent = [
+            index for index, server in observed.name_servers.items() if server.order_config is None
+        ]
+        ill = [pods[index] for index in silent if index in pods]
+        if not stale or scope.found.paused or any(pod not in stale for pod in ill):
+            return 0
+        if len(silent) > 1 and len(ill) != len(silent):
+            return 0
+        await scope.backend.delete_pod((ill or stale)[0].name)
+        return 1
+
+    async def _repair_labels(self, scope: Scope) -> None:
+        """Leave the leader's label only on the pod that leads; brokers do so by themselves."""
+        for group in scope.backend.around.groups:
+            leader = scope.live.leader(group)
+            if leader is None:
+                continue
+            status = scope.live.statuses[leader.name]
+            for pod in scope.live.group_pods(group).values():
+                if pod.leads != (pod.name == leader.name) and not pod.deleting:
+                    await self._teller.label_leader(
+                        pod, status.term if pod.name == leader.name else None
+                    )
+
+    def _is_calm(self, scope: Scope) -> bool:
+        reports = scope.backend.reports
+        key = Subject("Cluster", scope.item.name)
+        return all(report.status == "True" for report in reports.values()) and (
+            reports.get(key) is not None and scope.found.step is None
+        )
+
+    # -- telling -------------------------------------------------------------------------------
+
+    async def _tell(
+        self, scope: Scope, observed: Observed, failed: list[tuple[Action, Exception]]
+    ) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        cluster = scope.wish.desired.cluster
+        backend = scope.backend
+        conditions = statuses.cluster_conditions(
+            cluster, backend.reports, observed, scope.live, scope.found, backend.around
+        )
+        facts = statuses.cluster_facts(
+            scope.item, cluster, observed, scope.live, backend.around, scope.found, now
+        )
+        await self._teller.tell(scope.item, conditions, facts)
+        await self._teller.tell_parts(scope.wish, backend.reports, observed, said=bool(failed))

@@ -1,0 +1,93 @@
+"""Settings of the operator process: environment variables, and flags of the same name."""
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+_PREFIX: Final = "ORDERLYMQ_"
+RESYNC_DEFAULT_S: Final = 60.0
+HTTP_PORT_DEFAULT: Final = 8080
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    """What the operator is told.
+
+    Attributes:
+        namespaces: those that are watched; empty for all.
+        image: of brokers and name servers whose Cluster names none.
+        namespace: where the operator itself runs and keeps its lease.
+        identity: who this process is among the holders of the lease.
+        resync_s: how often everything is read anew, whatever the watches say.
+        release: take the finalizers off every object and end, before the operator is uninstalled.
+    """
+
+    namespaces: tuple[str, ...]
+    image: str
+    pull_policy: str
+    namespace: str
+    identity: str
+    http_port: int
+    resync_s: float
+    log_level: str
+    log_format: Literal["text", "json"]
+    release: bool = False
+
+
+def parse(
+    arguments: Sequence[str], environment: Mapping[str, str] = os.environ
+) -> OperatorSettings:
+    """Return the settings; a flag wins over its variable.
+
+    Raises:
+        SystemExit: a flag is unknown or a value has the wrong form; the text says which.
+    """
+    parser = argparse.ArgumentParser(
+        prog="orderlymq_operator.kube",
+        description="The operator: makes Clusters, Topics, ConsumerGroups and Users from custom resources.",
+    )
+
+    def setting(name: str, default: str, text: str) -> None:
+        flag = "--" + name.lower().replace("_", "-")
+        value = environment.get(_PREFIX + name, default)
+        parser.add_argument(flag, default=value, help=f"{text} ({_PREFIX}{name})")
+
+    setting("WATCH_NAMESPACES", "", "namespaces, separated by commas; all when empty")
+    setting("IMAGE", "orderlymq:dev", "image of brokers and name servers")
+    setting("IMAGE_PULL_POLICY", "IfNotPresent", "when the image is pulled")
+    setting("OPERATOR_NAMESPACE", "default", "namespace of the operator")
+    setting("POD_NAME", socket.gethostname(), "name of this process")
+    setting("HTTP_PORT", str(HTTP_PORT_DEFAULT), "port of /healthz, /readyz, /metrics")
+    setting("RESYNC_SECONDS", str(RESYNC_DEFAULT_S), "how often everything is read anew")
+    setting("LOG_LEVEL", "INFO", "least important line that is logged")
+    setting("LOG_FORMAT", "text", "text or json")
+    parser.add_argument(
+        "--release-finalizers",
+        action="store_true",
+        help="take the operator's finalizers off every object, and end",
+    )
+    given = parser.parse_args(arguments)
+    try:
+        port, resync_s = int(given.http_port), float(given.resync_seconds)
+    except ValueError as error:
+        parser.error(f"http-port and resync-seconds are numbers: {error}")
+    if not 1 <= resync_s <= 3600:
+        parser.error(f"resync-seconds {resync_s} is not between 1 and 3600")
+    if given.log_format not in {"text", "json"}:
+        parser.error(f"log-format {given.log_format!r} is neither text nor json")
+    names = (name.strip() for name in given.watch_namespaces.split(","))
+    return OperatorSettings(
+        namespaces=tuple(name for name in names if name),
+        image=given.image,
+        pull_policy=given.image_pull_policy,
+        namespace=given.operator_namespace,
+        identity=given.pod_name,
+        http_port=port,
+        resync_s=resync_s,
+        log_level=given.log_level,
+        log_format=given.log_format,
+        release=given.release_finalizers,
+    )

@@ -1,0 +1,136 @@
+"""
+Writes what is known: statuses, events, and the label of a leader that its broker could not write.
+
+Rule: every write is preceded by a comparison, so that nothing is written twice; a status that somebody else changed
+meanwhile is applied all the same, because fields have one owner.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from orderlymq_operator.actions import ConditionReport, Observed, Subject
+from orderlymq_operator.kube import names, statuses
+from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.desire import Wish
+from orderlymq_operator.kube.inventory import Inventory, Item
+from orderlymq_operator.kube.podfacts import PodFacts
+from orderlymq_operator.kube.resources import EVENTS, PODS, Json
+from orderlymq_operator.models import Topic
+
+_log = logging.getLogger(__name__)
+
+# Writes of statuses at a time: thousands of Topics at once must leave room for others.
+_AT_ONCE: Final = 8
+_PASSING: Final = {"Progressing"}
+
+
+class Teller:
+    """Writes statuses of one operator."""
+
+    def __init__(self, api: Api, inventory: Inventory) -> None:
+        self._api = api
+        self._inventory = inventory
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def tell(
+        self, item: Item, conditions: Mapping[str, ConditionReport], facts: Json
+    ) -> None:
+        """Write the status of an object, if it says something new.
+
+        Raises:
+            ApiError: it could not be written.
+        """
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made = statuses.status_object(item, conditions, facts, now)
+        if made is None:
+            return
+        async with self._gate:
+            try:
+                found = await self._api.apply_status(made)
+            except ApiError as error:
+                if error.status == 404:
+                    self._inventory.invalidate(item.kind)
+                    return
+                raise
+        self._inventory.written(item.resource, found)
+        await self._announce(item, conditions["Ready"])
+
+    async def tell_parts(
+        self,
+        wish: Wish,
+        reports: Mapping[Subject, ConditionReport],
+        observed: Observed,
+        *,
+        said: bool,
+    ) -> None:
+        """Write the statuses of Topics, ConsumerGroups and Users.
+
+        What is only under way is told when it fails (*said*): otherwise the next pass has better news at once.
+        """
+        work = []
+        for subject, item in wish.subjects.items():
+            report = wish.verdicts.get(subject) or reports.get(subject)
+            if report is None or (report.reason in _PASSING and not said):
+                continue
+            facts: Json = {}
+            if isinstance(item.manifest, Topic) and subject not in wish.verdicts:
+                facts = statuses.topic_facts(item.manifest, observed)
+            work.append(self.tell(item, {"Ready": report}, facts))
+        results = await asyncio.gather(*work, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def label_leader(self, pod: PodFacts, term: int | None) -> None:
+        """Put the leader's label on a pod, or take it off when *term* is None."""
+        change: Json = {"labels": {names.LABEL_ROLE: None if term is None else names.LEADER}}
+        if term is not None:
+            change["annotations"] = {names.ANNOTATION_TERM: str(term)}
+        _log.info("pod %s: the leader's label %s", pod.name, "set" if term is not None else "taken")
+        await self._api.patch(
+            PODS, pod.namespace, pod.name, {"metadata": {"uid": pod.uid, **change}}
+        )
+
+    async def _announce(self, item: Item, ready: ConditionReport) -> None:
+        """Write an event when an object becomes ready or stops being so for a reason worth one."""
+        former = statuses.condition_of(item.status, "Ready")
+        known = (former or {}).get("reason")
+        if ready.reason == known or ready.reason in _PASSING or known is None:
+            return
+        await self.event(
+            item, "Normal" if ready.status == "True" else "Warning", ready.reason, ready.message
+        )
+
+    async def event(self, item: Item, kind: str, reason: str, text: str) -> None:
+        """Write an event; that it fails changes nothing."""
+        now = datetime.now(UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        made: Json = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {
+                "name": f"{item.name[:200]}.{now.timestamp():.6f}".replace("_", "-"),
+                "namespace": item.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": item.resource.api_version,
+                "kind": item.kind,
+                "namespace": item.namespace,
+                "name": item.name,
+                "uid": item.uid,
+            },
+            "reason": reason,
+            "message": text[:1024],
+            "type": kind,
+            "source": {"component": "orderlymq-operator"},
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        try:
+            await self._api.create(EVENTS, item.namespace, made)
+        except ApiError as error:
+            _log.info("event %s about %s %s: %s", reason, item.kind, item.name, error)

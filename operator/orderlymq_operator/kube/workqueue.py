@@ -1,0 +1,90 @@
+"""
+The work queue: keys that wait for a pass, each at most once, each handled by one worker at a time.
+
+Rule: a key that is added while it is handled is handled once more afterwards, because the pass may have read before
+whatever happened. Failures come again later and later; success forgets them.
+"""
+
+import asyncio
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+RETRY_FIRST_S: Final = 0.25
+# What fails for minutes waits for a person; their change wakes the queue anyway.
+RETRY_MAX_S: Final = 15.0
+
+
+class WorkQueue(Generic[Key]):
+    """Keys to handle: `add` from anywhere in the loop, `take` and `done` by workers."""
+
+    def __init__(self) -> None:
+        self._ready: dict[Key, None] = {}  # in the order of arrival
+        self._busy: set[Key] = set()
+        self._again: set[Key] = set()
+        self._later: dict[Key, asyncio.TimerHandle] = {}
+        self._failures: dict[Key, int] = {}
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._ready)
+
+    def add(self, key: Key) -> None:
+        """Have *key* handled as soon as possible."""
+        timer = self._later.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if key in self._busy:
+            self._again.add(key)
+        else:
+            self._ready[key] = None
+            self._wake.set()
+
+    def add_after(self, key: Key, delay_s: float) -> None:
+        """Have *key* handled after a while, sooner when somebody adds it meanwhile."""
+        loop = asyncio.get_running_loop()
+        timer = self._later.get(key)
+        if timer is not None:
+            if timer.when() <= loop.time() + delay_s:
+                return
+            timer.cancel()
+        self._later[key] = loop.call_later(delay_s, self.add, key)
+
+    async def take(self) -> Key:
+        """Wait for a key and return it; `done` or `failed` must follow."""
+        while not self._ready:
+            self._wake.clear()
+            await self._wake.wait()
+        key = next(iter(self._ready))
+        del self._ready[key]
+        self._busy.add(key)
+        return key
+
+    def done(self, key: Key) -> None:
+        """Say that *key* was handled."""
+        self._failures.pop(key, None)
+        self._release(key)
+
+    def failed(self, key: Key, pause_s: float = 0) -> float:
+        """Say that *key* could not be handled; it comes again later, after *pause_s* at least."""
+        count = self._failures[key] = self._failures.get(key, 0) + 1
+        delay_s = max(pause_s, min(RETRY_MAX_S, RETRY_FIRST_S * 2.0 ** min(count - 1, 16)))
+        # Somebody who knows something new is not made to wait for a failure of before.
+        self._release(key)
+        if key not in self._ready:
+            self.add_after(key, delay_s)
+        return delay_s
+
+    def forget(self, key: Key) -> None:
+        """Drop what is planned for *key*: it is gone."""
+        self._failures.pop(key, None)
+        timer = self._later.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _release(self, key: Key) -> None:
+        self._busy.discard(key)
+        if key in self._again:
+            self._again.discard(key)
+            self.add(key)
