@@ -10,6 +10,7 @@ import asyncio
 import multiprocessing
 import multiprocessing.connection
 import time
+from dataclasses import dataclass
 
 import uvloop
 
@@ -31,7 +32,7 @@ class _Echo:
         pass
 
 
-def _serve(ready: multiprocessing.connection.Connection) -> None:
+def serve(ready: multiprocessing.connection.Connection) -> None:
     async def main() -> None:
         server = RemotingServer(_Echo())
         _, port = await server.listen("127.0.0.1", 0)
@@ -41,7 +42,17 @@ def _serve(ready: multiprocessing.connection.Connection) -> None:
     uvloop.run(main())
 
 
-async def _drive(port: int, in_flight: int, body_size: int, seconds: float) -> None:
+@dataclass(frozen=True, slots=True)
+class Echoed:
+    """Calls per second and two percentiles of how long one took."""
+
+    rate: float
+    p50_ms: float
+    p99_ms: float
+
+
+async def rate(port: int, in_flight: int, body_size: int, seconds: float) -> Echoed:
+    """Call the echo server of this port for some seconds."""
     client = RemotingClient()
     address = f"127.0.0.1:{port}"
     command = request(310, {"a": "bench", "b": "orders", "e": "3"}, bytes(body_size))
@@ -62,10 +73,7 @@ async def _drive(port: int, in_flight: int, body_size: int, seconds: float) -> N
 
     latencies.sort()
     p50, p99 = (latencies[int(len(latencies) * part)] * 1e3 for part in (0.5, 0.99))
-    print(
-        f"{in_flight} in flight, {body_size} B: {len(latencies) / elapsed:,.0f} calls/s,"
-        f" p50 {p50:.2f} ms, p99 {p99:.2f} ms"
-    )
+    return Echoed(len(latencies) / elapsed, p50, p99)
 
 
 def main() -> None:
@@ -77,14 +85,20 @@ def main() -> None:
 
     ours, theirs = multiprocessing.get_context("spawn").Pipe()
     process = multiprocessing.get_context("spawn").Process(
-        target=_serve, args=(theirs,), daemon=True
+        target=serve, args=(theirs,), daemon=True
     )
     process.start()
     try:
-        uvloop.run(_drive(ours.recv(), arguments.in_flight, arguments.body, arguments.seconds))
+        found = uvloop.run(
+            rate(ours.recv(), arguments.in_flight, arguments.body, arguments.seconds)
+        )
     finally:
         process.terminate()
         process.join()
+    print(
+        f"{arguments.in_flight} in flight, {arguments.body} B: {found.rate:,.0f} calls/s,"
+        f" p50 {found.p50_ms:.2f} ms, p99 {found.p99_ms:.2f} ms"
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,169 @@
+"""
+The comparison: every peer in turn, round after round, the same work; ``make bench`` runs it.
+
+``python -m bench.compare [--quick | --ci] [--peers ...] [--only ...] [--rounds N] [--write docs/benchmarks.md]``
+
+In each round each peer is started on empty folders, put to work and stopped, so that no two share the machine and
+a slow minute hits all of them. Results go to a file line by line; a run that is cut off goes on where it was.
+"""
+
+import argparse
+import fnmatch
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.doing import KINDS, START_TIMEOUT_S, Running
+from bench.peers.catalogue import PEERS
+from bench.peers.nodes import Peer, Ports
+from bench.program import Program, ProgramError
+from bench.results import Line, Results
+from bench.works import ALL, CI, FULL, QUEUES, QUICK, Scale, Work
+
+from bench import fetch, limits, page, remoting_works
+
+RESULTS = Path("build/bench/results.jsonl")
+PORTS = 26_000
+KINDS.update(remoting_works.KINDS)
+
+
+@contextmanager
+def running(kind: type[Peer], scale: Scale, ports: Ports, directory: Path) -> Iterator[Running]:
+    """Start a peer with its load program and stop both."""
+    peer = kind(directory, ports)
+    with Program(
+        peer.client, peer.servers, directory / "program.log", address=peer.address
+    ) as program:
+        began = time.monotonic()
+        try:
+            peer.start()
+            peer.form(START_TIMEOUT_S)
+            ready = program.ask(
+                "ready",
+                START_TIMEOUT_S + 30,
+                topic="first",
+                queues=QUEUES,
+                timeout=int(START_TIMEOUT_S),
+            )
+            yield Running(peer, program, scale, ready["ns"] / 1e9 - began, directory)
+        except ProgramError as error:
+            raise ProgramError(f"{error}\n{peer.logs()}") from error
+        finally:
+            peer.stop()
+
+
+def chosen(peer: type[Peer], only: Sequence[str]) -> list[Work]:
+    """Return the works that this peer can do and that were asked for."""
+    found = []
+    for work in ALL:
+        wanted = not only or any(fnmatch.fnmatch(work.name, pattern) for pattern in only)
+        able = (peer.speaks_remoting or not work.remoting) and (
+            peer.client != "wire" or work.by_wire
+        )
+        if wanted and able:
+            found.append(work)
+    return found
+
+
+def one_start(
+    kind: type[Peer], works: Sequence[Work], scale: Scale, number: int, results: Results, ports: int
+) -> None:
+    """Do the works that are left in one start of a peer; what goes wrong is written down and told."""
+    with tempfile.TemporaryDirectory(prefix=f"bench-{kind.name}-") as folder:
+        try:
+            with running(kind, scale, Ports(ports), Path(folder)) as started:
+                for work in works:
+                    began = time.monotonic()
+                    try:
+                        line = started.do(work, number)
+                    except ProgramError as error:
+                        line = _failed(scale, kind, work, number, error)
+                    results.add(line)
+                    _tell(line, work, time.monotonic() - began)
+        except (ProgramError, TimeoutError, OSError) as error:
+            # One line for all: the next run tries each of them again.
+            results.add(_failed(scale, kind, works[0], number, error))
+
+
+def _failed(scale: Scale, kind: type[Peer], work: Work, number: int, error: Exception) -> Line:
+    return Line(scale.name, kind.name, work.name, number, {}, trouble=str(error)[:2000])
+
+
+def _tell(line: Line, work: Work, seconds: float) -> None:
+    told = line.trouble or ", ".join(
+        f"{figure.title} {page.plain(line.figures.get(figure.key))}" for figure in work.figures
+    )
+    busy = f" (others used {line.elsewhere:.0%})" if line.elsewhere > 0.05 else ""
+    print(f"{line.round} {line.peer} {line.work} [{seconds:.0f} s]: {told}{busy}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", action="store_true", help="a few minutes")
+    size.add_argument("--ci", action="store_true", help="a minute, ours alone: that it works")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, help="instead of all that are there")
+    parser.add_argument("--only", nargs="+", default=[], help="works, by name or pattern: send-*")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--stored", type=int, help="messages for drains, memory and disk")
+    parser.add_argument("--kills", type=int, help="leader and consumer kills per round")
+    parser.add_argument("--seconds", type=float, help="of each measured send")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--anew", action="store_true", help="forget earlier results")
+    parser.add_argument("--ports", type=int, default=PORTS, help="the first port to use")
+    parser.add_argument("--no-limits", action="store_true", help="do not measure the machine")
+    parser.add_argument("--write", type=Path, help="also write this page and its pictures")
+    given = parser.parse_args()
+    scale = page.scaled(
+        CI if given.ci else QUICK if given.quick else FULL, given.stored, given.kills, given.seconds
+    )
+    names = given.peers or (["orderlymq"] if given.ci else list(PEERS))
+    rounds = given.rounds or (1 if given.ci else 2 if given.quick else 3)
+    if given.anew:
+        given.results.unlink(missing_ok=True)
+    if shutil.which("java") is None:
+        sys.exit("the load program needs Java 17 and Maven: apt-get install openjdk-17-jdk maven")
+    fetch.load_program()
+    fetch.peers(names)
+    results = Results(given.results)
+    took = _all_rounds(given, scale, names, rounds, results)
+    if given.write is not None:
+        page.write(given.write, results, scale.name, " ".join(sys.argv[1:]))
+    troubled = [line for line in took if line.trouble]
+    for line in troubled:
+        print(f"{line.peer} {line.work}: {line.trouble}", file=sys.stderr)
+    if given.ci and troubled:
+        sys.exit(1)
+
+
+def _all_rounds(
+    given: argparse.Namespace, scale: Scale, names: Sequence[str], rounds: int, results: Results
+) -> Sequence[Line]:
+    before = len(results.lines)
+    absent = {name: PEERS[name].missing() for name in names}
+    for name, reason in absent.items():
+        if reason is not None:
+            print(f"{name} is left out; {reason}", file=sys.stderr)
+    for number in range(rounds):
+        if not given.no_limits:
+            limits.measure(scale, number, results)
+        for name in names:
+            if absent[name] is None:
+                left = [
+                    work
+                    for work in chosen(PEERS[name], given.only)
+                    if not results.has(scale.name, name, work.name, number)
+                ]
+                if left:
+                    one_start(PEERS[name], left, scale, number, results, given.ports)
+    return results.lines[before:]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+package io.orderlymq.bench;
+
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Properties;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.TopicExistsException;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
+
+/** Kafka through its own Java client. */
+final class KafkaTarget implements Target {
+    private final String servers;
+    private final KafkaProducer<byte[], byte[]> producer;
+
+    KafkaTarget(String servers) {
+        this.servers = servers;
+        Properties properties = new Properties();
+        properties.put("bootstrap.servers", servers);
+        properties.put("acks", "all");
+        properties.put("linger.ms", "0"); // the default of 5 ms would be all that a serial sender measures
+        producer = new KafkaProducer<>(properties, new ByteArraySerializer(), new ByteArraySerializer());
+    }
+
+    @Override
+    public void createTopic(String topic, int queues) throws Exception {
+        // One node leads all queues, as in a raft group: the same amount of work at one leader.
+        Map<Integer, List<Integer>> replicas = new HashMap<>();
+        for (int queue = 0; queue < queues; queue++) {
+            replicas.put(queue, List.of(1, 2, 3));
+        }
+        try (Admin admin = admin()) {
+            admin.createTopics(List.of(new NewTopic(topic, replicas))).all().get();
+        } catch (ExecutionException error) {
+            if (!(error.getCause() instanceof TopicExistsException)) {
+                throw error;
+            }
+        }
+    }
+
+    private Admin admin() {
+        return Admin.create(Map.of("bootstrap.servers", servers, "default.api.timeout.ms", "10000",
+                "request.timeout.ms", "5000"));
+    }
+
+    @Override
+    public Sender sender(String topic, int number) {
+        return new Sender() {
+            @Override
+            public void send(int queue, byte[] body) throws Exception {
+                producer.send(new ProducerRecord<>(topic, queue, null, body)).get();
+            }
+
+            @Override
+            public void sendBatch(int queue, List<byte[]> bodies) throws Exception {
+                List<Future<?>> sent = new ArrayList<>(bodies.size());
+                for (byte[] body : bodies) {
+                    sent.add(producer.send(new ProducerRecord<>(topic, queue, null, body)));
+                }
+                for (Future<?> each : sent) {
+                    each.get();
+                }
+            }
+        };
+    }
+
+    @Override
+    public AutoCloseable consume(Membership membership, Gate gate) {
+        Consuming consuming = new Consuming(membership, gate);
+        consuming.start();
+        return consuming;
+    }
+
+    private final class Consuming extends Thread implements AutoCloseable {
+        private final Membership membership;
+        private final Gate gate;
+        private volatile boolean closed;
+
+        Consuming(Membership membership, Gate gate) {
+            this.membership = membership;
+            this.gate = gate;
+        }
+
+        @Override
+        public void run() {
+            Properties properties = new Properties();
+            properties.put("bootstrap.servers", servers);
+            properties.put("group.id", membership.group());
+            properties.put("auto.offset.reset", "earliest");
+            properties.put("enable.auto.commit", "false");
+            try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(properties,
+                    new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+                consumer.subscribe(List.of(membership.topic()));
+                while (!closed) {
+                    Collection<TopicPartition> assigned = consumer.assignment();
+                    if (gate.isClosed()) {
+                        assigned.forEach(each -> gate.has(each.partition()));
+                        consumer.pause(assigned);
+                    } else {
+                        consumer.resume(assigned);
+                    }
+                    ConsumerRecords<byte[], byte[]> records = consumer.poll(Duration.ofMillis(20));
+                    if (gate.isClosed()) {
+                        records.partitions().forEach(each -> consumer.seek(each,
+                                records.records(each).get(0).offset()));
+                        continue;
+                    }
+                    for (ConsumerRecord<byte[], byte[]> each : records) {
+                        gate.message(each.partition(), each.value());
+                    }
+                    if (!records.isEmpty()) {
+                        consumer.commitAsync();
+                    }
+                }
+            }
+        }
+
+        @Override
+        public void close() throws Exception {
+            closed = true;
+            join();
+        }
+    }
+
+    @Override
+    public List<String> leaders(String topic, int queues) throws Exception {
+        try (Admin admin = admin()) {
+            return admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions().stream()
+                    .map(each -> "k" + each.leader().id()).toList();
+        }
+    }
+
+    @Override
+    public void close() {
+        producer.close();
+    }
+}

@@ -1,0 +1,72 @@
+"""What was spent between two moments that the load program names: time, CPU of each side, and the rest of the machine."""
+
+import os
+import time
+from dataclasses import dataclass
+
+import psutil
+from bench.peers.nodes import Peer
+from bench.program import Event, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All clocks at one moment, in seconds."""
+
+    at: float
+    cluster: float
+    client: float
+    ours: float
+    machine: float
+
+    @classmethod
+    def take(cls, peer: Peer, program: Program) -> "Reading":
+        """Read them."""
+        times = psutil.cpu_times()
+        client = psutil.Process(program.pid).cpu_times()
+        return cls(
+            time.monotonic(),
+            peer.cpu_s(),
+            client.user + client.system,
+            time.process_time(),
+            sum(times) - times.idle - times.iowait - times.guest - times.guest_nice,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The difference of two readings."""
+
+    seconds: float
+    cluster_s: float
+    client_s: float
+    elsewhere: float  # part of the machine
+
+
+def spent(begin: Reading, end: Reading, processors: int) -> Spent:
+    """Return what was used from one reading to the next.
+
+    *elsewhere* is a part of all *processors* of the machine.
+    """
+    seconds = end.at - begin.at
+    cluster, client = end.cluster - begin.cluster, end.client - begin.client
+    rest = end.machine - begin.machine - cluster - client - (end.ours - begin.ours)
+    return Spent(seconds, cluster, client, max(0.0, rest) / seconds / processors)
+
+
+class Meter:
+    """Takes a reading whenever the load program says that the measured part begins or ends."""
+
+    def __init__(self, peer: Peer, program: Program) -> None:
+        self._peer = peer
+        self._program = program
+        self._readings: dict[str, Reading] = {}
+        program.heard = self._hear
+
+    def _hear(self, event: Event) -> None:
+        if event["event"] in ("begin", "end"):
+            self._readings[event["event"]] = Reading.take(self._peer, self._program)
+
+    def spent(self) -> Spent:
+        """Return what the last measured part used."""
+        return spent(self._readings["begin"], self._readings["end"], os.cpu_count() or 1)

@@ -1,0 +1,124 @@
+"""OrderlyMQ itself: a name server and three replicas of one group, in both durabilities."""
+
+import json
+import sys
+import urllib.request
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from bench.peers.nodes import Durability, Node, Peer, Ports
+
+REPLICAS = 3
+
+
+class OrderlyMQ(Peer):
+    """Ours by default: SYNC_FLUSH."""
+
+    name = "orderlymq"
+    title = "OrderlyMQ"
+    durability = Durability.DISK
+    acknowledged = "written and synced in RocksDB's log on a majority (`flushDiskType: SYNC_FLUSH`)"
+    client = "rocketmq"
+    client_version = "rocketmq-client 4.9.8"
+    speaks_remoting = True
+    asks_itself = True
+    rejoin_s = 0.5
+    flush: ClassVar[Literal["SYNC_FLUSH", "ASYNC_FLUSH"]] = "SYNC_FLUSH"
+
+    def __init__(self, directory: Path, ports: Ports) -> None:
+        super().__init__(directory, ports)
+        self._name_server = ports.take()
+        self._port = ports.take()
+        self._raft = {node: ports.take() for node in range(1, REPLICAS + 1)}
+        self._http = {node: ports.take() for node in range(1, REPLICAS + 1)}
+        listen = {"listen": {"host": "127.0.0.1", "port": self._name_server}}
+        self.helpers = [self._node("name-server", "orderlymq_nameserver", listen)]
+        self.nodes = [
+            self._node(f"broker-{node}", "orderlymq_broker", self._settings(node))
+            for node in range(1, REPLICAS + 1)
+        ]
+
+    def _node(self, name: str, module: str, settings: dict[str, Any]) -> Node:
+        path = self.directory / f"{name}.json"
+        path.write_text(json.dumps(settings))
+        command = (sys.executable, "-m", module, "--settings", str(path))
+        return Node(name, command, self.directory / f"{name}.log")
+
+    def _settings(self, node: int) -> dict[str, Any]:
+        def at(port: int) -> dict[str, Any]:
+            return {"host": "127.0.0.1", "port": port}
+
+        return {
+            "cluster": "bench",
+            "group": "g0",
+            "node_id": node,
+            "peers": {str(each): at(port) for each, port in self._raft.items()},
+            "address": at(self._port),
+            "http": at(self._http[node]),
+            "data_dir": str(self.directory / f"data-{node}"),
+            "name_servers": [at(self._name_server)],
+            "storage": {"flush": self.flush},
+        }
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return None
+
+    @classmethod
+    def version(cls) -> str:
+        return version("orderlymq")
+
+    @property
+    def servers(self) -> str:
+        return f"127.0.0.1:{self._name_server}"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def data(self, node: Node) -> Path:
+        return self.directory / f"data-{node.name.removeprefix('broker-')}"
+
+    def status(self, node: Node) -> dict[str, Any] | None:
+        """Return what a replica tells about itself, None when it does not answer."""
+        port = self._http[self.nodes.index(node) + 1]
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=2.0) as answer:
+                found: dict[str, Any] = json.load(answer)
+        except OSError:
+            return None
+        return found
+
+    def leader(self, said: Sequence[str]) -> tuple[Node, list[int]]:
+        for node in self.nodes:
+            status = self.status(node) if node.is_running else None
+            if status is not None and status["serving"]:
+                return node, list(range(64))
+        raise RuntimeError(f"nobody leads\n{self.logs()}")
+
+    def recovered(self) -> bool:
+        found = [self.status(node) for node in self.nodes]
+        applied = [int(status["applied"]) for status in found if status is not None]
+        # Within one turn of each other: the load goes on while this is asked.
+        return len(applied) == REPLICAS and max(applied) - min(applied) < 1000
+
+
+class OrderlyMQInMemory(OrderlyMQ):
+    """Ours with ASYNC_FLUSH, to stand beside peers that acknowledge from memory."""
+
+    name = "orderlymq-async"
+    title = "OrderlyMQ, ASYNC_FLUSH"
+    durability = Durability.MEMORY
+    acknowledged = "written to the operating system on a majority (`flushDiskType: ASYNC_FLUSH`)"
+    flush = "ASYNC_FLUSH"
+
+
+class OrderlyMQOnTheWire(OrderlyMQ):
+    """Ours by default, under the cheapest client there is."""
+
+    name = "orderlymq-wire"
+    title = "OrderlyMQ, load program on the wire"
+    client = "wire"
+    client_version = "frames written by the load program"

@@ -1,0 +1,112 @@
+"""
+RocketMQ 4.9.7 in DLedger mode.
+
+Its acknowledgement never waits for the disk: ``DLedgerCommitLog`` does not read ``flushDiskType``, the store
+appends to a mapped file and a thread of its own syncs that every 10 ms. So it stands in the class of memory,
+with the setting that its manual would have one choose.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.peers.nodes import HERE, Durability, Node, Peer, Ports
+
+LIBRARY = HERE / "rocketmq" / "target" / "lib"
+VERSION = "4.9.7"
+# Closed since Java 17, and used by RocketMQ to unmap files.
+OPENED = (
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+)
+NAMES = ("n0", "n1", "n2")
+
+
+class RocketMQ(Peer):
+    """A name server and three brokers of one DLedger group."""
+
+    name = "rocketmq"
+    title = f"RocketMQ {VERSION} DLedger"
+    durability = Durability.MEMORY
+    acknowledged = "in the page cache (mapped file) of a majority, whatever `flushDiskType` says"
+    client = "rocketmq"
+    client_version = "rocketmq-client 4.9.8"
+    speaks_remoting = True
+    # Followers copy the table of topics every 10 s; a leader that does not know a topic makes it anew with 4 queues.
+    topic_settles_s = 15.0
+
+    def __init__(self, directory: Path, ports: Ports) -> None:
+        super().__init__(directory, ports)
+        conf = directory / "home" / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        for name in ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml"):
+            (conf / name).write_text("<configuration/>\n")
+        self._name_server = ports.take()
+        self._ports = {name: ports.take() for name in NAMES}
+        raft = {name: ports.take() for name in NAMES}
+        peers = ";".join(f"{name}-127.0.0.1:{port}" for name, port in raft.items())
+        (directory / "ns.conf").write_text(f"listenPort={self._name_server}\n")
+        namesrv = "org.apache.rocketmq.namesrv.NamesrvStartup"
+        heap = ("-Xms256m", "-Xmx256m")
+        self.helpers = [self._java("namesrv", (*heap, *OPENED), namesrv, directory / "ns.conf")]
+        heap = ("-Xms1g", "-Xmx1g")
+        broker = "org.apache.rocketmq.broker.BrokerStartup"
+        for name in NAMES:
+            path = directory / f"{name}.conf"
+            path.write_text(self._settings(name, peers))
+            options = (*heap, "-XX:MaxDirectMemorySize=2g", *OPENED)
+            self.nodes.append(self._java(name, options, broker, path))
+
+    def _settings(self, name: str, peers: str) -> str:
+        return f"""brokerClusterName=bench
+brokerName=g0
+listenPort={self._ports[name]}
+namesrvAddr={self.servers}
+brokerIP1=127.0.0.1
+storePathRootDir={self.directory}/data/{name}
+storePathCommitLog={self.directory}/data/{name}/commitlog
+enableDLegerCommitLog=true
+dLegerGroup=g0
+dLegerPeers={peers}
+dLegerSelfId={name}
+flushDiskType=SYNC_FLUSH
+sendMessageThreadPoolNums=16
+autoCreateTopicEnable=true
+"""
+
+    def _java(self, name: str, options: Sequence[str], main: str, settings: Path) -> Node:
+        home = self.directory / "home"
+        command = (
+            "java",
+            *options,
+            f"-Duser.home={home}",
+            f"-Drocketmq.home.dir={home}",
+            "-cp",
+            f"{LIBRARY}/*",
+            main,
+            "-c",
+            str(settings),
+        )
+        return Node(name, command, self.directory / f"{name}.log", {"ROCKETMQ_HOME": str(home)})
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return None if LIBRARY.exists() else "run: python -m bench.fetch"
+
+    @classmethod
+    def version(cls) -> str:
+        return VERSION
+
+    @property
+    def servers(self) -> str:
+        return f"127.0.0.1:{self._name_server}"
+
+    def data(self, node: Node) -> Path:
+        return self.directory / "data" / node.name
+
+    def leader(self, said: Sequence[str]) -> tuple[Node, list[int]]:
+        (name,) = [name for name, port in self._ports.items() if str(port) == said[0]]
+        (node,) = [node for node in self.nodes if node.name == name]
+        return node, list(range(len(said)))
