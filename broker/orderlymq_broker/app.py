@@ -230,6 +230,7 @@ class BrokerProcess:
             settings.data_dir,
             self._snapshot_sent,
             chunk_size=settings.raft.snapshot_chunk_size,
+            failed=self._store_failed,
         )
         self._upkeep = Upkeep(
             self.instance,

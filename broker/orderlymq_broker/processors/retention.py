@@ -25,6 +25,8 @@ from orderlymq_protocol.record import decode_record
 QUEUES_PER_TICK: Final = 32  # some 20 reads each
 # A floor moves by at least this much, else every round would write a record for a few messages.
 STEP_SIZE_MIN: Final = 1 << 20
+# Where less than some MiB are kept, steps are a part of that, so that tests of it need not be long.
+STEPS_PER_SIZE: Final = 8
 
 _KEYS_END: Final = b"\xff" * 9
 
@@ -71,7 +73,10 @@ class RetentionService:
             if waiting is not None:
                 floor = min(floor, waiting)
         everything = floor == state.physical_end
-        if floor <= state.floor or (floor - state.floor < STEP_SIZE_MIN and not everything):
+        step = STEP_SIZE_MIN
+        if storage.retention_size is not None:
+            step = min(step, storage.retention_size // STEPS_PER_SIZE)
+        if floor <= state.floor or (floor - state.floor < step and not everything):
             return 0
 
         return floor

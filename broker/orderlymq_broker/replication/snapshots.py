@@ -5,7 +5,8 @@ The sender makes a checkpoint, offers it on a connection of its own, and sends t
 chunks, each with its checksum. The receiver writes them beside its store, keeps what it already
 has of the same store (RocksDB never rewrites a table file), and reports the state to its node
 only when it lies there complete. The rule: nothing of the present state is touched before that.
-The swap itself is ``store/snapshot.py``; who decides that a snapshot is needed is the raft core.
+What arrives is read once as a whole, so that a byte that rotted on the sender's disk meets its checksum
+before the copy counts; a sender that finds the same in its own copy ends, and another one leads. The swap itself is ``store/snapshot.py``; who decides that a snapshot is needed is the raft core.
 """
 
 import asyncio
@@ -35,9 +36,11 @@ from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import (
     Manifest,
+    SnapshotDamaged,
     SnapshotRefused,
     export_snapshot,
     verify_files,
+    verify_values,
 )
 from orderlymq_raft import InstallSnapshot
 from orderlymq_raft.types import NodeId, Term
@@ -90,6 +93,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 
     ok: bool
     reason: str = ""
+    damaged: bool = False  # all arrived, and a value does not fit its checksum
 
 
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
@@ -106,11 +110,13 @@ class SnapshotSender:
         report: Callable[[NodeId, bool], None],
         *,
         chunk_size: int,
+        failed: Callable[[StoreError], None],
     ) -> None:
         self._identity = identity
         self._store = store
         self._directory = data_dir / OUTGOING
         self._report = report
+        self._failed = failed
         self._chunk_size = chunk_size
         self._origin = uuid.uuid4().hex
         self._tasks: dict[NodeId, asyncio.Task[bool]] = {}
@@ -166,6 +172,10 @@ class SnapshotSender:
             async with _frames_of(connection) as frames:
                 offer = Offer(message.term, self._origin, manifest)
                 await self._transfer(connection, frames, offer, directory, target)
+        except SnapshotDamaged as error:
+            _log.warning("snapshot for node %d: %s", target, error)
+            await self._examine(directory)
+            return False
         except (OSError, Refused, StoreError, FrameCorrupt, TimeoutError) as error:
             _log.warning("snapshot for node %d failed, it is tried again: %s", target, error)
             return False
@@ -181,6 +191,13 @@ class SnapshotSender:
             return True
         finally:
             await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    async def _examine(self, directory: Path) -> None:
+        """End this replica when the damage that a peer has found is its own."""
+        try:
+            await asyncio.to_thread(verify_values, directory)
+        except SnapshotDamaged as error:
+            self._failed(error)
 
     async def _transfer(
         self,
@@ -206,6 +223,8 @@ class SnapshotSender:
             await self._send_file(connection, number, directory / files[number].name, progress)
         connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
         verdict = _decode(await frames.next(FrameKind.SNAPSHOT_DONE), Verdict)
+        if verdict.damaged:
+            raise SnapshotDamaged(f"node {target} says: {verdict.reason}")
         if not verdict.ok:
             raise SnapshotRefused(f"node {target} says: {verdict.reason}")
 
@@ -272,7 +291,8 @@ class SnapshotReceiver:
             await self._take(connection, frames, offer)
         except (OSError, StoreError, FrameCorrupt, TimeoutError) as error:
             _log.warning("the snapshot of node %d was not taken over: %s", sender, error)
-            refusal = Verdict(ok=False, reason=str(error))
+            damaged = isinstance(error, SnapshotDamaged)
+            refusal = Verdict(ok=False, reason=str(error), damaged=damaged)
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, refusal))
         else:
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
@@ -332,6 +352,12 @@ class SnapshotReceiver:
 
     def _finish(self, manifest: Manifest) -> None:
         verify_files(self.directory, manifest)
+        try:
+            verify_values(self.directory)
+        except SnapshotDamaged:
+            # Nothing of it may be kept for the next try: which file it is, nobody knows.
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise
         (self.directory / _ORIGIN_FILE).unlink()
 
 

@@ -124,7 +124,7 @@ class MemoryStore:
         A ticket that was prepared but not committed counts as at risk too: its write may have
         reached the disk although nobody was told.
         """
-        survivor = MemoryStore()
+        survivor = type(self)()
         survivor._durable = tuple(_Table(table.values) for table in self._durable)
         for layer in self._tickets_at_risk()[:kept]:
             _write(survivor._durable, layer)
@@ -134,7 +134,7 @@ class MemoryStore:
 
     def checkpoint(self) -> "MemoryStore":
         """Return a copy of everything committed, as a snapshot of the real store would hold it."""
-        copy = MemoryStore()
+        copy = type(self)()
         copy._visible = tuple(_Table(table.values) for table in self._visible)
         copy._durable = tuple(_Table(table.values) for table in self._visible)
 

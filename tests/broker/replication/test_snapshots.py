@@ -11,9 +11,10 @@ from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSen
 from orderlymq_broker.replication.transport import FrameConnection, Identity, Transport, dial
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.machine import BrokerState, Machine
-from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore
+from orderlymq_broker.store.snapshot import Manifest
 from orderlymq_raft import Entry, EntryKind, InstallSnapshot, Membership, SnapshotMeta
 from orderlymq_raft.types import HardState, Index, NodeId, Term
 from tests.cluster.processes import free_ports
@@ -58,7 +59,15 @@ class Sending:
         self.reports: list[tuple[int, bool]] = []
         self.reported = asyncio.Event()
         identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", 1))
-        self.sender = SnapshotSender(identity, self.store, directory, self._report, chunk_size=4096)
+        self.failures: list[StoreError] = []
+        self.sender = SnapshotSender(
+            identity,
+            self.store,
+            directory,
+            self._report,
+            chunk_size=4096,
+            failed=self.failures.append,
+        )
 
     def _report(self, node: NodeId, ok: bool) -> None:
         self.reports.append((node, ok))
@@ -128,6 +137,47 @@ async def test_a_damaged_chunk_is_refused_and_the_next_try_sends_only_what_is_mi
 
     assert sending.reports == [(2, True)]
     assert "damaged on its way" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["sender", "receiver"])
+async def test_a_byte_that_rotted_does_not_travel(
+    sending: Sending, receiving: Receiving, where: str
+) -> None:
+    """Every value of a copy is read before the copy counts; a sender that finds the damage in its own
+    disk ends, for it must not lead, and one that does not find it tries again."""
+    sending.store.flush()
+    if where == "sender":
+        table = max(sending.store.path.glob("*.sst"), key=lambda path: path.stat().st_size)
+        rot(table)
+    else:
+        take = receiving.receiver._finish
+        fired: list[bool] = []
+
+        def finish(manifest: Manifest) -> None:
+            if not fired:
+                tables = receiving.receiver.directory.glob("*.sst")
+                rot(max(tables, key=lambda path: path.stat().st_size))
+                fired.append(True)
+            take(manifest)
+
+        receiving.receiver._finish = finish  # type: ignore[method-assign] # the disk's part
+
+    await sending.send(receiving.address)
+
+    assert sending.reports == [(2, False)]
+    assert receiving.delivered == []
+    assert len(sending.failures) == (where == "sender")
+    if where == "receiver":
+        await sending.send(receiving.address)
+        await receiving.arrived.wait()
+        assert sending.reports == [(2, False), (2, True)]
+
+
+def rot(path: Path) -> None:
+    """Flip one bit in the middle of a file, where the values are."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
 
 
 def spoil(sending: Sending, *, number: int) -> None:

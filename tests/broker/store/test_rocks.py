@@ -122,6 +122,15 @@ def test_commits_in_the_writer_thread_never_disturb_reads(store: RocksStore) -> 
         store.settle(ticket)
 
 
+def test_a_scan_backwards_stays_in_its_range(store: RocksStore) -> None:
+    """Law: with nothing in the range it finds nothing, whatever lies before it."""
+    store.write(put(Family.KEY_INDEX, b"a", b"1"), sync=False)
+
+    assert store.scan(Family.KEY_INDEX, b"b", b"c", limit=1, reverse=True) == []
+    store.flush()
+    assert store.scan(Family.KEY_INDEX, b"b", b"c", limit=1, reverse=True) == []
+
+
 def test_what_was_committed_is_there_after_a_restart(tmp_path: Path) -> None:
     """Law: closing keeps unsynced tickets too, and forgets what was only staged."""
     store = RocksStore(tmp_path, create=True)
