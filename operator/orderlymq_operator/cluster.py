@@ -8,6 +8,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
+from orderlymq_operator.brokerconfig import LOCK_KEY, BrokerConfig
 from orderlymq_operator.meta import (
     API_VERSION,
     IMMUTABLE,
@@ -111,7 +112,7 @@ class Lock(Model):
 _DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 
-class Config(Model):
+class Config(BrokerConfig):
     """Settings of the brokers; RocketMQ's names where RocketMQ has the setting."""
 
     auto_create_topic_enable: bool = Field(
@@ -321,8 +322,23 @@ class ClusterSpec(Model):
                 f"config.raftElectionTimeout {election} must be at least twice config.raftHeartbeat "
                 f"{heartbeat}, or one late heartbeat starts an election"
             )
+        _check_one_meaning(self)
         _check_ports(self.local, self.groups)
         return self
+
+
+def _check_one_meaning(spec: ClusterSpec) -> None:
+    """Raise ValueError when a key of RocketMQ's and a field of ours say different things."""
+    config, plain = spec.config, ClusterSpec.model_fields
+    pairs = (
+        ("fileReservedTime", config.file_reserved_time, "retention.time", spec.retention.time),
+        ("flushDiskType", config.flush_disk_type, "flushDiskType", spec.flush_disk_type),
+        (LOCK_KEY, config.lock_max_live_time, "lock.leaseSeconds", spec.lock.lease_seconds),
+    )
+    defaults = (plain["retention"].default.time, "SYNC_FLUSH", plain["lock"].default.lease_seconds)
+    for (key, given, field, ours), default in zip(pairs, defaults, strict=True):
+        if given is not None and ours != default:
+            raise ValueError(f"config.{key} and {field} say the same thing; write one of them")
 
 
 def _check_ports(local: Local, groups: int) -> None:

@@ -24,7 +24,7 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
     """Return what every replica of *cluster* has in common, in the form of its settings file."""
     spec, config = cluster.spec, cluster.spec.config
     heartbeat_ms = config.raft_heartbeat.milliseconds
-    retention = spec.retention
+    retention, hours = spec.retention, config.file_reserved_time
     size = retention.size or spec.storage.size
     share = 100 if retention.size else _MESSAGES_SHARE_PERCENT
     return {
@@ -33,6 +33,9 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
         "auto_create_group": config.auto_create_subscription_group,
         "trace_topic_enable": config.trace_topic_enable,
         "enable_property_filter": config.enable_property_filter,
+        "reject_transactions": config.reject_transaction_message,
+        "default_topic_queues": config.default_topic_queue_nums,
+        "permission": config.broker_permission,
         "access": {"enable": config.acl_enable},
         "tls": tls_options(cluster),
         "raft": {
@@ -41,7 +44,8 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
             "election_ms": config.raft_election_timeout.milliseconds,
         },
         "timers": {
-            "lock_lease_ms": spec.lock.lease_seconds * 1000,
+            "lock_lease_ms": config.lock_max_live_time or spec.lock.lease_seconds * 1000,
+            "register_ms": config.register_name_server_period.milliseconds,
             "client_expiry_ms": config.client_expiry.milliseconds,
             "delay_levels": config.message_delay_level,
             "transaction_timeout_ms": config.transaction_time_out.milliseconds,
@@ -49,8 +53,8 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
             "transaction_check_max": config.transaction_check_max,
         },
         "storage": {
-            "flush": spec.flush_disk_type,
-            "retention_ms": retention.time.milliseconds,
+            "flush": config.flush_disk_type or spec.flush_disk_type,
+            "retention_ms": hours * 3_600_000 if hours else retention.time.milliseconds,
             "retention_size": size.size_bytes * share // 100,
             "disk_refuse_ratio": config.disk_max_used_space_ratio / 100,
             "disk_resume_ratio": round(

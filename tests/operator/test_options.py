@@ -89,6 +89,17 @@ def test_defaults_of_the_manifest_are_the_defaults_of_the_broker(tmp_path: Path)
         ({"config": {"blockCacheSize": "1Mi"}}, "storage", "block_cache_size", 1 << 20),
         ({"config": {"raftElectionTimeout": "1s"}}, "raft", "election_ms", 1000),
         ({"config": {"raftHeartbeat": "20ms"}}, "raft", "tick_ms", 10),
+        ({"config": {"transactionTimeOut": 7000}}, "timers", "transaction_timeout_ms", 7_000),
+        ({"config": {"maxMessageSize": 65536}}, "storage", "body_size_max", 65_536),
+        ({"config": {"registerNameServerPeriod": 10_000}}, "timers", "register_ms", 10_000),
+        ({"config": {"fileReservedTime": 48}}, "storage", "retention_ms", 48 * 3_600_000),
+        ({"config": {"flushDiskType": "ASYNC_FLUSH"}}, "storage", "flush", "ASYNC_FLUSH"),
+        (
+            {"config": {"rocketmq.broker.rebalance.lockMaxLiveTime": 30_000}},
+            "timers",
+            "lock_lease_ms",
+            30_000,
+        ),
     ],
 )
 def test_each_field_reaches_its_setting(
