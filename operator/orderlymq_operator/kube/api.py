@@ -109,7 +109,8 @@ class Api:
         while True:
             page = await self._call("list", resource, resource.path(namespace), query=query)
             # Items of a list do not say what they are.
-            found += [item | {"kind": resource.kind} for item in page["items"]]
+            kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+            found += [item | kind for item in page["items"]]
             following = page["metadata"].get("continue")
             if not following:
                 return found

@@ -70,7 +70,9 @@ def status_object(
     live["conditions"] = [
         order[condition["type"]] for condition in status["conditions"] if condition["type"] in order
     ]
-    if live == status and len(order) == len(status["conditions"]):
+    surplus = [value for key, value in live.items() if key not in status]
+    same = {key: live.get(key) for key in status} == status
+    if same and len(order) == len(status["conditions"]) and all(map(_is_empty, surplus)):
         return None
     return {
         "apiVersion": item.resource.api_version,
@@ -98,6 +100,13 @@ def _conditions(item: Item, reports: Mapping[str, ConditionReport], now: str) ->
             }
         )
     return made
+
+
+def _is_empty(value: Any) -> bool:
+    """Tell whether a value can only be a default that the API server filled in."""
+    if isinstance(value, Mapping):
+        return all(map(_is_empty, value.values()))
+    return not value
 
 
 def topic_facts(topic: Topic, observed: Observed) -> Json:

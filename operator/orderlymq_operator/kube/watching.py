@@ -7,7 +7,7 @@ shows what disappeared meanwhile. kopf keeps no state on objects for such handle
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import kopf
@@ -35,8 +35,9 @@ async def watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Eve
     """
     registry = kopf.OperatorRegistry()
 
-    def wake(kind: str) -> Callable[..., None]:
-        def handler(body: Any, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
+    def wake(kind: str) -> Callable[..., Awaitable[None]]:
+        # Asynchronous, because kopf runs others in threads.
+        async def handler(body: Any, type: str | None, **_: Any) -> None:  # noqa: A002 - kopf's name
             on_hint(kind, dict(body), type == "DELETED")
 
         return handler
