@@ -177,6 +177,13 @@ class TransactionProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"find prepared transaction message failed: no half message has offset {offset}",
             )
+        if offset < halves.queue(0).min_offset:
+            # It may have been given up and gone unended; "it is committed" would be a guess.
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"find prepared transaction message failed: half {offset} is older than what is "
+                "kept; whether its transaction ended is not known any more",
+            )
         self._context.counters["transactions_ended_again"] += 1
 
         return answer(request, peer, remark=_ENDED)

@@ -2,9 +2,18 @@
 
 import pytest
 
-from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.processors.effects import Peer, Propose
 from orderlymq_broker.processors.transacting import is_half
-from orderlymq_broker.state.records import Append, HalfEnded, TopicDeleted, TopicSet
+from orderlymq_broker.state.records import (
+    Append,
+    HalfEnded,
+    HalfGivenUp,
+    QueueFloor,
+    RetentionAdvanced,
+    TopicDeleted,
+    TopicSet,
+)
+from orderlymq_protocol.names import TRANS_HALF_TOPIC
 from orderlymq_protocol.properties import decode_properties
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.halves import (
@@ -211,6 +220,26 @@ def test_an_end_that_does_not_know_its_half_is_refused(orders: Shell) -> None:
         "find prepared transaction message failed",
         "commitOrRollback 4",
     ]
+    assert found(orders) == []
+
+
+def test_the_end_of_a_half_that_retention_has_taken_is_no_success(orders: Shell) -> None:
+    """Given up and dropped, it was never committed; nobody may be told that it was."""
+    half = begin(orders)
+    queue = orders.state.topics.by_name[TRANS_HALF_TOPIC].queue(0)
+    floor = QueueFloor(queue.topic_id, 0, queue.next_offset)
+    for record in (
+        HalfGivenUp(half[0]),
+        RetentionAdvanced((floor,)),
+        RetentionAdvanced((), orders.state.physical_end),
+    ):
+        orders.run([Propose([record])])
+    orders.settle()
+
+    answer = end(orders, half, COMMIT)
+
+    assert answer.code == 1
+    assert "not known any more" in (answer.remark or "")
     assert found(orders) == []
 
 
