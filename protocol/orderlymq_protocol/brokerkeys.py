@@ -375,14 +375,14 @@ _REFUSED: Final = tuple(
             {
                 "popPollingSize": "1024",
                 "enablePopLog": "false",
-                "timerWheelEnable": "true",
-                "litePullMessageEnable": "true",
             },
         ),
         (
             _ALWAYS,
             {
                 "longPollingEnable": "true",
+                "litePullMessageEnable": "true",
+                "timerWheelEnable": "true",
                 "notifyConsumerIdsChangedEnable": "true",
                 "messageIndexEnable": "true",
                 "checkCRCOnRecover": "true",
