@@ -2,13 +2,17 @@
 Pipeline archive: topics into files that hold every offset once, in order.
 
 The work is the source's and the archive sink's; here they are put together, and the archive is checked by its
-names at the end.
+names at the end. Spark carries ranges of queues; the tasks that write read the messages (`ranges`).
 """
 
+import json
+
 from orderlymq_spark.archivefiles import holes, published
+from orderlymq_spark.archivesink import check_place
 from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.offsets import describe_missing
+from orderlymq_spark.options import parse_source
 from orderlymq_spark.running import run_stream
 from orderlymq_spark.specs import ArchiveSpec
 
@@ -16,20 +20,24 @@ from orderlymq_spark.specs import ArchiveSpec
 def run(name: str, spec: ArchiveSpec, spark: SparkStarter) -> Outcome:
     """Archive until the trigger's end."""
     session = spark()
+    options = spec.source.all_options()
+    check_place(parse_source(options).columns)
     spec.path.mkdir(parents=True, exist_ok=True)
 
     status = run_stream(
         name,
         spec,
         lambda: (
-            read_stream(session, spec.checkpoint, **spec.source.all_options())
+            read_stream(session, spec.checkpoint, **options, rangesOnly=True)
             .writeStream.format("orderlymq_archive")
             .option("path", str(spec.path))
             .option("appId", name)
             .option("format", spec.format)
             .option("codec", spec.codec)
+            .option("source", json.dumps(options))
             .outputMode("append")
         ),
+        counts_offsets=True,
     )
     data = {"rows": status.rows, "batches": status.batches, "path": str(spec.path)}
     text = f"{status.rows} messages in {status.batches} batches archived to {spec.path}"

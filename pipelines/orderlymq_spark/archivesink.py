@@ -1,14 +1,16 @@
 """
 The format "orderlymq_archive": a stream of messages into Parquet files or a Delta table, each message once.
 
-Tasks write files that nobody sees; the driver publishes those of a finished batch (`archivefiles`), or commits
+Rows are messages, or, with the option `source` (options of the format "orderlymq" as JSON), ranges of queues
+that the tasks read from the brokers themselves. Tasks write files that nobody sees; the driver publishes those of a finished batch (`archivefiles`), or commits
 them to the Delta table under (appId, batch). Rule: commit may be repeated, and abort deletes nothing: Spark
 calls it with good files when a commit failed.
 """
 
+import json
 import os
 import uuid
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -25,10 +27,12 @@ from pyspark.sql.types import StructType
 
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.archivefiles import Part, parts_folder, publish
+from orderlymq_spark.columns import RANGE_COLUMNS
 from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.options import parse_source
 
-_OPTIONS: Final = ("path", "appId", "format", "codec")
+_OPTIONS: Final = ("path", "appId", "format", "codec", "source")
 _SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")
 _PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
 
@@ -57,17 +61,29 @@ class ArchiveDataSource(DataSource):
         path, app_id = self.options.get("path", ""), self.options.get("appId", "")
         if not path or not app_id:
             raise OptionError("the archive needs the options path and appId")
-        for name in _PLACE:
-            if name not in schema.names:
-                raise OptionError(
-                    f"the archive needs the column {name}; the rows have {schema.names}"
-                )
+        source = json.loads(self.options.get("source", "null"))
+        check_place(schema.names, RANGE_COLUMNS if source else _PLACE)
         kind = self.options.get("format", "parquet")
         if kind not in ("parquet", "delta"):
             raise OptionError(f"format is {kind!r}; it must be parquet or delta")
         return ArchiveWriter(
-            Path(path), app_id, self.options.get("codec", "zstd"), delta=kind == "delta"
+            Path(path),
+            app_id,
+            self.options.get("codec", "zstd"),
+            delta=kind == "delta",
+            source=source,
         )
+
+
+def check_place(names: Sequence[str], needed: Iterable[str] = _PLACE) -> None:
+    """Check that rows say where they belong.
+
+    Raises:
+        OptionError: A column is missing.
+    """
+    for name in needed:
+        if name not in names:
+            raise OptionError(f"the archive needs the column {name}; the rows have {list(names)}")
 
 
 @dataclass
@@ -78,13 +94,26 @@ class Written(WriterCommitMessage):
 
 
 class ArchiveWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of one stream."""
+    """Writes the batches of one stream.
 
-    def __init__(self, root: Path, app_id: str, codec: str, *, delta: bool) -> None:
+    Args:
+        source: when the rows are ranges, the options by which their messages are read.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        app_id: str,
+        codec: str,
+        *,
+        delta: bool,
+        source: dict[str, str] | None = None,
+    ) -> None:
         self._root = root
         self._app_id = app_id
         self._codec = codec
         self._delta = delta
+        self._source = source
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task, a file per queue.
@@ -99,7 +128,7 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         folder.mkdir(parents=True, exist_ok=True)
         files: dict[MessageQueue, _PartFile] = {}
         try:
-            for incoming in iterator:
+            for incoming in self._messages(iterator):
                 for queue, rows in by_queue(incoming):
                     if queue not in files:
                         suffix = "parquet" if self._delta else "part"
@@ -111,6 +140,18 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                 file.discard()
             raise
         return Written([file.close() for file in files.values()])
+
+    def _messages(self, incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self._source is None:
+            yield from incoming
+            return
+        from orderlymq_spark import ranges  # noqa: PLC0415 - only tasks need the way to the brokers
+
+        options = parse_source(self._source)
+        schema = ranges.message_schema(options)
+        for rows in incoming:
+            for part in ranges.ranges_in_rows(rows):
+                yield from ranges.read_range(options, schema, part)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish a batch."""

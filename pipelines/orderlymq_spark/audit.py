@@ -8,6 +8,7 @@ repeated goes on from the file before. Findings make the command end with 1.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,12 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from orderlymq.oracle import Defect
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.archivefiles import folder_of, path_of, published, ranges_in
-from orderlymq_spark.archivesink import by_queue
 from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.frames import read_batch, read_stream
+from orderlymq_spark.options import parse_source
 from orderlymq_spark.ordercheck import Break, OrderCheck
+from orderlymq_spark.ranges import message_schema, ranges_in_rows, read_range
 from orderlymq_spark.running import run_stream
 from orderlymq_spark.specs import OrderAuditSpec, Source, StreamSpec
 
@@ -57,7 +59,7 @@ def audit_topic(
     spark: SparkSession, spec: OrderAuditSpec
 ) -> tuple[list[Break], list[dict[str, Any]]]:
     """Check what is in the topic now; return findings and a summary per queue."""
-    frame = read_batch(spark, **_options(spec))
+    frame = read_batch(spark, **_options(spec), rangesOnly=True)
     return _collect(frame.mapInArrow(_folding(spec, None, 0), _RESULT))
 
 
@@ -107,7 +109,10 @@ def audit_stream(
     run_stream(
         name,
         stream,
-        lambda: read_stream(spark, checkpoint, **_options(spec)).writeStream.foreachBatch(check),
+        lambda: read_stream(
+            spark, checkpoint, **_options(spec), rangesOnly=True
+        ).writeStream.foreachBatch(check),
+        counts_offsets=True,
     )
     broken = [
         _break(json.loads(line))
@@ -138,19 +143,22 @@ def _options(spec: OrderAuditSpec) -> dict[str, str]:
 def _folding(
     spec: OrderAuditSpec, states: Path | None, batch: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a task does with its rows: a few results per queue come out."""
+    """Return what a task does with its ranges: a few results per queue come out."""
     first, limit = spec.first_sequence, spec.findings_max
     with_epochs = bool(spec.epoch_property)
+    given = _options(spec)
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         checks: dict[MessageQueue, OrderCheck] = {}
         found: list[Break] = []
-        for rows in batches:
-            for queue, part in by_queue(rows):
-                check = checks.get(queue)
-                if check is None:
-                    check = checks[queue] = _restore(states, batch, queue, first)
-                found += _feed(check, part, with_epochs)[: max(0, limit - len(found))]
+        options = parse_source(given)
+        schema = message_schema(options)
+        for part in chain.from_iterable(map(ranges_in_rows, batches)):
+            check = checks.get(part.queue)
+            if check is None:
+                check = checks[part.queue] = _restore(states, batch, part.queue, first)
+            for rows in read_range(options, schema, part):
+                found += _feed(check, rows, with_epochs)[: max(0, limit - len(found))]
         results = [orjson.dumps({"break": _facts(each)}) for each in found]
         for queue, check in checks.items():
             results.append(orjson.dumps({"summary": _summary(check)}))

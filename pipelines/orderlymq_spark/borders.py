@@ -6,15 +6,25 @@ them again when it repeats its first batch, and "latest" would then be another p
 """
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.access import ClusterAccess
-from orderlymq_spark.errors import OptionError
+from orderlymq_spark.errors import DataLost, OptionError
 from orderlymq_spark.filewriting import write_atomically
-from orderlymq_spark.offsets import EARLIEST, LATEST, QueueRange, from_json, to_json
+from orderlymq_spark.offsets import (
+    EARLIEST,
+    LATEST,
+    QueueRange,
+    describe_missing,
+    from_json,
+    to_json,
+)
 from orderlymq_spark.options import Border, SourceOptions
+
+_log = logging.getLogger(__name__)
 
 
 def chosen_queues(access: ClusterAccess, options: SourceOptions) -> tuple[MessageQueue, ...]:
@@ -149,3 +159,26 @@ def write_loss(folder: str, part: QueueRange, reason: str) -> None:
         "reason": reason,
     }
     write_atomically(Path(folder) / name, json.dumps(facts))
+
+
+def report_loss(
+    options: SourceOptions, missing: Sequence[QueueRange], removed: Sequence[MessageQueue]
+) -> None:
+    """Raise for what is gone, or write it down.
+
+    Raises:
+        DataLost: `failOnDataLoss` is true.
+    """
+    if not missing and not removed:
+        return
+    text = describe_missing(missing, removed)
+    if options.fail_on_data_loss:
+        raise DataLost(
+            f"{text}; to go on without it set failOnDataLoss=false (and dataLossPath=<folder> to keep "
+            "the list)"
+        )
+    _log.warning("data loss: %s", text)
+    for part in missing:
+        write_loss(options.data_loss_path, part, "aged out, or the queue was made anew")
+    for queue in removed:
+        write_loss(options.data_loss_path, QueueRange(queue, 0, 0), "the queue was removed")

@@ -29,6 +29,14 @@ COLUMNS: Final = {
     "body": "binary",
     "body_error": "string",
 }
+RANGE_COLUMNS: Final = {
+    "topic": "string",
+    "broker": "string",
+    "queue_id": "int",
+    "start_offset": "bigint",
+    "end_offset": "bigint",
+}
+"""With rangesOnly: a row names the messages [start_offset, end_offset) of a queue."""
 OF_BODY: Final = ("body", "body_error")
 
 
@@ -56,3 +64,8 @@ def check_columns(
 def ddl(columns: Sequence[str]) -> str:
     """Return the schema as Spark's DDL."""
     return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
+
+
+def range_ddl() -> str:
+    """Return the schema of rows that name ranges."""
+    return ", ".join(f"{name} {kind}" for name, kind in RANGE_COLUMNS.items())

@@ -44,6 +44,7 @@ SOURCE_OPTIONS: Final = {
     "includeBody": "true (default) or false: no column body",
     "includeProperties": "true (default) or false: no column properties",
     "columns": "only these columns, separated by commas",
+    "rangesOnly": "true: a row names a range of a queue; who is given it reads the messages itself",
     "tags": "only messages with these tags: A || B; the offsets get holes",
     "reportGroup": "stream: commit the end of finished batches for this group, to be seen in listings",
     "sequenceProperty": "the property that the column seq holds",
@@ -127,6 +128,7 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     data_loss_path: str = ""
     columns: tuple[str, ...]
+    ranges_only: bool = False
     tags: str = "*"
     report_group: str = ""
     sequence_property: str = ""
@@ -253,6 +255,7 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
             body=read.flag("includeBody", default=True),
             properties=read.flag("includeProperties", default=True),
         ),
+        ranges_only=read.flag("rangesOnly", default=False),
         tags=tags,
         report_group=read.text("reportGroup"),
         sequence_property=read.text("sequenceProperty"),

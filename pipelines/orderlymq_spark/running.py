@@ -50,11 +50,14 @@ class Status:
     updated_at_ms: int = 0
     last_error: str | None = None
     batches: int = field(default=0)
+    counts_offsets: bool = False
 
     def write(self, checkpoint: Path) -> None:
         """Put it beside the checkpoint."""
         self.updated_at_ms = time.time_ns() // 1_000_000
-        write_atomically(checkpoint / "status.json", json.dumps(asdict(self), indent=1))
+        facts = asdict(self)
+        del facts["counts_offsets"]
+        write_atomically(checkpoint / "status.json", json.dumps(facts, indent=1))
 
 
 @contextmanager
@@ -80,6 +83,8 @@ def run_stream(
     name: str,
     spec: StreamSpec,
     make: Callable[[], DataStreamWriter],
+    *,
+    counts_offsets: bool = False,
 ) -> Status:
     """Run a stream to its end, or until SIGTERM or SIGINT.
 
@@ -87,12 +92,13 @@ def run_stream(
         name: of the pipeline.
         spec: checkpoint, trigger, port of the metrics.
         make: returns the writer, without checkpoint and trigger.
+        counts_offsets: Spark's rows are ranges; the status counts the messages in them.
 
     Raises:
         CheckpointInUse: As `owned`.
         PipelineFailed: The query failed.
     """
-    status = Status(name, spec.type)
+    status = Status(name, spec.type, counts_offsets=counts_offsets)
     gauges = _Gauges(name, spec.metrics_port)
     with owned(spec.checkpoint):
         status.write(spec.checkpoint)
@@ -159,10 +165,14 @@ def _note(status: Status, query: StreamingQuery, spec: StreamSpec, gauges: "_Gau
             continue
         seen = status.last_batch = progress["batchId"]
         status.batches += 1
-        status.rows += progress["numInputRows"]
-        status.rows_per_second = round(progress["processedRowsPerSecond"], 1)
         source = progress["sources"][0]
-        end, latest = _offsets(source["endOffset"]), _offsets(source["latestOffset"])
+        start, end = _offsets(source["startOffset"]), _offsets(source["endOffset"])
+        latest = _offsets(source["latestOffset"])
+        rows = progress["numInputRows"]
+        if status.counts_offsets:
+            rows = _messages(start, end)
+        status.rows += rows
+        status.rows_per_second = round(rows * 1000 / max(1, progress["batchDuration"]), 1)
         status.offsets = end
         if end and latest:
             known, ends = from_json(end), from_json(latest)
@@ -171,6 +181,12 @@ def _note(status: Status, query: StreamingQuery, spec: StreamSpec, gauges: "_Gau
     if changed:
         status.write(spec.checkpoint)
         gauges.show(status)
+
+
+def _messages(start: Any, end: Any) -> int:
+    """Return how many offsets lie between two places of a stream; a new queue counts from 0."""
+    known = from_json(start) if start else {}
+    return sum(offset - known.get(queue, 0) for queue, offset in from_json(end).items())
 
 
 def _offsets(value: object) -> Any:

@@ -30,15 +30,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.tags import TagFilter
 from orderlymq_spark.access import access_to
-from orderlymq_spark.borders import chosen_queues, first_offsets, resolve, write_loss
-from orderlymq_spark.columns import COLUMNS, ddl
-from orderlymq_spark.errors import DataLost, OptionError
+from orderlymq_spark.borders import chosen_queues, first_offsets, report_loss, resolve
+from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl, range_ddl
+from orderlymq_spark.errors import OptionError
 from orderlymq_spark.offsets import (
     QueueRange,
     continued,
-    describe_missing,
     from_json,
     ranges,
     share,
@@ -46,7 +44,8 @@ from orderlymq_spark.offsets import (
     to_json,
 )
 from orderlymq_spark.options import SourceOptions, parse_sink, parse_source
-from orderlymq_spark.rows import ARROW_TYPES, RowMaker, take_apart
+from orderlymq_spark.ranges import range_row, read_range
+from orderlymq_spark.rows import ARROW_TYPES, take_apart
 from orderlymq_spark.sink import OrderedBatchWriter, OrderedStreamWriter
 
 _log = logging.getLogger(__name__)
@@ -65,7 +64,8 @@ class OrderlyMQDataSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns that the options ask for."""
-        return ddl(parse_source(self.options).columns)
+        options = parse_source(self.options)
+        return range_ddl() if options.ranges_only else ddl(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
@@ -97,8 +97,9 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
         OptionError: The user's schema has a column that topics do not have, or of another type.
     """
     fields = []
+    known = RANGE_COLUMNS if schema.names == list(RANGE_COLUMNS) else COLUMNS
     for each in schema.fields:
-        kind = COLUMNS.get(each.name)
+        kind = known.get(each.name)
         if kind is None or each.dataType.simpleString() != kind:
             raise OptionError(
                 f"the schema's column {each.name} {each.dataType.simpleString()} is none of a topic; "
@@ -124,33 +125,16 @@ class _RangeReader:
         self._schema = schema
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a range, in order.
+        """Return the messages of a range, in order; or one row that names it (`rangesOnly`).
 
         Raises:
             DataLost: Some are gone and `failOnDataLoss` is true.
             SourceUnavailable: The cluster stayed away.
         """
         assert isinstance(partition, RangePartition)
-        options, part = self._options, partition.part
-        access = access_to(options.connect)
-        maker = RowMaker(
-            self._schema,
-            part.queue,
-            sequence_property=options.sequence_property,
-            epoch_property=options.epoch_property,
-            keep_tags=TagFilter.parse(options.tags).tags,
-        )
-        position = part.start
-        while position < part.end:
-            for fetched in access.read(QueueRange(part.queue, position, part.end), options.tags):
-                block = take_apart(fetched.chunks, position, part.end)
-                position = fetched.next_offset
-                if block.heads:
-                    yield maker.batch(block)
-                if fetched.moved_to is not None:
-                    gone = QueueRange(part.queue, position, min(fetched.moved_to, part.end))
-                    _lost(options, [gone], ())
-                    position = gone.end
+        if self._options.ranges_only:
+            return iter((range_row(self._schema, partition.part),))
+        return read_range(self._options, self._schema, partition.part)
 
 
 class OrderlyMQReader(_RangeReader, DataSourceReader):
@@ -164,7 +148,7 @@ class OrderlyMQReader(_RangeReader, DataSourceReader):
         start = resolve(access, options, options.start, "starting", queues)
         end = resolve(access, options, options.end, "ending", queues)
         found = continued(start, *access.borders(queues))
-        _lost(options, found.missing, ())
+        report_loss(options, found.missing, ())
         parts = split(ranges(found.start, end), options.partitions_min)
         return [RangePartition(part) for part in parts]
 
@@ -210,7 +194,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         access = access_to(options.connect)
         lows, highs = access.borders(ends)
         found = continued(known, lows, highs)
-        _lost(options, found.missing, found.removed)
+        report_loss(options, found.missing, found.removed)
         for queue in found.added:
             _log.warning("the queue %s is new; it is read from offset %d", queue, lows[queue])
         # A restart may find a stream that is already beyond the target of this run.
@@ -242,7 +226,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
             for each in found.missing
             if each.start < ends[each.queue]
         ]
-        _lost(options, gone, removed)
+        report_loss(options, gone, removed)
         start_at = {queue: min(found.start[queue], ends[queue]) for queue in lows}
         parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in lows})
         return [RangePartition(part) for part in split(parts, options.partitions_min)]
@@ -299,26 +283,3 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
             for fetched in access.read(QueueRange(part.queue, part.start, end))
             for chunk in fetched.chunks
         ]
-
-
-def _lost(
-    options: SourceOptions, missing: Sequence[QueueRange], removed: Sequence[MessageQueue]
-) -> None:
-    """Raise for what is gone, or write it down.
-
-    Raises:
-        DataLost: `failOnDataLoss` is true.
-    """
-    if not missing and not removed:
-        return
-    text = describe_missing(missing, removed)
-    if options.fail_on_data_loss:
-        raise DataLost(
-            f"{text}; to go on without it set failOnDataLoss=false (and dataLossPath=<folder> to keep "
-            "the list)"
-        )
-    _log.warning("data loss: %s", text)
-    for part in missing:
-        write_loss(options.data_loss_path, part, "aged out, or the queue was made anew")
-    for queue in removed:
-        write_loss(options.data_loss_path, QueueRange(queue, 0, 0), "the queue was removed")
