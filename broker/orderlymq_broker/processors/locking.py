@@ -117,7 +117,7 @@ class LockProcessor:
         ]
 
     def table(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20501: the held locks of a group, or of all."""
+        """Serve 20501: the held locks of a group, or of all, and whether their holders are connected."""
         group = request.ext.get("consumerGroup") or None
         broker = self._context.settings.group
         locks = [
@@ -131,6 +131,7 @@ class LockProcessor:
                 "epoch": lock.epoch,
                 "leaseMillis": lock.lease_ms,
                 "heldSinceMillis": lock.held_since_ms,
+                "connected": bool(self._context.sessions.of_client(lock.client_id)),
             }
             for lock in self._context.state.locks.held(group)
         ]
