@@ -147,6 +147,8 @@ def _rates(running: Running, event: Event) -> Figures:
     spent = running.spent()
     running.latencies = {int(bucket): count for bucket, count in event["latencies"].items()}
     count = event["count"]
+    if not count or event["refused"] > count // 100:
+        raise ProgramError(f"{event['refused']} of {count} sends were refused: {event['reason']}")
     return {
         "rate": count / event["seconds"],
         "p50_ms": percentile(running.latencies, 0.5),

@@ -2,11 +2,12 @@ package io.orderlymq.bench;
 
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -19,6 +20,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 class RocketTarget implements Target {
     /** A second instead of 30: otherwise a fail-over measures how rarely the client asks for routes. */
     private static final int ROUTE_POLL_MS = 1000;
+
+    private static final long TOPIC_KNOWN_NS = 30_000_000_000L;
 
     /** How soon a member asks again whether the gate is open. */
     private static final int GATE_MS = 20;
@@ -41,6 +44,14 @@ class RocketTarget implements Target {
     @Override
     public void createTopic(String topic, int queues) throws Exception {
         producer.createTopic("TBW102", topic, queues);
+        // A client that asks for the route too early takes that of TBW102, with fewer queues, for a second.
+        long deadline = System.nanoTime() + TOPIC_KNOWN_NS;
+        while (queues(topic).size() != queues) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("no route of " + queues + " queues to " + topic);
+            }
+            Out.sleep(5);
+        }
     }
 
     @Override
@@ -61,6 +72,14 @@ class RocketTarget implements Target {
                 check(producer.send(messages, route(topic).get(queue)));
             }
         };
+    }
+
+    private List<MessageQueue> queues(String topic) {
+        try {
+            return producer.fetchPublishMessageQueues(topic);
+        } catch (MQClientException error) {
+            return List.of();
+        }
     }
 
     private List<MessageQueue> route(String topic) throws Exception {

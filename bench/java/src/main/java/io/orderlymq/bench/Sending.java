@@ -2,6 +2,7 @@ package io.orderlymq.bench;
 
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 
 /** Sends by many threads, each waiting for its acknowledgement before it sends again. */
@@ -32,6 +33,8 @@ final class Sending {
         long[] acknowledged = new long[senders];
         List<Thread> threads = new ArrayList<>();
         AtomicReference<Throwable> failure = new AtomicReference<>();
+        AtomicInteger refused = new AtomicInteger();
+        AtomicReference<String> reason = new AtomicReference<>("");
         for (int number = 0; number < senders; number++) {
             int me = number;
             latencies[me] = new Latencies();
@@ -40,7 +43,15 @@ final class Sending {
                     long sequence = 0;
                     long began = System.nanoTime();
                     while (began < end && failure.get() == null) {
-                        sequence = once(sender, me, sequence);
+                        try {
+                            sequence = once(sender, me, sequence);
+                        } catch (Exception error) {
+                            refused.incrementAndGet();
+                            reason.set(error.toString());
+                            Out.sleep(RETRY_MS);
+                            began = System.nanoTime();
+                            continue;
+                        }
                         long now = System.nanoTime();
                         if (began >= start && now <= end) {
                             latencies[me].add(now - began);
@@ -74,6 +85,7 @@ final class Sending {
             total += acknowledged[each];
         }
         Out.event("done", "count", total, "seconds", seconds, "consumed", consumed,
+                "refused", refused.get(), "reason", reason.get(),
                 "latencies", all.buckets(), "ways", tally.latencies.buckets());
     }
 
