@@ -23,6 +23,10 @@ test: $(VENV)/.dev ## Run all tests of this project alone, with a coverage repor
 test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node
 	@$(BIN)/python -m pytest tests/clients
 
+.PHONY: test-suite
+test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests against our brokers, the long ones too
+	@$(BIN)/python -m pytest tests/clients/test_rocketmq_suite.py --whole-suite
+
 .PHONY: test-spark
 test-spark: $(VENV)/.dev ## Run the tests of the Spark pipelines
 	@$(BIN)/python -m pytest tests/spark
@@ -38,6 +42,14 @@ lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated
 .PHONY: sim
 sim: $(VENV)/.dev ## Simulate SEEDS groups (default 300) with faults, from SEED on; see docs/simulator.md
 	@$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),300)
+
+.PHONY: nemesis
+nemesis: $(VENV)/.dev ## Break real processes for MINUTES (default 4) by the schedule of SEED; see docs/nemesis/README.md
+	@$(BIN)/python -m tests.nemesis --minutes $(or $(MINUTES),4) --seed $(or $(SEED),1)
+
+.PHONY: handover
+handover: $(VENV)/.dev ## Measure how long clients wait when leadership or a queue changes hands, ROUNDS times (default 20)
+	@$(BIN)/python -m tests.nemesis.handover --rounds $(or $(ROUNDS),20)
 
 .PHONY: bench
 bench: $(VENV)/.dev ## Measure sends with 1 and 64 senders and a drain; QUICK=1 for a short run
