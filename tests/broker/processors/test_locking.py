@@ -168,6 +168,7 @@ def test_the_table_of_locks_survives_a_fail_over() -> None:
         "epoch": 1,
         "leaseMillis": 15_000,
         "heldSinceMillis": leader.wall_ms,
+        "connected": False,
     }
 
 
