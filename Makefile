@@ -52,8 +52,17 @@ handover: $(VENV)/.dev ## Measure how long clients wait when leadership or a que
 	@$(BIN)/python -m tests.nemesis.handover --rounds $(or $(ROUNDS),20)
 
 .PHONY: bench
-bench: $(VENV)/.dev ## Measure sends with 1 and 64 senders and a drain; QUICK=1 for a short run
-	@$(BIN)/python -m bench.sends $(if $(QUICK),--quick,--write docs/benchmarks.md)
+bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write docs/benchmarks.md; QUICK=1 for minutes, ARGS= for more
+	@$(BIN)/python -m bench.compare $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
+
+.PHONY: bench-ci
+bench-ci: $(VENV)/.dev ## Do a minute of the comparison's work, ours alone, to show that it works
+	@$(BIN)/python -m bench.compare --ci --anew --results build/bench/ci.jsonl --write build/bench/ci.md
+
+.PHONY: profile
+profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer under each load into build/profiles
+	@$(BIN)/py-spy --version >/dev/null 2>&1 || $(BIN)/pip -q --disable-pip-version-check install py-spy==0.4.3
+	@$(BIN)/python -m bench.profiles $(ARGS)
 
 .PHONY: bench-spark
 bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction; QUICK=1 for a short run

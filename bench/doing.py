@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.figures import percentile
 from bench.meter import Meter, Spent
@@ -344,7 +345,13 @@ def takeover(running: Running, work: Work) -> Figures:
             ask = running.program.ask
             ask("fill", topic=name, queues=2, senders=2, size=KIB, count=40)
             victim = stack.enter_context(_program(running, name))
-            member = {"group": name, "topic": name, "queues": 2, "members": 2, "here": 1}
+            member: dict[str, Any] = {
+                "group": name,
+                "topic": name,
+                "queues": 2,
+                "members": 2,
+                "here": 1,
+            }
             victim.ask("join", first=0, strict=True, **member)
             survivor.ask("join", first=1, strict=True, **member)
             victims.append((name, victim, 0))

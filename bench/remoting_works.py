@@ -145,7 +145,7 @@ def _spread(running: Running, program: Program, count: int) -> float:
             warm=scale.warm_s,
             seconds=scale.seconds,
         )
-        rates.append(event["count"] / event["seconds"])
+        rates.append(float(event["count"] / event["seconds"]))
     return statistics.median(rates)
 
 
