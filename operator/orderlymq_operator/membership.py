@@ -96,9 +96,8 @@ def _add_one(
 
 
 def _remove_one(name: str, surplus: list[int], nodes: range, found: ObservedGroup) -> list[Action]:
-    """Take the highest follower; the leader only when it is the last one that is too many."""
-    followers = [node for node in surplus if node != found.leader]
-    node = followers[-1] if followers else surplus[-1]
+    """Take the highest replica, for StatefulSets have no gaps; a leader hands over first."""
+    node = surplus[-1]
     replica = found.replicas[node]
     if replica.member == "outside":
         return [StopReplica(name, node)]
@@ -111,14 +110,18 @@ def _remove_one(name: str, surplus: list[int], nodes: range, found: ObservedGrou
 
 
 def _restart_one(name: str, stale: list[int], found: ObservedGroup) -> list[Action]:
-    """Restart one replica: one that is down anyway first, then followers, the leader last."""
+    """Restart one replica: one that is down anyway first, then followers, the leader last.
+
+    The others must be well and have the whole log: with one that still catches up nothing could be committed.
+    """
     ill = _ill_voters(found)
     if len(ill) > 1 or (ill and not ill & set(stale)):
         return []
     followers = [node for node in stale if node != found.leader]
     order = [*sorted(ill & set(followers)), *followers]
     if order:
-        return [RestartReplica(name, order[0])]
+        waits = not ill and _lagging_voters(found) - {order[0]}
+        return [] if waits else [RestartReplica(name, order[0])]
     if len(found.replicas) == 1:
         return [RestartReplica(name, stale[0])]
     return _hand_over(name, [node for node in found.replicas if node != found.leader], found)
@@ -142,6 +145,14 @@ def _ill_voters(found: ObservedGroup) -> set[int]:
         node
         for node, replica in found.replicas.items()
         if replica.member == "voter" and not replica.healthy
+    }
+
+
+def _lagging_voters(found: ObservedGroup) -> set[int]:
+    return {
+        node
+        for node, replica in found.replicas.items()
+        if replica.member == "voter" and not replica.caught_up
     }
 
 

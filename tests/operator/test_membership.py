@@ -61,8 +61,8 @@ def test_three_replicas_become_five_one_after_the_other() -> None:
     ]
 
 
-def test_five_replicas_become_three_and_a_leader_goes_last() -> None:
-    """The leader is one of those that are too many: it hands over first."""
+def test_five_replicas_become_three_from_the_upper_end() -> None:
+    """A StatefulSet has no gaps, so the highest goes first; one that leads hands over."""
     world = World()
     world.settle(desired(replicasPerGroup=5))
     world.groups["demo-0"].leader = 5
@@ -71,12 +71,23 @@ def test_five_replicas_become_three_and_a_leader_goes_last() -> None:
 
     steps = [action for action in done if not type(action).__name__.startswith("Report")]
     assert steps == [
-        RemoveReplica("demo-0", 4),
-        StopReplica("demo-0", 4),
         TransferLeadership("demo-0", 1),
         RemoveReplica("demo-0", 5),
         StopReplica("demo-0", 5),
+        RemoveReplica("demo-0", 4),
+        StopReplica("demo-0", 4),
     ]
+
+
+def test_nothing_is_restarted_while_another_replica_still_catches_up() -> None:
+    """With one replica down and one behind the group could commit nothing."""
+    stale = {node: _replica(revision="old") for node in (1, 2, 3)}
+
+    assert _next({**stale, 2: _replica(caught_up=False)}) == []
+    assert _next({**stale, 2: _replica()}) == [RestartReplica("demo-0", 3)]
+    # One that lags may be restarted itself: the others do without it already.
+    behind = _replica(revision="old", caught_up=False)
+    assert _next({**stale, 2: behind}) == [RestartReplica("demo-0", 2)]
 
 
 def test_new_settings_restart_followers_first_and_the_leader_after_a_handover() -> None:
