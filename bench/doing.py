@@ -295,7 +295,9 @@ def failover(running: Running, work: Work) -> Figures:
         )
         times = [(at - since) / 1e9 if at else float("nan") for at in event["recovered"]]
         if any(math.isnan(each) for each in times):
-            raise ProgramError(f"no recovery within {FAILOVER_TIMEOUT_S} s: {event['trouble']}")
+            raise ProgramError(
+                f"no recovery within {FAILOVER_TIMEOUT_S} s: {times}, {event['trouble']}"
+            )
         first.append(min(times[queue] for queue in queues if queue < QUEUES))
         every.append(max(times))
         victim.start()

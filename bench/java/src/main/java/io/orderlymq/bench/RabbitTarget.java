@@ -75,7 +75,18 @@ final class RabbitTarget implements Target {
                 for (byte[] body : bodies) {
                     channel.basicPublish("", name(topic, queue), MessageProperties.PERSISTENT_BASIC, body);
                 }
-                if (!channel.waitForConfirms(CONFIRM_MS)) {
+                boolean confirmed = false;
+                try {
+                    confirmed = channel.waitForConfirms(CONFIRM_MS);
+                } finally {
+                    if (!confirmed) {
+                        // What this channel thinks of the queue may be out of date: the next attempt opens a new one.
+                        Channel old = channel;
+                        channel = null;
+                        old.abort();
+                    }
+                }
+                if (!confirmed) {
                     throw new IOException("not confirmed");
                 }
             }
