@@ -182,7 +182,7 @@ class Client:
         for number in range(1, self.incarnation + 1):
             process = f"{self.name}.{number}"
             for line in _objects(self.directory / f"{process}.log"):
-                fields = _event(line, process, self.group)
+                fields = event_of(line, process, self.group)
                 if fields is not None:
                     kind, attributes = fields
                     self.recorder.record(kind, process=process, at=line["at"], **attributes)
@@ -200,7 +200,7 @@ def _objects(log: Path) -> Iterator[dict[str, Any]]:
 _LISTENED: Final = {"deliver": Kind.DELIVER, "done": Kind.DONE, "fail": Kind.FAILED}
 
 
-def _event(
+def event_of(
     line: dict[str, Any], process: str, group: str
 ) -> tuple[Kind, dict[str, str | int]] | None:
     """Return kind and fields of what a Java program has printed; None for what is no event."""
