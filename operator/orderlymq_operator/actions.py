@@ -9,6 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from orderlymq_operator.growth import (
+    FenceTopic,
+    LiftTopic,
+    ObservedGrowth,
+    PublishTopic,
+    SwitchTopic,
+)
 from orderlymq_operator.models import Desired
 
 Member: TypeAlias = Literal["outside", "learner", "voter"]
@@ -254,6 +261,10 @@ Action: TypeAlias = (
     | CreateTopic
     | UpdateTopic
     | DeleteTopic
+    | FenceTopic
+    | LiftTopic
+    | SwitchTopic
+    | PublishTopic
     | SetGroup
     | DeleteGroup
     | SetUser
@@ -292,6 +303,7 @@ class ObservedGroup:
         topics: topics by name; None while nobody answers for the group.
         consumer_groups: likewise.
         users: accounts by access key, likewise.
+        growth: how far topics that grow are, by topic; without those that are not asked for.
     """
 
     leader: int | None = None
@@ -299,13 +311,20 @@ class ObservedGroup:
     topics: Mapping[str, TopicConfig] | None = None
     consumer_groups: Mapping[str, GroupConfig] | None = None
     users: Mapping[str, UserConfig] | None = None
+    growth: Mapping[str, ObservedGrowth] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedNameServer:
-    """One name server: its ORDER_TOPIC_CONFIG, or None while it does not answer."""
+    """One name server.
+
+    Attributes:
+        order_config: its ORDER_TOPIC_CONFIG, or None while it does not answer.
+        routes: queues written per group in its routes of the topics that grow.
+    """
 
     order_config: Mapping[str, str] | None = None
+    routes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,27 @@ Rule: every call goes to a group's stable address, behind which the leader is, a
 value or `AdminError`, which says who answered what. What is to be called is decided by the planner.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, assert_never
 
 import orjson
 
 from orderlymq.signing import signed
 from orderlymq_operator.actions import GroupConfig, TopicConfig, UserConfig
+from orderlymq_operator.growth import (
+    FenceTopic,
+    LiftTopic,
+    ObservedBlocker,
+    ObservedGrowth,
+    PublishTopic,
+    SwitchTopic,
+)
 from orderlymq_protocol import configbodies
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.configbodies import SINGLE_TAG
+from orderlymq_protocol.routebodies import TopicRouteData
 from orderlymq_runtime.client import RemotingClient, RemotingError
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
@@ -30,13 +40,40 @@ class AdminError(Exception):
     """A call failed; the text says who answered what, or that nobody did."""
 
 
-class Admin:
-    """Administration of one cluster; its requests are signed where there is a key."""
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """A client that holds queue locks.
 
-    def __init__(self, client: RemotingClient, access_key: str = "", secret_key: str = "") -> None:
+    Attributes:
+        address: host and port of the connection that it asked on.
+        connected: whether the broker has a connection of it at this moment.
+        queues: how many locks it holds in this raft group.
+    """
+
+    address: str
+    connected: bool
+    queues: int
+
+
+class Admin:
+    """Administration of one cluster; its requests are signed where there is a key.
+
+    Args:
+        operator_token: rises with every operator that takes over; rides with requests that free locks or
+            let topics grow, and brokers refuse one that is smaller than they have seen.
+    """
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        access_key: str = "",
+        secret_key: str = "",
+        operator_token: int = 0,
+    ) -> None:
         self._client = client
         self._access_key = access_key
         self._secret_key = secret_key
+        self.operator_token = operator_token
 
     async def topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the topics of a group."""
@@ -133,6 +170,79 @@ class Admin:
             ),
         )
 
+    async def growth(self, address: str, topics: Collection[str]) -> dict[str, ObservedGrowth]:
+        """Return how far the growth of these topics is, and of every topic that grows at present."""
+        ext = {"topics": ",".join(sorted(topics))}
+        command = request(RequestCode.ORDERLYMQ_QUEUE_GROWTH, ext)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return {}  # a broker of an earlier version, not yet updated: nothing grows there
+        _check(address, answer)
+        try:
+            found = orjson.loads(answer.body)["topics"]
+            return {each["topic"]: _growth(each) for each in found}
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def change_queues(
+        self, address: str, step: FenceTopic | LiftTopic | SwitchTopic | PublishTopic
+    ) -> None:
+        """Carry out one step of a topic's growth on one raft group."""
+        ext = {"topic": step.topic, "operatorToken": str(self.operator_token)}
+        body = b""
+        match step:
+            case FenceTopic():
+                ext |= {"action": "fence", "limitMillis": str(step.limit_ms)}
+                ext |= {"attempt": str(step.attempt), "total": str(step.total)}
+                ext["queues"] = str(step.queues)
+            case LiftTopic():
+                ext |= {"action": "lift", "attempt": str(step.attempt), "reason": step.reason}
+            case SwitchTopic():
+                ext |= {"action": "switch", "attempt": str(step.attempt), "total": str(step.total)}
+                ext |= {"queues": str(step.queues), "perm": str(step.permission)}
+                body = orjson.dumps({"groups": step.readers})
+            case PublishTopic():
+                ext |= {"action": "publish", "total": str(step.total)}
+                ext["settleMillis"] = str(step.settle_ms)
+            case _:
+                assert_never(step)
+        await self._change(address, request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body))
+
+    async def bury_client(self, address: str, client_id: str, proof: str) -> None:
+        """Free the locks of a client that is proven dead, and end its memberships."""
+        ext = {"clientId": client_id, "proof": proof, "operatorToken": str(self.operator_token)}
+        await self._change(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
+
+    async def lock_holders(self, address: str) -> dict[str, LockHolder]:
+        """Return who holds queue locks in a raft group, by client id."""
+        answer = await self._look(address, RequestCode.ORDERLYMQ_LOCK_TABLE)
+        found: dict[str, LockHolder] = {}
+        try:
+            for lock in orjson.loads(answer.body)["locks"]:
+                known = found.get(lock["clientId"])
+                found[lock["clientId"]] = LockHolder(
+                    address=lock["address"],
+                    connected=lock.get("connected", True),
+                    queues=1 if known is None else known.queues + 1,
+                )
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return found
+
+    async def route(self, address: str, topic: str) -> Mapping[str, int]:
+        """Return how many queues of a topic are written per broker, as a name server tells clients."""
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return {}
+        _check(address, answer)
+        try:
+            data = TopicRouteData.from_json(answer.body)
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return {each.broker_name: each.write_queue_nums for each in data.queue_datas}
+
     async def delete_topic(self, address: str, name: str) -> None:
         """Delete a topic and its messages."""
         await self._change(address, request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}))
@@ -220,6 +330,25 @@ def _user_config(account: Mapping[str, Any]) -> UserConfig:
         tuple(sorted(account["groupPerms"].items())),
         account["whiteRemoteAddress"],
         account["fingerprint"],
+    )
+
+
+def _growth(found: Mapping[str, Any]) -> ObservedGrowth:
+    return ObservedGrowth(
+        found["phase"],
+        found["total"],
+        found["nextTotal"],
+        found["queues"],
+        found["writeQueues"],
+        found["attempt"],
+        found["ageMillis"],
+        found["reason"],
+        tuple((queue, offset) for queue, offset in found["barriers"]),
+        tuple(
+            ObservedBlocker(each["group"], each["queue_id"], each["messages"], each["reason"])
+            for each in found["blockers"]
+        ),
+        tuple(found["readers"]),
     )
 
 

@@ -92,14 +92,25 @@ def _topic_changes(old: Topic, new: Topic) -> Iterator[Refuse]:
 def _queue_change(topic: Topic, present: int) -> Iterator[Refuse]:
     """Refuse what a topic with *present* queues must not become."""
     name, wanted = topic.metadata.name, topic.spec.queues
-    if topic.ordered:
+    policy = topic.spec.effective_queue_change_policy
+    if topic.ordered and policy == "DrainAndSwitch" and wanted > present:
+        return
+    if topic.ordered and policy == "DrainAndSwitch":
+        yield Refuse(
+            "Topic",
+            name,
+            "spec.queues",
+            f"an Ordered topic never shrinks: {present} queues cannot become {wanted}",
+            f"keep {present}",
+        )
+    elif topic.ordered:
         yield Refuse(
             "Topic",
             name,
             "spec.queues",
             f"an Ordered topic keeps its {present} queues: with {wanted} the same key would go to "
             "another queue and overtake itself",
-            f"keep {present}, or create a new topic with {wanted} queues and move producers to it",
+            f"keep {present}; to grow, set queueChangePolicy to DrainAndSwitch",
         )
     elif wanted < present:
         yield Refuse(
@@ -141,8 +152,8 @@ def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
 def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
     """Refuse a topic that exists in the brokers as something else."""
     existing = topic_layout(topic.topic_name, observed)
-    if not existing:
-        return
+    if not existing or grows(topic.topic_name, observed):
+        return  # a growth that has begun is led to its end, whatever the manifest says by now
     present = sum(config.queues for config in existing.values())
     published = published_layout(topic.topic_name, observed)
     if topic.ordered:
@@ -167,6 +178,15 @@ def topic_layout(name: str, observed: Observed) -> dict[str, TopicConfig]:
         for group, found in observed.groups.items()
         if found.topics is not None and name in found.topics
     }
+
+
+def grows(name: str, observed: Observed) -> bool:
+    """Tell whether a raft group is in the midst of a growth of the topic."""
+    return any(
+        found.growth[name].phase != "open"
+        for found in observed.groups.values()
+        if name in found.growth
+    )
 
 
 def published_layout(name: str, observed: Observed) -> Mapping[str, int] | None:

@@ -4,8 +4,8 @@ The planner: what must be done so that the world becomes what is wanted.
 Pure and level-based: it looks at what is wanted and what is, never at what happened, and returns the steps that
 are safe now. The caller does them in order, looks again and asks again, until the answer is empty. Rules: a
 plan that refuses anything does nothing else; of one raft group at most one replica is touched at a time, and
-only while the others are well; the queue list of an ordered topic never changes. `membership` holds the part
-about replicas.
+only while the others are well; the queue list of an ordered topic changes only as `growth` says. `membership`
+holds the part about replicas.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,10 +33,12 @@ from orderlymq_operator.actions import (
     UserConfig,
 )
 from orderlymq_operator.changes import published_layout, refusals, topic_layout
+from orderlymq_operator.growth import GrowthPlan
 from orderlymq_operator.membership import group_problem, replica_actions
 from orderlymq_operator.models import ConsumerGroup, Desired, Resource, Topic, User
 from orderlymq_operator.placement import order_text, spread
 from orderlymq_operator.topic import PERMISSION_BITS
+from orderlymq_operator.topicgrowth import growth_actions, growth_reason, topic_growth
 
 __all__ = ["plan"]
 
@@ -77,6 +79,10 @@ def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Actio
     name = topic.topic_name
     if _unreachable(desired, observed) or not _name_server_answers(observed):
         return  # what exists is not known now; a guess could create a second queue list
+    growth = topic_growth(topic, desired, observed)
+    if growth is not None and growth.holds:
+        yield from growth_actions(growth)
+        return
     existing = topic_layout(name, observed)
     layout = wanted_layout(topic, desired, observed)
     if topic.ordered:
@@ -214,13 +220,17 @@ def _conditions(
     """Report what changed of the Ready conditions."""
     reports = {_subject(desired.cluster): _cluster_condition(desired, observed)}
     silent = _unreachable(desired, observed)
+    growths = _growths(desired, observed)
     for subject, actions in about.items():
+        growth = None if silent else growths.get(subject)
         if silent:
             report = ConditionReport("False", "BrokerUnavailable", f"{silent[0]} does not answer")
         elif not _name_server_answers(observed):
             report = ConditionReport("False", "BrokerUnavailable", "no name server answers")
         elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
             report = ConditionReport("False", "SecretMissing", "its secret cannot be read")
+        elif growth is not None:
+            report = ConditionReport("False", growth_reason(growth), growth.message)
         elif actions:
             report = ConditionReport("False", "Progressing", "not in force everywhere yet")
         else:
@@ -229,6 +239,13 @@ def _conditions(
     for subject, report in reports.items():
         if observed.conditions.get(subject) != report:
             yield ReportCondition(subject, report)
+
+
+def _growths(desired: Desired, observed: Observed) -> dict[Subject, GrowthPlan]:
+    if _unreachable(desired, observed) or not _name_server_answers(observed):
+        return {}
+    found = {_subject(topic): topic_growth(topic, desired, observed) for topic in desired.topics}
+    return {subject: growth for subject, growth in found.items() if growth is not None}
 
 
 def _cluster_condition(desired: Desired, observed: Observed) -> ConditionReport:

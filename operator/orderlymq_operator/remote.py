@@ -19,11 +19,16 @@ from orderlymq_operator.actions import (
     UpdateTopic,
 )
 from orderlymq_operator.brokeradmin import Admin, AdminError
+from orderlymq_operator.growth import FenceTopic, LiftTopic, PublishTopic, SwitchTopic
 
 RemoteAction: TypeAlias = (
     CreateTopic
     | UpdateTopic
     | DeleteTopic
+    | FenceTopic
+    | LiftTopic
+    | SwitchTopic
+    | PublishTopic
     | SetGroup
     | DeleteGroup
     | SetUser
@@ -50,7 +55,9 @@ class Places(Protocol):
         """Return the secret of a User as it stands now; it is not kept."""
 
 
-async def perform_remote(action: RemoteAction, admin: Admin, places: Places) -> None:
+async def perform_remote(  # noqa: C901 - one per kind
+    action: RemoteAction, admin: Admin, places: Places
+) -> None:
     """Carry out one action.
 
     Raises:
@@ -61,6 +68,8 @@ async def perform_remote(action: RemoteAction, admin: Admin, places: Places) -> 
             await admin.set_topic(places.group_address(group), topic, config)
         case DeleteTopic(topic, group):
             await admin.delete_topic(places.group_address(group), topic)
+        case FenceTopic() | LiftTopic() | SwitchTopic() | PublishTopic():
+            await admin.change_queues(places.group_address(action.group), action)
         case SetGroup():
             await _set_group(action, admin, places.group_address(action.group))
         case DeleteGroup(name, group):

@@ -147,9 +147,12 @@ class GrowthProcessor:
         return [self._propose([*self._flush(), record], request, peer)]
 
     def status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20506: the growth of the topics asked for (*topics*, comma between), or of all."""
-        wanted = [name for name in request.ext.get("topics", "").split(",") if name]
-        names = wanted or sorted(self._context.state.growth.by_topic)
+        """Serve 20506: the growths under way and those of *topics* (comma between), or all."""
+        by_topic = self._context.state.growth.by_topic
+        wanted = {name for name in request.ext.get("topics", "").split(",") if name}
+        # Those under way are always told: whoever takes over must find them.
+        under_way = {name for name, row in by_topic.items() if row.phase is not GrowthPhase.OPEN}
+        names = sorted(wanted | under_way) if "topics" in request.ext else sorted(by_topic)
         shown = [self.describe(name, now) for name in names]
         body = {
             "operatorToken": self._context.state.operator_token,
@@ -171,6 +174,7 @@ class GrowthProcessor:
             "phase": growth.phase.value,
             "total": growth.total,
             "nextTotal": growth.next_total,
+            "queues": growth.queues,
             "writeQueues": topic.config.write_queues,
             "attempt": growth.attempt,
             "sinceMillis": growth.since_ms,

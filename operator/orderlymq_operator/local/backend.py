@@ -34,6 +34,7 @@ from orderlymq_operator.actions import (
     UserConfig,
 )
 from orderlymq_operator.brokeradmin import Admin, AdminError
+from orderlymq_operator.growth import ObservedGrowth
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.keeper import Keeper, Report
 from orderlymq_operator.local.processes import (
@@ -50,6 +51,7 @@ from orderlymq_operator.models import Cluster, User
 from orderlymq_operator.options import revision
 from orderlymq_operator.remote import perform_remote
 from orderlymq_operator.replicastatus import ReplicaStatus, observe_replicas, read_status
+from orderlymq_operator.topicgrowth import growing_topics
 from orderlymq_operator.user import fingerprint
 
 
@@ -79,6 +81,7 @@ class LocalBackend:
         self._keepers: dict[str, Keeper] = {}
         self._name_servers: dict[int, Keeper] = {}
         self._revisions: dict[str, str] = {}
+        self._growing: set[str] = set()
 
     @property
     def keepers(self) -> Mapping[str, Keeper]:
@@ -198,18 +201,31 @@ class LocalBackend:
                 for name, program in programs.items()
             }
             tables = {group: tasks.create_task(self._tables(group)) for group in groups}
+            growths = {group: tasks.create_task(self._growth(group)) for group in groups}
+            routes = {index: tasks.create_task(self._routes(index)) for index in self._name_servers}
             orders = {
                 index: tasks.create_task(self._order_config(index)) for index in self._name_servers
             }
         self.statuses = {
             name: status for name, task in statuses.items() if (status := task.result()) is not None
         }
+        observed = {
+            group: self._observed(group, *tables[group].result(), growths[group].result())
+            for group in groups
+        }
+        self._growing = {
+            name
+            for found in observed.values()
+            for name, growth in found.growth.items()
+            if growth.phase != "open"
+        }
         return Observed(
             accepted=self._state.desired,
             name_servers={
-                index: ObservedNameServer(task.result()) for index, task in orders.items()
+                index: ObservedNameServer(task.result(), routes[index].result())
+                for index, task in orders.items()
             },
-            groups={group: self._observed(group, *tables[group].result()) for group in groups},
+            groups=observed,
             conditions=dict(self.conditions),
             secrets={user.metadata.name: self._fingerprint(user) for user in self._users},
         )
@@ -220,6 +236,7 @@ class LocalBackend:
         topics: Mapping[str, TopicConfig] | None,
         consumer_groups: Mapping[str, GroupConfig] | None,
         users: Mapping[str, UserConfig] | None,
+        growth: Mapping[str, ObservedGrowth] | None,
     ) -> ObservedGroup:
         nodes = self._state.replicas[group]
         names = {node: replica_name(group, node) for node in nodes}
@@ -235,7 +252,9 @@ class LocalBackend:
             node: self.statuses[name] for node, name in names.items() if name in self.statuses
         }
         leader, replicas = observe_replicas(running, statuses)
-        return ObservedGroup(leader, replicas, topics, consumer_groups, users)
+        if growth is None:
+            return ObservedGroup(leader, replicas)
+        return ObservedGroup(leader, replicas, topics, consumer_groups, users, growth)
 
     async def _tables(
         self, group: str
@@ -252,6 +271,25 @@ class LocalBackend:
         except AdminError:
             return None, None, None
         return topics, groups, users
+
+    async def _growth(self, group: str) -> dict[str, ObservedGrowth] | None:
+        """Return how far topics grow; None while nobody answers for the group."""
+        if not any(topic.ordered for topic in self._state.desired.topics):
+            return {}
+        try:
+            return await self._admin.growth(
+                self.group_address(group), growing_topics(self._state.desired.topics)
+            )
+        except AdminError:
+            return None
+
+    async def _routes(self, index: int) -> dict[str, Mapping[str, int]]:
+        """Return the routes that a name server tells of the topics that were growing a look ago."""
+        address = name_server_address(self._cluster, index)
+        try:
+            return {name: await self._admin.route(address, name) for name in sorted(self._growing)}
+        except AdminError:
+            return {}
 
     @property
     def _users(self) -> tuple[User, ...]:

@@ -22,6 +22,7 @@ from orderlymq_operator.actions import (
     TransferLeadership,
     UpdateTopic,
 )
+from orderlymq_operator.growth import FenceTopic, LiftTopic, PublishTopic, SwitchTopic
 
 
 def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line per kind
@@ -53,6 +54,16 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
             return f"change topic {topic} on {group}: {config.queues} queues"
         case DeleteTopic(topic, group):
             return f"delete topic {topic} from {group}"
+        case FenceTopic(topic, group, attempt, total):
+            return f"fence writes to {topic} on {group}: growth {attempt}, to {total} queues"
+        case LiftTopic(topic, group, attempt, reason):
+            return (
+                f"let writes to {topic} in again on {group}, growth {attempt} is given up: {reason}"
+            )
+        case SwitchTopic(topic, group, _, total, queues):
+            return f"switch {topic} to {total} queues, {queues} of them on {group}"
+        case PublishTopic(topic, group, total):
+            return f"tell {group} that {topic} is published with {total} queues"
         case SetGroup(consumer_group, group):
             return f"set consumer group {consumer_group} on {group}"
         case DeleteGroup(consumer_group, group):

@@ -5,7 +5,7 @@ Rules: what stands here is enough to go on after a restart of the machine; a fil
 at all; one supervisor at a time, held by a file lock that the kernel gives back whatever happens to the process.
 
     cluster.json     what is wanted and which replicas exist     supervisor.json  where the supervisor answers
-    operator.secret  what the supervisor signs with
+    operator.secret  what the supervisor signs with               operator.starts  how often one was started
     settings/        settings files of the processes             run/             process ids of the children
     logs/            one file per process                        replicas/        data of the replicas
     name-servers/    key-value files                             removed/         data of removed replicas
@@ -103,6 +103,17 @@ class DataDirectory:
         if not self.operator_secret.exists():
             write_file(self.operator_secret, secrets.token_urlsafe(32))
         return self.operator_secret.read_text(encoding="utf-8").strip()
+
+    def count_start(self) -> int:
+        """Count a start of a supervisor; the number fences out the ones before it.
+
+        The caller holds the directory's lock.
+        """
+        file = self.path / "operator.starts"
+        text = file.read_text(encoding="utf-8").strip() if file.exists() else ""
+        number = int(text) + 1 if text.isdecimal() else 1
+        write_file(file, f"{number}\n")
+        return number
 
     def create(self) -> None:
         """Make the folders that are missing."""

@@ -163,7 +163,9 @@ class Keeper:
     async def _is_alive(self) -> bool:
         timeout = aiohttp.ClientTimeout(total=PROBE_TIMEOUT_S)
         try:
-            async with self._session.get(f"{self.program.url}/healthz", timeout=timeout) as answer:
+            async with self._session.get(
+                f"{self.program.url}/healthz", timeout=timeout, ssl=False
+            ) as answer:
                 return answer.status == 200
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False

@@ -19,7 +19,7 @@ import psutil
 from orderlymq_operator.cluster import VIP_DISTANCE, Cluster
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
-from orderlymq_operator.options import broker_options, tls_options
+from orderlymq_operator.options import broker_options, http_scheme, tls_options
 from orderlymq_runtime.tls import TlsError, TlsSettings
 
 # The account that the supervisor itself signs with.
@@ -33,6 +33,7 @@ class Program:
     Attributes:
         ports: what it binds, or may bind when it leads, by what for.
         http_port: port of /healthz and /status.
+        scheme: http, or https where nothing plain is served.
     """
 
     name: str
@@ -41,11 +42,12 @@ class Program:
     host: str
     http_port: int
     ports: tuple[tuple[int, str], ...]
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
         """Where its HTTP pages are."""
-        return f"http://{self.host}:{self.http_port}"
+        return f"{self.scheme}://{self.host}:{self.http_port}"
 
     def command(self, directory: DataDirectory) -> list[str]:
         """Return the command line."""
@@ -95,6 +97,7 @@ def name_server_program(cluster: Cluster, index: int, directory: DataDirectory) 
         local.host,
         local.name_server_http(index),
         ports,
+        http_scheme(cluster),
     )
 
 
@@ -143,6 +146,7 @@ def replica_program(
         local.host,
         local.http(index, node),
         ports,
+        http_scheme(cluster),
     )
 
 

@@ -105,7 +105,12 @@ class Supervisor:
                 await asyncio.shield(self._end(client))
 
     def _admin(self, client: RemotingClient) -> Admin:
-        return Admin(client, OPERATOR_KEY, self._directory.read_operator_secret())
+        return Admin(
+            client,
+            OPERATOR_KEY,
+            self._directory.read_operator_secret(),
+            self._directory.count_start(),
+        )
 
     async def _end(self, client: RemotingClient) -> None:
         if self._backend is not None:
