@@ -227,6 +227,8 @@ def test_the_worlds_oracle_notices_a_growth_that_forgets_to_wait(forgotten: str)
                 broker.lag = list  # type: ignore[method-assign]  # on purpose: nobody ever lags
         wish = GrowthWish("orders", 7, 6, LIMIT_MS, 0 if forgotten == "settle" else SETTLE_MS)
         consumer = GrowingWorld.consume
+        for producer in world.producers * 20:
+            world.send(producer)
         try:
             for _ in range(1_200):
                 world.send(world.random.choice(world.producers))
