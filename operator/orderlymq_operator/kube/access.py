@@ -41,8 +41,9 @@ class Access:
         """
         client = await self._client(cluster)
         if not cluster.spec.config.acl_enable:
-            return Admin(client)
-        return Admin(client, podforms.OPERATOR_KEY, await self._operator_secret(cluster))
+            return Admin(client, operator_token=self._token())
+        secret = await self._operator_secret(cluster)
+        return Admin(client, podforms.OPERATOR_KEY, secret, self._token())
 
     async def close(self) -> None:
         """Close all connections."""

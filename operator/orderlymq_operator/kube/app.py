@@ -21,6 +21,7 @@ from orderlymq_operator.kube.names import LABEL_CLUSTER
 from orderlymq_operator.kube.reconciler import Reconciler
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.kube.settings import OperatorSettings
+from orderlymq_operator.kube.takeover import Takeover
 from orderlymq_operator.kube.watching import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
 from orderlymq_operator.models import KINDS
@@ -59,6 +60,9 @@ class OperatorProcess:
             lambda: self._election.token,
         )
         self._audit = Audit(metrics)
+        self._takeover = Takeover(
+            api, metrics, self._reconciler.targets, lambda: self._election.leads
+        )
         self._watching = asyncio.Event()
         self._resynced_at = time.monotonic()
         self._problem = "starting"
@@ -79,6 +83,7 @@ class OperatorProcess:
                 tasks.create_task(self._election.run(), name="election")
                 tasks.create_task(self._resync(), name="resync")
                 tasks.create_task(self._watch(), name="watches")
+                tasks.create_task(self._takeover.run(), name="takeover")
                 for number in range(_WORKERS):
                     tasks.create_task(self._work(), name=f"worker {number}")
         except* _Ended:
@@ -103,6 +108,10 @@ class OperatorProcess:
                 self._inventory.invalidate(kind)
                 self._wake(_cluster_of(kind, found))
             return
+        if kind == "Pod":
+            self._takeover.pod_shown(found, gone=gone)
+        elif kind == "Node":
+            self._takeover.node_shown(found)
         name = (meta.get("labels") or {}).get(LABEL_CLUSTER)
         if name is not None and kind != "Node":
             self._wake((meta["namespace"], name))
@@ -148,8 +157,10 @@ class OperatorProcess:
                 self._inventory.invalidate()
                 await self._inventory.refresh()
                 ghosts = await self._audit.compare(self._api, self._settings.namespaces)
-                for kind, name in ghosts:
-                    _log.warning("a watch still showed %s %s, which is gone", kind, name)
+                for kind, (namespace, name, uid) in ghosts:
+                    _log.warning("a watch showed %s %s/%s, which is gone", kind, namespace, name)
+                    if kind == "Pod":
+                        self._takeover.ghost(uid)
             except ApiError as error:
                 self._problem = f"cannot read the API server: {error}"
                 _log.warning("%s", self._problem)

@@ -13,7 +13,7 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.resources import OWN_KINDS, PODS, Json
 
 _AUDITED: Final = {resource.kind: resource for resource in (*OWN_KINDS, PODS)}
-_Name = tuple[str, str, str]  # namespace, name, UID
+Name = tuple[str, str, str]  # namespace, name, UID
 
 
 class Audit:
@@ -21,7 +21,7 @@ class Audit:
 
     def __init__(self, metrics: OperatorMetrics) -> None:
         self._metrics = metrics
-        self._shown: dict[str, set[_Name]] = {kind: set() for kind in _AUDITED}
+        self._shown: dict[str, set[Name]] = {kind: set() for kind in _AUDITED}
 
     def shown(self, kind: str, found: Json, *, gone: bool) -> None:
         """Note what a watch shows."""
@@ -29,7 +29,7 @@ class Audit:
         if known is not None:
             (known.discard if gone else known.add)(_name(found))
 
-    async def compare(self, api: Api, namespaces: tuple[str, ...]) -> list[tuple[str, str]]:
+    async def compare(self, api: Api, namespaces: tuple[str, ...]) -> list[tuple[str, Name]]:
         """Return and forget the objects that only the watches know.
 
         Raises:
@@ -46,11 +46,11 @@ class Audit:
             for name in before - present:
                 if name in self._shown[kind]:
                     self._shown[kind].discard(name)
-                    ghosts.append((kind, f"{name[0]}/{name[1]}"))
+                    ghosts.append((kind, name))
         self._metrics.ghosts.inc(len(ghosts))
         return ghosts
 
 
-def _name(found: Json) -> _Name:
+def _name(found: Json) -> Name:
     meta = found["metadata"]
     return meta["namespace"], meta["name"], meta["uid"]

@@ -36,6 +36,7 @@ from orderlymq_operator.kube.performing import perform_all
 from orderlymq_operator.kube.resources import STATEFUL_SETS
 from orderlymq_operator.kube.scaling import planned_groups, scale_down
 from orderlymq_operator.kube.statuses import Circumstances
+from orderlymq_operator.kube.takeover import Target
 from orderlymq_operator.kube.telling import Teller
 from orderlymq_operator.models import Cluster
 from orderlymq_operator.plan import plan
@@ -89,6 +90,18 @@ class Reconciler:
         """Let go of all connections."""
         await self._access.close()
         await self._session.close()
+
+    def targets(self) -> list[Target]:
+        """Return every Cluster whose consumers are looked after, with its leaders of the last pass."""
+        found = []
+        for key, scope in self.seen.items():
+            cluster = scope.wish.desired.cluster
+            if cluster.spec.lock.takeover != "ConfirmedPodDeath":
+                continue
+            leaders = [scope.live.leader(group) for group in scope.backend.around.groups]
+            addresses = tuple(f"{pod.ip}:{names.BROKER_PORT}" for pod in leaders if pod is not None)
+            found.append(Target(key, scope.backend.admin, addresses))
+        return found
 
     async def reconcile(self, key: ClusterKey) -> float | None:
         """Make one pass; return after how many seconds the next is due, None for no special reason.

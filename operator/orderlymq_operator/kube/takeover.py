@@ -1,0 +1,226 @@
+"""
+Hands the queues of a dead consumer over: watches hint, live reads prove, brokers forget the client.
+
+Rules: while consumers live their clients are bound to pods, at every pass of `_bind` and whenever a pod changes; a
+hint about a pod leads to a look at exactly the clients bound to it; without proof nothing happens and the lease decides.
+Whatever goes wrong on the way is tried again while the hint is fresh. See `deaths` for what counts as proof.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.brokeradmin import Admin, AdminError, LockHolder
+from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.deaths import Binding, Proof, bind, host_of, proof_of
+from orderlymq_operator.kube.inventory import ClusterKey
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.names import LABEL_CLUSTER
+from orderlymq_operator.kube.podfacts import PodFacts, pod_facts
+from orderlymq_operator.kube.resources import NODES, PODS, Json
+
+_log = logging.getLogger(__name__)
+
+# Between looks at who is connected; who is there twice is bound to its pod.
+BIND_S: Final = 2.0
+# Between looks at a pod that may be dead, and how long one hint keeps somebody looking.
+_LOOK_FIRST_S: Final = 0.05
+_LOOK_MAX_S: Final = 0.5
+_LOOKS_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A Cluster with consumers: how its leaders are called, at present."""
+
+    key: ClusterKey
+    admin: Admin
+    addresses: tuple[str, ...]
+
+
+class Takeover:
+    """Watches over the pods of consumers; `run` until cancelled.
+
+    Args:
+        targets: the Clusters that want this, as they were at their last pass.
+        leads: whether this process may act.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        metrics: OperatorMetrics,
+        targets: Callable[[], Iterable[Target]],
+        leads: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._targets = targets
+        self._leads = leads
+        self._pods: dict[str, PodFacts] = {}  # by address, only living ones
+        self._uids: dict[str, PodFacts] = {}
+        self._bindings: dict[ClusterKey, dict[str, Binding]] = {}
+        self._pending: dict[ClusterKey, dict[str, Binding]] = {}
+        self._looking: dict[str, asyncio.Task[None]] = {}  # by UID of the pod
+
+    # -- hints ---------------------------------------------------------------------------------
+
+    def pod_shown(self, found: Json, *, gone: bool) -> None:
+        """Note what a watch shows of a pod, and look if it may mean the end of a consumer."""
+        labels = found["metadata"].get("labels") or {}
+        if LABEL_CLUSTER in labels:
+            return  # our own pods consume nothing
+        pod = pod_facts(found)
+        known = self._uids.get(pod.uid)
+        if pod.host_network:
+            return
+        dying = gone or pod.phase in {"Succeeded", "Failed"}
+        restarted = known is not None and known.starts != pod.starts
+        if gone:
+            self._uids.pop(pod.uid, None)
+        else:
+            self._uids[pod.uid] = pod
+        if pod.ip and not dying:
+            self._pods[pod.ip] = pod
+        elif pod.ip and self._pods.get(pod.ip, pod).uid == pod.uid:
+            self._pods.pop(pod.ip, None)
+        if dying or restarted:
+            self._look(known or pod)
+
+    def node_shown(self, found: Json) -> None:
+        """Look at the pods of a node that may be out of service."""
+        name = found["metadata"]["name"]
+        if (found.get("spec") or {}).get("taints"):
+            for pod in list(self._uids.values()):
+                if pod.node == name:
+                    self._look(pod)
+
+    def ghost(self, uid: str) -> None:
+        """Look at a pod that a watch still showed although it is gone."""
+        pod = self._uids.pop(uid, None)
+        if pod is not None:
+            if self._pods.get(pod.ip, pod).uid == uid:
+                self._pods.pop(pod.ip, None)
+            self._look(pod)
+
+    # -- binding -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Bind clients to pods until cancelled."""
+        try:
+            while True:
+                if self._leads():
+                    for target in self._targets():
+                        await self._bind(target, settled=True)
+                await asyncio.sleep(BIND_S)
+        finally:
+            for task in self._looking.values():
+                task.cancel()
+            await asyncio.gather(*self._looking.values(), return_exceptions=True)
+
+    async def _bind(self, target: Target, *, settled: bool) -> dict[str, LockHolder]:
+        """Read who holds locks, and bind those who were connected BIND_S ago, too, when *settled*."""
+        known = self._bindings.setdefault(target.key, {})
+        holders: dict[str, LockHolder] = {}
+        complete = True
+        for address in target.addresses:
+            try:
+                holders |= await target.admin.lock_holders(address)
+            except AdminError as error:
+                complete = False
+                _log.debug("%s", error)
+        pending = self._pending.pop(target.key, {})
+        for client_id, holder in holders.items():
+            if client_id in known or not holder.connected:
+                continue
+            found = bind(client_id, holder.address, self._pods)
+            # Seen twice: what a watch shows of a container that was just started anew may be old.
+            if found is not None and settled and pending.get(client_id) == found:
+                known[client_id] = found
+            elif found is not None:
+                self._pending.setdefault(target.key, {})[client_id] = found
+        if complete:
+            for client_id in known.keys() - holders.keys():
+                del known[client_id]
+        return holders
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def _look(self, pod: PodFacts) -> None:
+        if pod.uid not in self._looking:
+            task = asyncio.get_running_loop().create_task(self._watch_over(pod), name="takeover")
+            self._looking[pod.uid] = task
+            task.add_done_callback(lambda _: self._looking.pop(pod.uid, None))
+
+    async def _watch_over(self, pod: PodFacts) -> None:
+        """Look at a pod until it is proven gone and its clients forgotten, or the hint is old."""
+        began = time.monotonic()
+        delay_s = _LOOK_FIRST_S
+        while time.monotonic() - began < _LOOKS_S:
+            if not self._leads():
+                return
+            try:
+                if await self._settle(pod, began):
+                    return
+            except (ApiError, AdminError) as error:
+                _log.warning("cannot look after the clients of pod %s: %s", pod.name, error)
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _LOOK_MAX_S)
+
+    async def _settle(self, pod: PodFacts, began: float) -> bool:
+        """Take one look; return whether nothing is left to do."""
+        found = await self._api.get(PODS, pod.namespace, pod.name)
+        present = None if found is None else pod_facts(found)
+        binding = Binding("", pod.namespace, pod.name, pod.uid, pod.node, pod.starts)
+        proof = proof_of(binding, present, None)
+        if proof is None and pod.node:
+            proof = proof_of(binding, present, await self._api.get(NODES, None, pod.node))
+        if proof is None:
+            return True  # it lives; when that changes, another hint comes
+        left = 0
+        for target in self._targets():
+            left += await self._release(target, pod, proof, began)
+        return left == 0
+
+    async def _release(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
+        """Have the clients of a dead pod forgotten; return how many must be waited for."""
+        holders = await self._bind(target, settled=False)
+        known = self._bindings[target.key]
+        left = 0
+        for client_id, holder in holders.items():
+            binding = known.get(client_id)
+            if binding is not None:
+                mine = binding.uid == pod.uid and binding.starts == pod.starts
+            else:
+                # Not seen before it died: the address alone tells, unless a living pod has it by now.
+                host = host_of(holder.address)
+                mine = bool(pod.ip) and host == pod.ip and host not in self._pods
+            if not mine:
+                continue
+            waited_s = time.monotonic() - began
+            if holder.connected and (proof.patience_s is None or waited_s < proof.patience_s):
+                left += 1
+                continue
+            await self._forget(target, client_id, proof)
+            known.pop(client_id, None)
+            self._metrics.takeovers.observe(time.monotonic() - began)
+        return left
+
+    async def _forget(self, target: Target, client_id: str, proof: Proof) -> None:
+        began = time.monotonic()
+        await asyncio.gather(
+            *(
+                target.admin.bury_client(address, client_id, proof.text)
+                for address in target.addresses
+            )
+        )
+        _log.info(
+            "client %s of %s/%s is dead: %s; told in %.0f ms",
+            client_id,
+            *target.key,
+            proof.text,
+            1000 * (time.monotonic() - began),
+        )
