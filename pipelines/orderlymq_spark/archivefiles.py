@@ -21,6 +21,8 @@ from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.offsets import QueueRange
 
+# Whose values repeat; a dictionary of ids, times and bodies would only be thrown away when it has grown.
+REPEATING_COLUMNS: Final = ["topic", "broker", "queue_id", "sharding_key", "tags"]
 PARTS: Final = "_parts"
 MANIFESTS: Final = "_manifests"
 _DIGITS: Final = 20  # an offset has at most 19, so that names sort as numbers do

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_spark.archivefiles import Part, parts_folder, publish
+from orderlymq_spark.archivefiles import REPEATING_COLUMNS, Part, parts_folder, publish
 from orderlymq_spark.columns import RANGE_COLUMNS
 from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.offsets import QueueRange
@@ -176,7 +176,9 @@ class _PartFile:
     def __init__(self, path: Path, queue: MessageQueue, schema: pa.Schema, codec: str) -> None:
         self._path = path
         self._queue = queue
-        self._writer = pq.ParquetWriter(path, schema, compression=codec)
+        self._writer = pq.ParquetWriter(
+            path, schema, compression=codec, use_dictionary=REPEATING_COLUMNS
+        )
         self._first: int | None = None
         self._last = -1
         self._rows = 0

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,6 +28,7 @@ from orderlymq_spark.frames import read_batch, read_stream
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.ordercheck import Break, OrderCheck
 from orderlymq_spark.ranges import message_schema, ranges_in_rows, read_range
+from orderlymq_spark.rows import as_numbers
 from orderlymq_spark.running import run_stream
 from orderlymq_spark.specs import OrderAuditSpec, Source, StreamSpec
 
@@ -204,15 +206,11 @@ def _numbered(rows: pa.RecordBatch, spec: OrderAuditSpec) -> list[Any]:
     columns = [rows.column("queue_offset").to_pylist(), rows.column("sharding_key").to_pylist()]
     for name, column in ((spec.sequence_property, "seq"), (spec.epoch_property, "epoch")):
         if name:
-            maps = (dict(each or ()) for each in rows.column("properties").to_pylist())
-            columns.append([_number(each.get(name)) for each in maps])
+            texts = pc.map_lookup(rows.column("properties"), pa.scalar(name), "last")
+            columns.append(as_numbers(texts).to_pylist())
         elif column == "seq":
             columns.append(rows.column("seq").to_pylist())
     return columns
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.lstrip("-").isdecimal() else None
 
 
 def _restore(states: Path | None, batch: int, queue: MessageQueue, first: int | None) -> OrderCheck:

@@ -144,8 +144,8 @@ class RowMaker:
             "sharding_key": lambda: props.values(names.SHARDING_KEY),
             "keys": lambda: _words(props.values(names.KEYS)),
             "tags": lambda: props.values(names.TAGS),
-            "seq": lambda: _numbers(props.values(self._sequence)),
-            "epoch": lambda: _numbers(props.values(self._epoch)),
+            "seq": lambda: as_numbers(props.values(self._sequence)),
+            "epoch": lambda: as_numbers(props.values(self._epoch)),
             "born_ts": lambda: _times(fixed[6]),
             "store_ts": lambda: _times(fixed[7]),
             "reconsume_times": lambda: pa.array(fixed[8], pa.int32()),
@@ -239,7 +239,7 @@ def _words(texts: pa.Array) -> pa.Array:
     )
 
 
-def _numbers(texts: pa.Array) -> pa.Array:
+def as_numbers(texts: pa.Array) -> pa.Array:
     """Return the texts as numbers; null where a text is none."""
     good = pc.match_substring_regex(texts, _SEQUENCE)
     return pc.if_else(good, texts, pa.scalar(None, pa.string())).cast(pa.int64())

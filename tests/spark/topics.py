@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from random import Random
 
 from orderlymq.blocking import AdminClient, LoopThread, PullConsumer
 from orderlymq.message import Message, ReceivedMessage
@@ -54,19 +55,23 @@ class Topics:
             ),
         )
 
-    def bulk(self, topic: str, count: int, *, size: int = 1024, keys: int = 1000) -> None:
-        """Send many messages fast, in batches per queue."""
+    def bulk(
+        self, topic: str, count: int, *, size: int = 1024, keys: int = 1000, text: bool = False
+    ) -> None:
+        """Send many messages fast, in batches per queue; bodies of text compress to a half."""
         thread = LoopThread()
 
         async def send() -> None:
             async with Producer("tests", self.bootstrap) as producer:
                 queues = await producer.queues(topic)
-                body = b"x" * size
+                chance = Random(0)
                 for number, queue in enumerate(queues):
                     messages = [
                         Message(
                             topic=topic,
-                            body=body,
+                            body=chance.randbytes(size // 2).hex().encode()
+                            if text
+                            else b"x" * size,
                             key=f"key-{number}-{each % keys}",
                             properties={"n": str(each // keys)},
                         )
