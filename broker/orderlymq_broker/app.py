@@ -119,7 +119,10 @@ class BrokerProcess:
         stack.callback(self._close_replica)
         self._make_network()
         self._transport = Transport(
-            self._peer_identity, self, lambda: self.instance.loop.has_forgotten
+            self._peer_identity,
+            self,
+            lambda: self.instance.loop.has_forgotten,
+            settings.tls.between_peers(),
         )
         stack.push_async_callback(self._transport.close)
         self._receiver = SnapshotReceiver(self._node_id, settings.data_dir, self._snapshot_received)
@@ -206,6 +209,7 @@ class BrokerProcess:
             ready=self._reporter.ready,
             status=self.status,
             registry=self._metrics.registry,
+            tls=settings.tls.pages(),
         )
         await http.start()
         self._stack.push_async_callback(http.close)
@@ -231,6 +235,7 @@ class BrokerProcess:
             self._snapshot_sent,
             chunk_size=settings.raft.snapshot_chunk_size,
             failed=self._store_failed,
+            context_for=self._transport.context_for,
         )
         self._upkeep = Upkeep(
             self.instance,
@@ -448,6 +453,8 @@ class BrokerProcess:
 
     def peer_lost(self, node: NodeId) -> None:
         """Forget the clients that a peer had passed on, and those we had passed on to it."""
+        if not self._swapping:
+            self.instance.loop.peer_lost(node)
         self._inbox.node_lost(node)
         self._outbox.leader_lost(node)
 

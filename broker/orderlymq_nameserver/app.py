@@ -79,6 +79,7 @@ class NameServer:
                 ready=lambda: (True, "ready"),
                 status=self.status,
                 registry=self._registry,
+                tls=settings.tls.pages(),
             )
             try:
                 self.http_address = Address(*await self._http.start())

@@ -71,6 +71,11 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
     }
 
 
+def http_scheme(cluster: Cluster) -> str:
+    """Return how the HTTP pages of the cluster's processes are asked for."""
+    return "https" if cluster.spec.tls.mode == "Enforcing" else "http"
+
+
 def tls_options(cluster: Cluster) -> dict[str, Any]:
     """Return the TLS settings that brokers and name servers have in common."""
     tls = cluster.spec.tls

@@ -7,6 +7,7 @@ reads and never changes anything.
 """
 
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 
 import orjson
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from orderlymq_runtime.server import listening_failed
+from orderlymq_runtime.tls import ServerTls, SniffingListener
 
 _log = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ class HealthServer:
         alive: likewise whether it should live on; without it, it should while it answers.
         status: what `/status` shows; values are JSON types.
         registry: the metrics of the process.
+        tls: whether plain requests, TLS or both are served; None for plain ones.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class HealthServer:
         status: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
         alive: Callable[[], tuple[bool, str]] | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self._host = host
         self._port = port
@@ -48,6 +52,8 @@ class HealthServer:
         self._status = status
         self._registry = registry
         self._alive = alive
+        self._tls = tls
+        self._listener: SniffingListener | None = None
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> tuple[str, int]:
@@ -64,16 +70,30 @@ class HealthServer:
         runner = web.AppRunner(application, access_log=None, shutdown_timeout=_SHUTDOWN_S)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self._host, self._port, reuse_address=True).start()
+            bound = await self._listen(runner)
         except OSError as error:
             await runner.cleanup()
             raise listening_failed(error, self._host, self._port) from error
         self._runner = runner
-        bound = runner.addresses[0]
+        return bound
+
+    async def _listen(self, runner: web.AppRunner) -> tuple[str, int]:
+        if self._tls is None:
+            await web.TCPSite(runner, self._host, self._port, reuse_address=True).start()
+            bound = runner.addresses[0]
+        else:
+            assert runner.server is not None, "a runner that is set up has a server"
+            sock = socket.create_server((self._host, self._port), reuse_port=False)
+            sock.setblocking(False)
+            self._listener = SniffingListener(sock, self._tls, runner.server, _refused)
+            bound = sock.getsockname()
         return str(bound[0]), int(bound[1])
 
     async def close(self) -> None:
         """Stop; harmless when it never started."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -93,6 +113,11 @@ class HealthServer:
     async def _get_status(self, request: web.Request) -> web.Response:
         body = orjson.dumps(self._status(), option=orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2)
         return web.Response(body=body + b"\n", content_type="application/json")
+
+
+def _refused(reason: str) -> None:
+    # Port scanners and plain probes come often; one that matters shows as not ready.
+    _log.debug("HTTP: %s", reason)
 
 
 @web.middleware

@@ -90,6 +90,28 @@ class TlsSettings:
             return None
         return ServerTls(self.files, self.mode, self.client_auth)
 
+    def between_peers(self) -> "PeerTls | None":
+        """Return what the replicas of a group speak to each other with, None for plain.
+
+        Where a CA is named, each must show a certificate of it, whether it calls or is called: who
+        could join a group could write its log.
+
+        Raises:
+            TlsError: A file cannot be used.
+        """
+        if self.mode == "disabled":
+            return None
+        auth: ClientAuth = "none" if self.ca is None else "required"
+        return PeerTls(ServerTls(self.files, self.mode, auth), self.files)
+
+    def pages(self) -> "ServerTls | None":
+        """Return what the HTTP pages are served with; probes have no certificate, so none is asked for.
+
+        Raises:
+            TlsError: A file cannot be used.
+        """
+        return None if self.mode == "disabled" else ServerTls(self.files, self.mode)
+
     def peer_context(self) -> ssl.SSLContext | None:
         """Return what our processes call each other with: TLS where plain calls are refused.
 
@@ -100,19 +122,18 @@ class TlsSettings:
         return client_context(self.files, verify_host=False)
 
 
-class ServerTls:
-    """The TLS side of a server: policy, and the context of today.
+class _Following:
+    """A context that is made anew when a file has changed.
 
     Raises:
         TlsError: at the start, when a file cannot be used.
     """
 
-    def __init__(self, files: TlsFiles, mode: TlsMode, client_auth: ClientAuth = "none") -> None:
-        self.mode = mode
+    def __init__(self, files: TlsFiles, make: Callable[[], ssl.SSLContext]) -> None:
         self._files = files
-        self._client_auth = client_auth
+        self._make = make
         self._stamp = files.stamp()
-        self._context = server_context(files, client_auth)
+        self._context = make()
 
     def context(self) -> ssl.SSLContext:
         """Return the context for the next handshake, read anew when a file has changed."""
@@ -120,11 +141,35 @@ class ServerTls:
         if stamp != self._stamp:
             self._stamp = stamp
             try:
-                self._context = server_context(self._files, self._client_auth)
+                self._context = self._make()
                 _log.info("the certificate %s was read again", self._files.certificate)
             except TlsError as error:
                 _log.error("%s; the present certificate stays in force", error)
         return self._context
+
+
+class ServerTls(_Following):
+    """The TLS side of a server: policy, and the context of today."""
+
+    def __init__(self, files: TlsFiles, mode: TlsMode, client_auth: ClientAuth = "none") -> None:
+        super().__init__(files, lambda: server_context(files, client_auth))
+        self.mode = mode
+
+
+class PeerTls(_Following):
+    """Both sides of processes that call each other: *server* for what comes in, contexts for calls.
+
+    The host is not compared: replicas are called by address; the CA is what they trust.
+    """
+
+    def __init__(self, server: ServerTls, files: TlsFiles) -> None:
+        super().__init__(files, lambda: client_context(files, verify_host=False))
+        self.server = server
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether nothing plain is spoken, even with who understands nothing else."""
+        return self.server.mode == "enforcing"
 
 
 def server_context(files: TlsFiles, client_auth: ClientAuth = "none") -> ssl.SSLContext:

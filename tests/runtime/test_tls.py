@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 import uvloop
+from prometheus_client import CollectorRegistry
 
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_runtime.client import ConnectFailed, RemotingClient, RemotingError
 from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.server import RemotingServer
 from orderlymq_runtime.tls import (
     ClientAuth,
@@ -20,6 +23,7 @@ from orderlymq_runtime.tls import (
     TlsError,
     TlsFiles,
     TlsMode,
+    TlsSettings,
     client_context,
     server_context,
 )
@@ -166,3 +170,35 @@ def test_files_that_cannot_be_used_are_named(files: TlsFiles, tmp_path: Path) ->
         server_context(TlsFiles(tmp_path / "missing.pem", files.key))
     with pytest.raises(TlsError, match="only with a CA"):
         server_context(TlsFiles(files.certificate, files.key), "required")
+
+
+async def test_the_http_pages_follow_the_policy(files: TlsFiles) -> None:
+    """Plain and TLS on one port where both are permitted, TLS alone where it is enforced."""
+    trusting = client_context(TlsFiles(ca=files.ca))
+    for mode, plain_is_served in (("permissive", True), ("enforcing", False)):
+        server = HealthServer(
+            "127.0.0.1",
+            0,
+            ready=lambda: (True, "ready"),
+            status=dict,
+            registry=CollectorRegistry(),
+            tls=TlsSettings(mode, files.certificate, files.key, files.ca, "required").pages(),  # type: ignore[arg-type] # one of two literals
+        )
+        host, port = await server.start()
+        try:
+            assert await page(f"https://{host}:{port}/readyz", trusting) == "ready\n"
+            if plain_is_served:
+                assert await page(f"http://{host}:{port}/readyz") == "ready\n"
+            else:
+                with pytest.raises(aiohttp.ClientError):
+                    await page(f"http://{host}:{port}/readyz")
+        finally:
+            await server.close()
+
+
+async def page(url: str, context: ssl.SSLContext | None = None) -> str:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url, ssl=context if context is not None else True) as answer,
+    ):
+        return await answer.text()

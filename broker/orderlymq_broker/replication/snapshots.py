@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import shutil
+import ssl
 import time
 import uuid
 import zlib
@@ -111,8 +112,10 @@ class SnapshotSender:
         *,
         chunk_size: int,
         failed: Callable[[StoreError], None],
+        context_for: Callable[[NodeId], ssl.SSLContext | None] = lambda _: None,
     ) -> None:
         self._identity = identity
+        self._context_for = context_for
         self._store = store
         self._directory = data_dir / OUTGOING
         self._report = report
@@ -168,7 +171,9 @@ class SnapshotSender:
         try:
             manifest = await asyncio.to_thread(export_snapshot, self._store, directory)
             self._lowest[target] = manifest.index
-            connection = await dial(self._identity, target, address, "snapshot")
+            connection = await dial(
+                self._identity, target, address, "snapshot", tls=self._context_for(target)
+            )
             async with _frames_of(connection) as frames:
                 offer = Offer(message.term, self._origin, manifest)
                 await self._transfer(connection, frames, offer, directory, target)

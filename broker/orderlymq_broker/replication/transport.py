@@ -14,6 +14,7 @@ import contextlib
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
@@ -34,6 +35,7 @@ from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.server import PortInUseError
+from orderlymq_runtime.tls import PeerTls, SniffingListener
 
 _log = logging.getLogger(__name__)
 
@@ -198,11 +200,12 @@ async def dial(
     purpose: str,
     *,
     has_forgotten: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> FrameConnection:
     """Connect to a peer and greet it.
 
     Raises:
-        OSError: nobody listens, or no answer in time.
+        OSError: nobody listens, or no answer in time; ssl.SSLError is one.
         Refused: somebody listens who belongs to another cluster, group or version.
     """
     loop = asyncio.get_running_loop()
@@ -229,7 +232,7 @@ async def dial(
     )
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         _, connection = await loop.create_connection(
-            lambda: FrameConnection(on_frame, on_closed), address.host, address.port
+            lambda: FrameConnection(on_frame, on_closed), address.host, address.port, ssl=tls
         )
         try:
             connection.send(encode_frame(FrameKind.HELLO, hello))
@@ -256,14 +259,16 @@ class Transport:
         identity: Identity,
         receiver: Receiver,
         has_forgotten: Callable[[], bool] = lambda: False,
+        tls: PeerTls | None = None,
     ) -> None:
         self._identity = identity
+        self._tls = tls
         self._has_forgotten = has_forgotten
         self._receiver = receiver
         self._links: dict[NodeId, PeerLink] = {}
         self._incoming: dict[NodeId, FrameConnection] = {}
         self._accepted: set[FrameConnection] = set()
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | SniffingListener | None = None
 
     async def listen(self, address: Address) -> None:
         """Accept peers at *address*.
@@ -274,9 +279,14 @@ class Transport:
         """
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(
-                self._accept, address.host, address.port, reuse_address=True
-            )
+            if self._tls is None:
+                self._server = await loop.create_server(
+                    self._accept, address.host, address.port, reuse_address=True
+                )
+            else:
+                sock = socket.create_server((address.host, address.port), reuse_port=False)
+                sock.setblocking(False)
+                self._server = SniffingListener(sock, self._tls.server, self._accept, _refused)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -295,13 +305,18 @@ class Transport:
             if link is not None:
                 link.cancel()
             self._links[node] = PeerLink(
-                self._identity, node, address, self._receiver, self._has_forgotten
+                self._identity, node, address, self._receiver, self._has_forgotten, self._tls
             )
 
     def address_of(self, node: NodeId) -> Address | None:
         """Return where *node* is called."""
         link = self._links.get(node)
         return None if link is None else link.address
+
+    def context_for(self, node: NodeId) -> ssl.SSLContext | None:
+        """Return what *node* is called with, None for plain: the way its link goes."""
+        link = self._links.get(node)
+        return None if link is None else link.context()
 
     def is_connected(self, node: NodeId) -> bool:
         """Tell whether the link to *node* is up."""
@@ -334,7 +349,7 @@ class Transport:
         for connection in list(self._accepted):
             connection.abort()
         await asyncio.gather(*(link.finished() for link in links))
-        if self._server is not None:
+        if self._server is not None and not isinstance(self._server, SniffingListener):
             await self._server.wait_closed()
 
     def _accept(self) -> FrameConnection:
@@ -419,6 +434,10 @@ class Transport:
         return None
 
 
+def _refused(reason: str) -> None:
+    _log.warning("refused a replica: %s", reason)
+
+
 class PeerLink:
     """The outgoing connection to one peer, made again whenever it is lost."""
 
@@ -429,8 +448,11 @@ class PeerLink:
         address: Address,
         receiver: Receiver,
         has_forgotten: Callable[[], bool],
+        tls: PeerTls | None,
     ) -> None:
         self.address = address
+        self._tls = tls
+        self._plain = False
         self._identity = identity
         self._node = node
         self._receiver = receiver
@@ -445,6 +467,10 @@ class PeerLink:
     def is_up(self) -> bool:
         """Tell whether the peer can be written to."""
         return self._connection is not None and self._connection.is_open
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return what the peer is called with, None for plain."""
+        return None if self._tls is None or self._plain else self._tls.context()
 
     def send_messages(self, messages: list[Message]) -> None:
         """Send raft messages, or drop them and say so."""
@@ -495,14 +521,19 @@ class PeerLink:
                     self.address,
                     "raft",
                     has_forgotten=self._has_forgotten(),
+                    tls=self.context(),
                 )
             except Refused as error:
                 delay_s = RECONNECT_MAX_S
                 if str(error) != complaint:
                     complaint = str(error)
                     _log.error("node %d at %s refuses us: %s", self._node, self.address, error)
-            except OSError:
+            except OSError as error:
                 delay_s = min(2 * delay_s, RECONNECT_MAX_S)
+                if isinstance(error, ssl.SSLError) and str(error) != complaint:
+                    complaint = str(error)
+                    _log.error("TLS with node %d at %s fails: %s", self._node, self.address, error)
+                self._try_other_way(error)
             else:
                 delay_s, complaint = RECONNECT_FIRST_S, ""
                 await self._hold(connection)
@@ -510,6 +541,13 @@ class PeerLink:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await self._wake.wait()
+
+    def _try_other_way(self, error: OSError) -> None:
+        """Call with or without TLS next: where both are permitted, the peer may know one only."""
+        if self._tls is None or self._tls.is_enforced:
+            return
+        answered = isinstance(error, ssl.SSLError | ConnectionResetError | TimeoutError)
+        self._plain = answered and not self._plain
 
     async def _hold(self, connection: FrameConnection) -> None:
         _log.info("connected with node %d at %s", self._node, self.address)

@@ -74,7 +74,9 @@ class KubeBackend:
 
     async def observe(self) -> Observed:
         """Ask brokers and name servers; objects were read before."""
-        await looking.read_statuses(self.session, self.live)
+        await looking.read_statuses(
+            self.session, self.live, podforms.http_scheme(self.desired.cluster)
+        )
         forms = self.around.groups
         started = [name for name in forms if self.live.find(STATEFUL_SETS, name) is not None]
         count = self.desired.cluster.spec.name_servers.replicas

@@ -114,7 +114,7 @@ async def read_objects(api: Api, cluster: Cluster) -> Live:
     )
 
 
-async def read_statuses(session: aiohttp.ClientSession, live: Live) -> None:
+async def read_statuses(session: aiohttp.ClientSession, live: Live, scheme: str) -> None:
     """Ask every broker how it is."""
     asked = [
         pod
@@ -123,7 +123,7 @@ async def read_statuses(session: aiohttp.ClientSession, live: Live) -> None:
     ]
     async with asyncio.TaskGroup() as tasks:
         answers = [
-            tasks.create_task(read_status(session, f"http://{pod.ip}:{names.HTTP_PORT}"))
+            tasks.create_task(read_status(session, f"{scheme}://{pod.ip}:{names.HTTP_PORT}"))
             for pod in asked
         ]
     live.statuses = {

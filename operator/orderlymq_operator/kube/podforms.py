@@ -6,6 +6,7 @@ that the replica leads or follows; whether a replica has the whole log the leade
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from orderlymq_operator.kube import names
@@ -108,6 +109,11 @@ def _access(cluster: Cluster) -> dict[str, Any]:
     }
 
 
+def http_scheme(cluster: Cluster) -> str:
+    """Return how the HTTP pages of the cluster's pods are asked for."""
+    return "https" if _tls(cluster)["mode"] == "enforcing" else "http"
+
+
 def _tls(cluster: Cluster) -> dict[str, Any]:
     tls = cluster.spec.tls
     named = tls.secret_name is not None
@@ -136,6 +142,7 @@ def broker_pod(
         image=image,
         pull_policy=pull_policy,
         resources=cluster.spec.resources,
+        scheme=http_scheme(cluster),
     )
     volumes = [
         _volume("settings", _SETTINGS, {"configMap": {"name": group}}),
@@ -159,6 +166,7 @@ def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision:
         image=image,
         pull_policy=pull_policy,
         resources=cluster.spec.name_servers.resources,
+        scheme=http_scheme(cluster),
     )
     source = {"configMap": {"name": names.name_server_set(cluster)}}
     pod = _pod(
@@ -176,7 +184,9 @@ def _container(
     image: str,
     pull_policy: str,
     resources: Resources,
+    scheme: str,
 ) -> Json:
+    probe = partial(_probe, scheme=scheme)
     return {
         "name": name,
         "image": image,
@@ -192,11 +202,11 @@ def _container(
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()
         ],
         "resources": resources.model_dump(mode="json", exclude_none=True),
-        "startupProbe": _probe("/healthz", period_s=1, failures=_START_S),
+        "startupProbe": probe("/healthz", period_s=1, failures=_START_S),
         # A process that hangs for a minute is beyond help; one that is slow must not be killed.
-        "livenessProbe": _probe("/healthz", period_s=10, failures=6),
+        "livenessProbe": probe("/healthz", period_s=10, failures=6),
         # Often, because after an outage of a whole group its address waits for this.
-        "readinessProbe": _probe("/readyz", period_s=1, failures=3),
+        "readinessProbe": probe("/readyz", period_s=1, failures=3),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -205,9 +215,9 @@ def _container(
     }
 
 
-def _probe(path: str, *, period_s: int, failures: int) -> Json:
+def _probe(path: str, *, period_s: int, failures: int, scheme: str) -> Json:
     return {
-        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
+        "httpGet": {"path": path, "port": "http", "scheme": scheme.upper()},
         "periodSeconds": period_s,
         "timeoutSeconds": 2,
         "failureThreshold": failures,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -22,7 +23,9 @@ from orderlymq_broker.settings import Address
 from orderlymq_raft import Heartbeat, Message
 from orderlymq_raft.types import Index, NodeId, Term
 from orderlymq_runtime.server import PortInUseError
+from orderlymq_runtime.tls import PeerTls, TlsFiles, TlsMode, TlsSettings, client_context
 from tests.cluster.processes import free_ports
+from tests.runtime.certificates import make_authority, make_certificate
 
 
 class Recorder:
@@ -62,11 +65,19 @@ class Recorder:
 
 
 class Peer:
-    def __init__(self, node: int, port: int, *, forgetful: bool = False, group: str = "g") -> None:
+    def __init__(
+        self,
+        node: int,
+        port: int,
+        *,
+        forgetful: bool = False,
+        group: str = "g",
+        tls: PeerTls | None = None,
+    ) -> None:
         self.address = Address("127.0.0.1", port)
         self.identity = Identity("C", group, NodeId(node), self.address)
         self.recorder = Recorder()
-        self.transport = Transport(self.identity, self.recorder, lambda: forgetful)
+        self.transport = Transport(self.identity, self.recorder, lambda: forgetful, tls)
 
     async def listen(self) -> None:
         await self.transport.listen(self.address)
@@ -82,8 +93,14 @@ MakePeer = Callable[..., Awaitable[Peer]]
 async def make_peer() -> AsyncIterator[MakePeer]:
     made: list[Peer] = []
 
-    async def make(node: int, port: int | None = None, *, forgetful: bool = False) -> Peer:
-        peer = Peer(node, port or free_ports(1)[0], forgetful=forgetful)
+    async def make(
+        node: int,
+        port: int | None = None,
+        *,
+        forgetful: bool = False,
+        tls: PeerTls | None = None,
+    ) -> Peer:
+        peer = Peer(node, port or free_ports(1)[0], forgetful=forgetful, tls=tls)
         await peer.listen()
         made.append(peer)
         return peer
@@ -210,3 +227,111 @@ async def test_a_member_that_left_is_not_called_any_more(make_peer: MakePeer) ->
 
     await two.recorder.wait_for(lambda: "lost 1" in two.recorder.events)
     assert not one.transport.is_connected(NodeId(2))
+
+
+# -- TLS ---------------------------------------------------------------------------------------
+
+
+def between(files: TlsFiles, mode: TlsMode = "enforcing") -> PeerTls:
+    tls = TlsSettings(mode, files.certificate, files.key, files.ca).between_peers()
+    assert tls is not None
+    return tls
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return make_certificate(make_authority(tmp_path_factory.mktemp("peers")), "replica")
+
+
+async def heard(sender: Peer, receiver: Peer) -> bool:
+    """Return whether a message arrives within a second."""
+    sender.call(receiver)
+    target = receiver.identity.node
+    try:
+        async with asyncio.timeout(1.5):
+            await receiver.recorder.wait_for(lambda: sender.transport.is_connected(target))
+            message = beat(sender.identity.node, target, 7)
+            sender.transport.send([message])
+            await receiver.recorder.wait_for(lambda: message in receiver.recorder.messages)
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_replicas_speak_tls_with_certificates_of_both(
+    make_peer: MakePeer, files: TlsFiles
+) -> None:
+    """Where it is enforced: messages arrive, and the connection is encrypted."""
+    one = await make_peer(1, tls=between(files))
+    two = await make_peer(2, tls=between(files))
+
+    assert await heard(one, two)
+
+    assert one.transport.context_for(NodeId(2)) is not None
+    with pytest.raises((OSError, TimeoutError)):
+        await dial(one.identity, NodeId(2), two.address, "raft")
+
+
+@pytest.mark.parametrize("stranger", ["plain", "other CA", "no certificate"])
+async def test_who_has_no_certificate_of_the_ca_is_no_replica(
+    make_peer: MakePeer, files: TlsFiles, tmp_path: Path, stranger: str
+) -> None:
+    """A plain caller, one of another authority, one without a certificate: none is greeted."""
+    other = make_certificate(make_authority(tmp_path, "other"), "stranger")
+    context = {
+        "plain": None,
+        "other CA": client_context(other, verify_host=False),
+        "no certificate": client_context(TlsFiles(ca=files.ca), verify_host=False),
+    }[stranger]
+    home = await make_peer(1, tls=between(files))
+    identity = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1))
+
+    with pytest.raises((OSError, TimeoutError)):
+        await dial(identity, NodeId(1), home.address, "raft", tls=context)
+
+    assert home.recorder.events == []
+
+
+@pytest.mark.parametrize(("caller", "called"), [("permissive", None), (None, "permissive")])
+async def test_a_group_can_change_from_plain_to_tls_replica_by_replica(
+    make_peer: MakePeer, files: TlsFiles, caller: TlsMode | None, called: TlsMode | None
+) -> None:
+    """One that permits both is understood by one that knows plain connections only."""
+    one = await make_peer(1, tls=between(files, caller) if caller else None)
+    two = await make_peer(2, tls=between(files, called) if called else None)
+
+    assert await heard(one, two)
+
+
+async def test_one_that_permits_both_prefers_tls(make_peer: MakePeer, files: TlsFiles) -> None:
+    """So a group is encrypted as soon as every replica can."""
+    one = await make_peer(1, tls=between(files, "permissive"))
+    two = await make_peer(2, tls=between(files))
+
+    assert await heard(one, two)
+    assert one.transport.context_for(NodeId(2)) is not None
+
+
+async def test_a_new_certificate_counts_from_the_next_connection_on(
+    make_peer: MakePeer, tmp_path: Path
+) -> None:
+    """The files of both ends are replaced by those of another authority: no restart is needed."""
+    files = make_certificate(make_authority(tmp_path), "replica")
+    one = await make_peer(1, tls=between(files))
+    two = await make_peer(2, tls=between(files))
+    assert await heard(one, two)
+
+    (tmp_path / "new").mkdir()
+    later = make_certificate(make_authority(tmp_path / "new"), "replica")
+    for former, path in zip(
+        (files.ca, files.certificate, files.key),
+        (later.ca, later.certificate, later.key),
+        strict=True,
+    ):
+        assert former is not None
+        assert path is not None
+        path.replace(former)
+    three = await make_peer(3, tls=between(files))
+
+    assert await heard(three, two)
+    assert await heard(one, three)
