@@ -18,6 +18,11 @@ from tests.clients.programs import (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--whole-suite",
+        action="store_true",
+        help="run all integration tests of RocketMQ, not only those of a few seconds",
+    )
     parser.addoption(OPTION, action="store_true", help="write docs/clients.md from this run")
 
 

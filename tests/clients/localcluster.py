@@ -22,7 +22,7 @@ kind: Cluster
 metadata: {{name: clients}}
 spec:
   groups: {groups}
-  replicasPerGroup: 3
+  replicasPerGroup: {replicas}
   local:
     nameServerPort: {base}
     brokerPort: {broker}
@@ -30,10 +30,14 @@ spec:
     httpPort: {http}
   tls: {tls}
   config:{config}
-    messageDelayLevel: "1s 1s 1s 1s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s"
+    messageDelayLevel: "{delays}"
     transactionTimeOut: 2s
     transactionCheckInterval: 2s
 """
+
+# Short ones, so that tests need not wait; RocketMQ's own are in ``DELAYS``.
+SHORT_DELAYS = "1s 1s 1s 1s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s 2s"
+DELAYS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 TOPIC = """
 ---
@@ -89,6 +93,8 @@ class LocalCluster:
     config: dict[str, str] = field(default_factory=dict)
     tls: str = "{}"
     environment: dict[str, str] = field(default_factory=dict)
+    replicas: int = 3
+    delays: str = SHORT_DELAYS
     _made: int = 0
 
     @property
@@ -101,10 +107,12 @@ class LocalCluster:
         manifest.write_text(
             MANIFEST.format(
                 groups=self.groups,
+                replicas=self.replicas,
+                delays=self.delays,
                 base=self.base,
                 broker=self.base + 12,
                 raft=self.base + 32,
-                http=self.base + 52,
+                http=self.base + 62,
                 tls=self.tls,
                 config="".join(f"\n    {name}: {value}" for name, value in self.config.items()),
             )
@@ -164,7 +172,7 @@ class LocalCluster:
 
     def replica(self, node: int, group: int = 0) -> dict[str, Any] | None:
         """Return what a replica says of itself, or None when it does not answer."""
-        url = f"http://127.0.0.1:{self.base + 52 + 10 * group + node}/status"
+        url = f"http://127.0.0.1:{self.base + 62 + 10 * group + node}/status"
         try:
             with urllib.request.urlopen(url, timeout=1) as answer:
                 status: dict[str, Any] = json.load(answer)

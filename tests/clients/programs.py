@@ -213,6 +213,15 @@ def build_node() -> Path:
     return HERE / "node"
 
 
+def run_maven(folder: Path, version: str) -> None:
+    """Run `mvn package` for a version of RocketMQ unless that was done for the present sources."""
+    sources = [folder / "pom.xml", *(folder / "src").rglob("*.java")]
+    stamp = folder / "target" / version / "built"
+    if not (stamp.exists() and stamp.stat().st_mtime >= max(s.stat().st_mtime for s in sources)):
+        _run(["mvn", "-q", "-B", "package", f"-Drocketmq.version={version}"], cwd=folder)
+        stamp.touch()
+
+
 def missing(*tools: str) -> str | None:
     """Say which of *tools* this machine lacks, or None."""
     lacking = [tool for tool in tools if shutil.which(tool) is None]
