@@ -33,6 +33,7 @@ class Kind(StrEnum):
     GONE = "gone"  # a client's process is dead: client
     LAPSED = "lapsed"  # the lease ended by the client's own clock while its listener still ran
     STORED = "stored"  # the final read of the log found it: message, queue, offset
+    DROPPED = "dropped"  # retention took it, as it was told to: message, queue, offset
     SCANNED = "scanned"  # the final read of this topic is complete
     DRAINED = "drained"  # this group has consumed all there is
     FAULT = "fault"  # something was broken on purpose: detail
@@ -171,11 +172,12 @@ class _Facts:
     stored: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     deliveries: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
     dead: dict[tuple[str, str], Event] = field(default_factory=dict)
+    dropped: dict[str, Event] = field(default_factory=dict)
     scanned: dict[str, Event] = field(default_factory=dict)
     drained: dict[tuple[str, str], Event] = field(default_factory=dict)
     faults: list[Event] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self) -> None:  # noqa: C901 - one arm per kind
         for event in self.history:
             match event.kind:
                 case Kind.SEND:
@@ -192,6 +194,8 @@ class _Facts:
                     self.deliveries[event.message].append(event)
                 case Kind.DEAD:
                     self.dead.setdefault((event.group, event.message), event)
+                case Kind.DROPPED:
+                    self.dropped.setdefault(event.message, event)
                 case Kind.SCANNED:
                     self.scanned[event.topic] = event
                 case Kind.DRAINED:
@@ -227,6 +231,8 @@ class _Facts:
 def _lost(facts: _Facts) -> list[Finding]:
     findings = []
     for message, ack in facts.acks.items():
+        if message in facts.dropped:
+            continue  # it was kept as long as was promised
         scan = facts.scanned.get(ack.topic)
         if scan is not None and ack.at < scan.at and message not in facts.stored:
             findings.append(
@@ -373,6 +379,7 @@ class _Queues:
         self.findings: list[Finding] = []
         self._lines: dict[tuple[str, str, str], _Line] = defaultdict(_Line)
         self._known: dict[tuple[str, str], dict[int, Event]] = defaultdict(dict)
+        self._dropped: dict[tuple[str, str], set[int]] = defaultdict(set)
         # A group that never reports DONE is a concurrent one: its queues have no single owner.
         self._ordered = {event.group for event in facts.history if event.kind is Kind.DONE}
         for events in (facts.acks.values(), *facts.stored.values()):
@@ -396,6 +403,8 @@ class _Queues:
                     other.open.pop(event.client, None)
             case Kind.COMMIT:
                 self._commit(line, event)
+            case Kind.DROPPED:
+                self._dropped[event.topic, event.queue].add(event.offset)
             case Kind.RESET:
                 line.committed = None
                 line.highest = event.offset - 1
@@ -415,17 +424,22 @@ class _Queues:
             line.newest = event
 
         self._check_gap(line, event)
+        committed = line.committed
+        if committed is not None and event.offset < committed.offset:
+            why = f"delivered again although everything before {committed.offset} is committed"
+            self._add(Defect.ROLLED_BACK, event, why, committed)
         line.open[event.client] = event
         line.delivered.setdefault(event.offset, event)
         line.highest = max(line.highest, event.offset)
 
     def _check_gap(self, line: _Line, event: Event) -> None:
         known = self._known[event.topic, event.queue]
+        dropped = self._dropped[event.topic, event.queue]
         # Only offsets between the highest one seen and this one can have been jumped over now;
         # a first delivery may start anywhere, where the group's start position said.
         if line.delivered:
             for offset in range(line.highest + 1, event.offset):
-                if offset in known:
+                if offset in known and offset not in dropped:
                     self._add(
                         Defect.SKIPPED,
                         event,
@@ -434,7 +448,8 @@ class _Queues:
                     )
                     break
         before = line.delivered.get(event.offset - 1)
-        if before is not None and event.offset - 1 not in line.settled:
+        settled = event.offset - 1 in line.settled or event.offset - 1 in dropped
+        if before is not None and not settled:
             why = f"delivered while offset {event.offset - 1} is neither done nor dead-lettered"
             self._add(Defect.OVERTAKEN, event, why, before)
 

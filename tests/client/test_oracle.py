@@ -95,82 +95,153 @@ def test_a_history_that_kept_the_promise_has_no_findings() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("defect", "events"),
-    [
-        pytest.param(
-            Defect.LOST, [send("a"), ack("a", 0), SCANNED], id="acknowledged, not in the log"
-        ),
-        pytest.param(
-            Defect.LOST, [send("a"), ack("a", 0), DRAINED], id="acknowledged, never delivered"
-        ),
-        pytest.param(
-            Defect.DUPLICATED,
-            [send("a"), ack("a", 0), stored("a", 0), stored("a", 4)],
-            id="one send, two places",
-        ),
-        pytest.param(
-            Defect.REORDERED,
-            [send("a"), ack("a", 5), send("b"), ack("b", 3)],
-            id="a later send stands earlier",
-        ),
-        pytest.param(
-            Defect.REORDERED,
-            [send("a"), ack("a", 5), send("b"), ack("b", 6, queue="g0:1")],
-            id="a key moves to another queue",
-        ),
-        pytest.param(
-            Defect.OVERLAPPED,
-            [deliver("a", 0), deliver("b", 1, client="c2", epoch=2), done("a", 0)],
-            id="two listeners at once",
-        ),
-        pytest.param(
-            Defect.OVERLAPPED,
-            [
-                deliver("a", 0, client="c2", epoch=2),
-                done("a", 0, client="c2"),
-                deliver("b", 1, epoch=1),
-                done("b", 1),
-            ],
-            id="the former owner goes on",
-        ),
-        pytest.param(
-            Defect.SKIPPED,
-            [
-                ack("b", 1),
-                deliver("a", 0),
-                done("a", 0),
-                deliver("c", 2),
-                done("c", 2),
-            ],
-            id="an offset is jumped over",
-        ),
-        pytest.param(
-            Defect.OVERTAKEN,
-            [
-                deliver("a", 0),
-                replace(deliver("a", 0), kind=Kind.FAILED),
-                deliver("b", 1),
-                done("b", 1),
-            ],
-            id="a failed message is overtaken",
-        ),
-        pytest.param(Defect.ROLLED_BACK, [commit(7), commit(6)], id="a commit falls"),
-        pytest.param(
-            Defect.RESURRECTED,
-            [send("a"), replace(send("a"), kind=Kind.REFUSED), stored("a", 0)],
-            id="a refused send appears",
-        ),
-    ],
-)
-def test_each_broken_promise_is_found_with_its_evidence(
-    defect: Defect, events: list[Event]
-) -> None:
-    """The history that shows one defect yields a finding of that kind, with two or more events."""
-    findings = [f for f in judge(timed(events)).findings if f.defect is defect]
+def failed(message: str, offset: int) -> Event:
+    return replace(deliver(message, offset), kind=Kind.FAILED)
 
-    assert findings
-    assert all(len(finding.evidence) >= 2 for finding in findings)
+
+def dead(message: str, offset: int) -> Event:
+    return replace(deliver(message, offset), kind=Kind.DEAD)
+
+
+def refused(message: str) -> Event:
+    return replace(send(message), kind=Kind.REFUSED)
+
+
+def elsewhere(number: int) -> list[Event]:
+    """Return a message that another producer, group and queue have handled well, as a backdrop."""
+    name = f"other{number}"
+    sent = [send(name, "other", "p2"), ack(name, number, "g0:7")]
+    taken = [deliver(name, number), done(name, number)]
+    return [*sent, *(replace(each, queue="g0:7", group="audit", topic="orders") for each in taken)]
+
+
+# What is planted; then the defect, the message and the queue that must be named, and the events (by their
+# places in what is planted) that are the whole slice.
+PLANTED = {
+    "acknowledged, not in the log": (
+        [send("a"), ack("a", 0), SCANNED],
+        (Defect.LOST, "a", "g0:0", [1, 2]),
+    ),
+    "acknowledged, never delivered": (
+        [send("a"), ack("a", 0), DRAINED],
+        (Defect.LOST, "a", "g0:0", [1, 2]),
+    ),
+    "one send, two places in the log": (
+        [send("a"), ack("a", 0), stored("a", 0), stored("a", 4)],
+        (Defect.DUPLICATED, "a", "g0:0", [1, 3]),
+    ),
+    "one send, acknowledged twice": (
+        [send("a"), ack("a", 0), ack("a", 3)],
+        (Defect.DUPLICATED, "a", "g0:0", [1, 2]),
+    ),
+    "a later send stands earlier": (
+        [send("a"), ack("a", 5), send("b"), ack("b", 3)],
+        (Defect.REORDERED, "b", "g0:0", [1, 2, 3]),
+    ),
+    "a key moves to another queue": (
+        [send("a"), ack("a", 5), send("b"), ack("b", 6, queue="g0:1")],
+        (Defect.REORDERED, "b", "g0:1", [1, 2, 3]),
+    ),
+    "a later send is delivered earlier": (
+        [send("a"), ack("a", 0), send("b"), ack("b", 1), deliver("b", 1), deliver("a", 0)],
+        (Defect.REORDERED, "b", "g0:0", [4, 5]),
+    ),
+    "two listeners at once": (
+        [deliver("a", 0), deliver("a", 0, client="c2", epoch=2), done("a", 0)],
+        (Defect.OVERLAPPED, "a", "g0:0", [0, 1]),
+    ),
+    "the former owner goes on": (
+        [
+            deliver("a", 0, client="c2", epoch=2),
+            done("a", 0, client="c2"),
+            deliver("b", 1, epoch=1),
+            done("b", 1),
+        ],
+        (Defect.OVERLAPPED, "b", "g0:0", [0, 2]),
+    ),
+    "an offset is jumped over": (
+        [ack("b", 1), deliver("a", 0), done("a", 0), deliver("c", 2), done("c", 2)],
+        (Defect.SKIPPED, "c", "g0:0", [0, 3]),
+    ),
+    "a failed message is overtaken": (
+        [deliver("a", 0), failed("a", 0), deliver("b", 1), done("b", 1)],
+        (Defect.OVERTAKEN, "b", "g0:0", [0, 2]),
+    ),
+    "a message overtakes one on its way to the dead letters": (
+        [deliver("a", 0), failed("a", 0), deliver("b", 1), dead("a", 0), done("b", 1)],
+        (Defect.OVERTAKEN, "b", "g0:0", [0, 2]),
+    ),
+    "a commit falls": (
+        [deliver("z", 9), done("z", 9), commit(7), commit(6)],
+        (Defect.ROLLED_BACK, "", "g0:0", [2, 3]),
+    ),
+    "what is committed is delivered again": (
+        [
+            deliver("a", 0),
+            done("a", 0),
+            commit(1),
+            deliver("a", 0, client="c2", epoch=2),
+            done("a", 0),
+        ],
+        (Defect.ROLLED_BACK, "a", "g0:0", [2, 3]),
+    ),
+    "a refused send is in the log": (
+        [send("a"), refused("a"), stored("a", 0)],
+        (Defect.RESURRECTED, "a", "g0:0", [1, 2]),
+    ),
+    "a refused send is delivered": (
+        [send("a"), refused("a"), deliver("a", 0), done("a", 0)],
+        (Defect.RESURRECTED, "a", "g0:0", [1, 2]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_each_broken_promise_is_found_with_its_evidence(name: str) -> None:
+    """Planted in a history that is otherwise good, it is the only finding; it names the message, the
+    queue and the events that show it, and its slice holds no others."""
+    planted, (defect, message, queue, slice_) = PLANTED[name]
+    backdrop = [elsewhere(number) for number in range(2 * len(planted) + 2)]
+    mixed: list[Event] = []
+    for number, event in enumerate(planted):
+        # The final read covers the backdrop too.
+        if event.kind is Kind.SCANNED:
+            mixed += [stored(f"other{each}", each) for each in range(2 * number + 2)]
+            mixed = [
+                replace(e, queue="g0:7") if e.message.startswith("other") else e for e in mixed
+            ]
+        if event.kind is not Kind.DRAINED:
+            mixed += [*backdrop[2 * number], *backdrop[2 * number + 1]]
+        else:
+            mixed = [e for e in mixed if not e.message.startswith("other")]
+        mixed.append(event)
+
+    (finding,) = judge(timed(mixed)).findings
+
+    assert (finding.defect, finding.message, finding.queue) == (defect, message, queue)
+    bare = [replace(event, at=0) for event in sorted(finding.evidence, key=lambda each: each.at)]
+    assert bare == [planted[place] for place in slice_]
+    assert len(finding.lines()) == len(slice_)
+
+
+def test_a_dead_letter_makes_room() -> None:
+    """What comes after it is delivered when the broker has the dead letter."""
+    history = [deliver("a", 0), failed("a", 0), dead("a", 0), deliver("b", 1), done("b", 1)]
+
+    assert defects(history) == []
+
+
+def test_what_retention_has_taken_is_neither_lost_nor_skipped() -> None:
+    """It was kept as long as was promised; what was lost before is lost."""
+    dropped = [replace(ack(name, n), kind=Kind.DROPPED) for n, name in enumerate("ab")]
+    sends = [event for n, name in enumerate("abc") for event in (send(name), ack(name, n))]
+    taken = [deliver("c", 2), done("c", 2), stored("c", 2), SCANNED, DRAINED]
+
+    assert defects([*sends, deliver("a", 0), done("a", 0), *dropped, *taken]) == []
+    assert defects([*sends, deliver("a", 0), done("a", 0), dropped[0], *taken]) == [
+        Defect.SKIPPED,
+        Defect.LOST,
+    ]
 
 
 def test_redelivery_after_a_crash_is_no_defect() -> None:

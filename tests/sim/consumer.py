@@ -28,6 +28,7 @@ from orderlymq.events import (
     ListenerStarted,
     LocksAnswered,
     LocksFailed,
+    OffsetIllegal,
     OrderedResult,
     Persist,
     Pull,
@@ -472,10 +473,8 @@ class Consumer(Client):
                 self._post(PullFailed(queue, ask.generation, str(error), refused=True))
                 return
             if result.status is PullStatus.OFFSET_ILLEGAL:
-                self.world.laws.broken(
-                    "offset illegal",
-                    f"{self.client_id} is told that {queue.queue_id}@{ask.offset} is outside",
-                )
+                self._moved(ask, result.next_offset)
+                return
             for message in result.messages:
                 self.world.laws.pulled(
                     queue.topic, queue.queue_id, message.queue_offset, message.message_id
@@ -483,6 +482,15 @@ class Consumer(Client):
             self._post(Pulled(queue, ask.generation, result.messages, result.next_offset))
 
         self.call(command, SUSPEND_MS * MS + CALL_TIMEOUT_US, answered)
+
+    def _moved(self, ask: Pull, offset: int) -> None:
+        """Go on where the queue begins now: what came before was dropped."""
+        queue = ask.queue
+        self.world.laws.passed_over(queue.queue_id, ask.offset, offset)
+        self._post(OffsetIllegal(queue, ask.generation, offset))
+        state = self._core.queues.get(queue)
+        if state is not None and state.intake.generation != ask.generation:
+            self._expected.begun(queue, state.intake.generation, offset)
 
     def _persist_all(self) -> None:
         self.after(SECOND, "persist", self._persist_all)

@@ -2,16 +2,20 @@
 The disk of a simulated replica: the store's writer without a thread, and what disks do to it.
 
 The rules are those of ``replication/writer.py``: tickets are committed in their order; a full disk holds
-all of them back; any other error ends the writing. A crash keeps what was synced and a prefix of the rest.
+all of them back; any other error ends the writing. A crash keeps what was synced and a prefix of the rest;
+a ticket that was torn by it does not fit its checksum and counts as not written. A byte that has rotted is
+met when its value is read, as RocksDB's checksums do, and a copy of the store has it too.
 """
 
+import random
 from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_broker.replication.writer import Done, WriterEvents
-from orderlymq_broker.store.kv import StoreFailed, StoreFull, WriteTicket
+from orderlymq_broker.store.kv import Family, StoreFailed, StoreFull, WriteTicket
 from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_broker.store.overlay import Layer, Pair
 from tests.sim.timeline import MS, Process
 
 FULL_RETRY_US: Final = 200 * MS
@@ -24,6 +28,88 @@ class DiskState:
     slow_max_us: int = 0
     full: bool = False
     fail_next: bool = False
+
+
+class StoreRotten(StoreFailed):
+    """A value does not fit its checksum."""
+
+
+class SimulatedStore(MemoryStore):
+    """A store in memory whose bytes may rot.
+
+    Attributes:
+        rotten: the values with a flipped bit; what is written anew is whole again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rotten: set[tuple[Family, bytes]] = set()
+
+    def rot(self, chance: random.Random) -> bool:
+        """Flip a bit of some value; tell whether there was one."""
+        families = [each for each in Family if self._visible[each].keys]
+        if not families:
+            return False
+        family = chance.choice(families)
+        self.rotten.add((family, chance.choice(self._visible[family].keys)))
+        return True
+
+    def crash(self, kept: int = 0) -> "SimulatedStore":
+        """Return what a restart finds."""
+        survivor = super().crash(kept)
+        assert isinstance(survivor, SimulatedStore)
+        survivor._inherit(self)
+        return survivor
+
+    def checkpoint(self) -> "SimulatedStore":
+        """Return a copy, damage included."""
+        copy = super().checkpoint()
+        assert isinstance(copy, SimulatedStore)
+        copy._inherit(self)
+        return copy
+
+    def commit(self, ticket: WriteTicket, *, sync: bool) -> None:
+        """Write the ticket; what it writes or deletes is whole again."""
+        super().commit(ticket, sync=sync)
+        if self.rotten:
+            assert isinstance(ticket, Layer)
+            self.rotten = {
+                (family, key)
+                for family, key in self.rotten
+                if key not in ticket.values[family] and key in self._visible[family].values
+            }
+
+    def base_get(self, family: Family, key: bytes) -> bytes | None:
+        """Return the committed value of *key*."""
+        self._check_whole(family, [key])
+        return super().base_get(family, key)
+
+    def base_multi_get(self, family: Family, keys: list[bytes]) -> list[bytes | None]:
+        """Return the committed values of *keys*."""
+        self._check_whole(family, keys)
+        return super().base_multi_get(family, keys)
+
+    def base_scan(
+        self, family: Family, start: bytes, end: bytes, limit: int, *, reverse: bool
+    ) -> list[Pair]:
+        """Return committed pairs of ``[start, end)``."""
+        pairs = super().base_scan(family, start, end, limit, reverse=reverse)
+        self._check_whole(family, [key for key, _ in pairs])
+        return pairs
+
+    def check_all(self) -> None:
+        """Read everything once, as the receiver of a copy does."""
+        if self.rotten:
+            raise StoreRotten("a value in the simulated store has rotted")
+
+    def _check_whole(self, family: Family, keys: list[bytes]) -> None:
+        if self.rotten and any((family, key) in self.rotten for key in keys):
+            raise StoreRotten(f"a value in {family.name} has rotted")
+
+    def _inherit(self, other: "SimulatedStore") -> None:
+        self.rotten = {
+            (family, key) for family, key in other.rotten if key in self._visible[family].values
+        }
 
 
 class Writer:

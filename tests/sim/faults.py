@@ -51,7 +51,11 @@ class Faults:
             replica.disk.slow_max_us = 0
             replica.disk.full = False
             replica.disk.fail_next = False
+            replica.store.unreadable = False
             replica.paused_until = min(replica.paused_until, world.timeline.now)
+            if replica.store.rotten and replica.alive:
+                # Nobody has met the damage yet: the doctor does, before it meets another one.
+                replica.crash(wipe=True)
             if not replica.alive and replica.id not in world.removed:
                 replica.start()
         for server in world.name_servers:
@@ -204,6 +208,22 @@ class Faults:
         replica = self._replica()
         if replica is not None:
             replica.disk.fail_next = True
+
+    def unreadable_disk(self) -> None:
+        """Reads fail until the process has begun anew."""
+        replica = self._replica()
+        if replica is not None:
+            replica.store.unreadable = True
+
+    def rot(self) -> None:
+        """A bit of some value flips; at most a minority has to be rebuilt at a time."""
+        replica, world = self._replica(), self._world
+        if replica is None or len(world.members) < 3:
+            return
+        if any(each.has_forgotten for each in world.replicas.values()):
+            return
+        if replica.store.rot(self._random):
+            world.coverage["byte rotted"] += 1
 
     # -- network
 
@@ -371,6 +391,8 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "slow disk": Faults.slow_disk,
     "full disk": Faults.full_disk,
     "failing disk": Faults.failing_disk,
+    "unreadable disk": Faults.unreadable_disk,
+    "rot": Faults.rot,
     "weather": Faults.weather,
     "partition": Faults.partition,
     "consumer crash": Faults.consumer_crash,

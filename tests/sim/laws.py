@@ -30,6 +30,7 @@ from orderlymq_broker.state.records import (
     OffsetsCommitted,
     OffsetsReset,
     Record,
+    RetentionAdvanced,
     TopicSet,
     decode_records,
 )
@@ -51,7 +52,6 @@ _GUARDED: Final = frozenset(
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.PULL_MESSAGE,
         RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.END_TRANSACTION,
     }
 )
 
@@ -92,6 +92,7 @@ class Model:
     at: dict[tuple[int, int, int], str] = field(default_factory=dict)  # topic id, queue, offset
     ends: Counter[tuple[int, int]] = field(default_factory=Counter)
     due: dict[str, int] = field(default_factory=dict)  # delayed messages: wall ms
+    floors: Counter[tuple[int, int]] = field(default_factory=Counter)  # first offset kept
     halves: dict[int, str] = field(default_factory=dict)  # open ones by offset: unique key
 
 
@@ -238,6 +239,8 @@ class Laws:
                 model.halves[record.offset] = record.unique_key
             case HalfEnded():
                 self._read_end(record)
+            case RetentionAdvanced():
+                self._read_retention(record)
             case HalfGivenUp():
                 self.world.coverage["transaction given up"] += 1
             case TopicSet():
@@ -296,6 +299,29 @@ class Laws:
             "transaction",
             f"{record} of {key}: its message {'is' if stored else 'is not'} in the log",
         )
+
+    def _read_retention(self, record: RetentionAdvanced) -> None:
+        model, topic_id = self.model, self.topic_id
+        for floor in record.queues:
+            place = (floor.topic_id, floor.queue_id)
+            before = model.floors[place]
+            self.ensure(
+                before <= floor.min_offset <= model.ends[place],
+                "retention",
+                f"{floor} after {before}, the queue ends at {model.ends[place]}",
+            )
+            model.floors[place] = floor.min_offset
+            if floor.topic_id != topic_id:
+                continue
+            self.world.coverage["messages dropped by retention"] += 1
+            for offset in range(before, floor.min_offset):
+                self.world.history.event(
+                    Kind.DROPPED,
+                    topic=self.world.topic,
+                    queue=str(floor.queue_id),
+                    offset=offset,
+                    message=model.at[topic_id, floor.queue_id, offset],
+                )
 
     def _system_topics(self, replica: "Replica") -> None:
         topics = replica.state.topics
@@ -468,6 +494,16 @@ class Laws:
         )
         self.observed[key] = max(self.observed[key], offset)
 
+    def passed_over(self, queue: int, asked: int, offset: int) -> None:
+        """Check that a consumer is sent elsewhere only when what it asked for was dropped."""
+        self.world.coverage["consumer moved by retention"] += 1
+        floor = self.model.floors[self.topic_id, queue]
+        self.ensure(
+            asked < offset == floor,
+            "offset illegal",
+            f"who pulls {queue}@{asked} is sent to {offset}, the first that is kept is {floor}",
+        )
+
     def pulled(self, topic: str, queue: int, offset: int, key: str) -> None:
         """Check that nothing is handed out that is not committed."""
         if topic == self.world.topic:
@@ -496,8 +532,9 @@ class Laws:
         if lock.delivered < lock.epoch:
             lock.delivered = lock.epoch
             committed = self.model.offsets.get(key, 0)
+            floor = self.model.floors[self.topic_id, key[2]]
             self.ensure(
-                lock.committed <= offset <= committed,
+                lock.committed <= offset <= max(committed, floor),
                 "first of an epoch",
                 f"{client} begins {key} at {offset}, committed is {committed}, was "
                 f"{lock.committed} when it got the queue",

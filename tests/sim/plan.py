@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from orderlymq_broker.settings import AccessSettings, TimerSettings
+from orderlymq_broker.settings import AccessSettings, StorageSettings, TimerSettings
 from tests.sim.accounts import OPERATOR, OPERATOR_SECRET
 
 
@@ -27,6 +27,8 @@ class Plan:
         delayed: share of sends with a delay.
         dealers: producers of transactional messages.
         checks_max: checks without an answer before a half is given up.
+        retention_size: bytes of messages that are kept, 0 for all.
+        retention_ms: how long messages are kept, 0 for ever.
     """
 
     replicas: int
@@ -51,11 +53,23 @@ class Plan:
     delayed: float
     dealers: int
     checks_max: int
+    retention_size: int
+    retention_ms: int
     troubles: tuple[str, ...] = field(default=())
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
         """Return the timers of a broker of this run."""
         return msgspec.structs.replace(timers, transaction_check_max=self.checks_max)
+
+    @property
+    def retains_all(self) -> bool:
+        """Tell whether no message is ever dropped."""
+        return not (self.retention_size or self.retention_ms)
+
+    def storage(self) -> StorageSettings:
+        """Return what a broker of this run keeps."""
+        kept_ms = self.retention_ms or StorageSettings().retention_ms
+        return StorageSettings(retention_size=self.retention_size or None, retention_ms=kept_ms)
 
     def access_settings(self) -> AccessSettings:
         """Return who may do what in this run."""
@@ -73,6 +87,15 @@ GROUP_STORM: Final = (
     "slow disk",
     "transfer",
     "weather",
+)
+# What a replica is rebuilt from, by all ways at once.
+REBUILD_STORM: Final = (
+    "crash",
+    "membership",
+    "partition",
+    "rot",
+    "transfer",
+    "wipe",
 )
 CONSUMER_STORM: Final = (
     "zombie",
@@ -94,6 +117,8 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         chosen, every_us = GROUP_STORM, 200_000
     elif storm < 0.5:
         chosen, every_us = CONSUMER_STORM, 400_000
+    elif storm < 0.6:
+        chosen, every_us = REBUILD_STORM, 400_000
     return Plan(
         replicas=5 if chance.random() < 0.2 else 3,
         queues=chance.choice((1, 2, 4)),
@@ -117,5 +142,7 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         delayed=chance.choice((0.0, 0.0, 0.2)),
         dealers=chance.choice((0, 0, 1, 2)),
         checks_max=chance.choice((2, 100)),
+        retention_size=chance.choice((0, 0, 0, 3_000, 20_000)),
+        retention_ms=chance.choice((0, 0, 0, 0, 3_000)),
         troubles=chosen,
     )

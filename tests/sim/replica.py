@@ -26,7 +26,6 @@ from orderlymq_broker.state.records import Outcome
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.entry import EntryParts
 from orderlymq_broker.store.kv import Batch, Family, StoreError
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.snapshot import adopt_state
 from orderlymq_protocol.command import RemotingCommand
@@ -42,7 +41,7 @@ from orderlymq_raft import (
 )
 from orderlymq_raft.types import Entry, HardState, Index, NodeId, Term
 from tests.sim.client import ServerProcess
-from tests.sim.disk import DiskState, Writer
+from tests.sim.disk import DiskState, SimulatedStore, StoreRotten, Writer
 from tests.sim.frontdesk import FrontDesk
 from tests.sim.network import FrameLink
 from tests.sim.registrar import Registrar
@@ -67,6 +66,7 @@ TIMERS: Final = TimerSettings(
     transaction_timeout_ms=1_000,
     transaction_check_interval_ms=1_000,
     transaction_scan_ms=200,
+    retention_scan_ms=400,
 )
 
 
@@ -131,14 +131,15 @@ class Replica(ServerProcess):
                 entries_kept=world.plan.entries_kept,
             ),
             timers=world.plan.timers(TIMERS),
+            storage=world.plan.storage(),
             access=world.plan.access_settings(),
         )
-        self.store = MemoryStore()
+        self.store = SimulatedStore()
         self.disk = DiskState()
         self.peer_lives: dict[NodeId, int] = {}
         self.wiped = False
         self._swapping = False
-        self._staged: MemoryStore | None = None
+        self._staged: SimulatedStore | None = None
         self._turns = 0
         self._links: dict[NodeId, FrameLink] = {}
         self.registrar = Registrar(world, self)
@@ -214,7 +215,10 @@ class Replica(ServerProcess):
         if at_risk:
             self.world.coverage["unsynced ticket at risk in a crash"] += 1
         kept = self.timeline.random.randint(0, at_risk)
-        self.store = MemoryStore() if wipe else self.store.crash(kept)
+        if kept < at_risk and self.timeline.random.random() < 0.5:
+            # Half of it reached the disk; its checksum says so, and it counts as not written.
+            self.world.coverage["last write torn"] += 1
+        self.store = SimulatedStore() if wipe else self.store.crash(kept)
         self.wiped = self.wiped or wipe
         self.registrar.stop(silent=silent)
         for link in self._links.values():
@@ -226,7 +230,9 @@ class Replica(ServerProcess):
 
     @property
     def has_forgotten(self) -> bool:
-        """Tell whether this replica still lacks what it once had."""
+        """Tell whether this replica still lacks what it once had, or will when it is rebuilt."""
+        if self.store.rotten:
+            return True
         if not self.alive:
             return self.wiped
         return self.loop.has_forgotten
@@ -299,7 +305,16 @@ class Replica(ServerProcess):
 
         def arrive() -> None:
             ok = target.alive and not self.world.network.is_cut(self.name, target.name)
-            ok = ok and not target.paused and target.take_snapshot(message, copy)
+            ok = ok and not target.paused
+            if ok:
+                try:
+                    copy.check_all()
+                except StoreRotten as error:
+                    # The receiver refuses, and the sender finds the damage in its own copy.
+                    self.world.coverage["rotten snapshot refused"] += 1
+                    self.failed(error)
+                    return
+            ok = ok and target.take_snapshot(message, copy)
             self.loop.snapshot_sent(message.target, ok=ok)
 
         self.after(delay, "snapshot sent", arrive)
@@ -340,7 +355,7 @@ class Replica(ServerProcess):
             link.reset()
         self.after(MS, "reset", partial(self.desk.peer_lost, node))
 
-    def take_snapshot(self, message: InstallSnapshot, copy: MemoryStore) -> bool:
+    def take_snapshot(self, message: InstallSnapshot, copy: SimulatedStore) -> bool:
         """Take in a whole state that lies complete beside the present one."""
         if self._swapping:
             return False
@@ -424,7 +439,13 @@ class Replica(ServerProcess):
         self.timeline.note(f"{self.name} fails: {error}")
         if isinstance(error, StoreError):
             self.world.coverage["process ended by its disk"] += 1
-            self.crash()
+            rotten = isinstance(error, StoreRotten)
+            if rotten:
+                # What a person does whom the doctor has told: an empty disk, and the peers' state.
+                self.world.coverage["rotten byte noticed"] += 1
+            elif self.store.unreadable:
+                self.world.coverage["failed read ended the process"] += 1
+            self.crash(wipe=rotten)
             self.world.restart_later(self)
         else:
             self.world.laws.broken("crash", f"{self.name}: {type(error).__name__}: {error}", error)

@@ -283,7 +283,7 @@ class World:
         self.laws.compare_all()
         for deal in self.deals.values():
             self.laws.ensure(
-                deal.half is None
+                not deal.told
                 or ((self.topic_id, deal.unique) in self.laws.model.places)
                 == (deal.choice == TRANSACTION_COMMIT),
                 "transaction",
@@ -294,9 +294,10 @@ class World:
         topic = leader.state.topics.get(self.topic)
         assert topic is not None
         for queue_id in range(self.plan.queues):
-            offset = 0
+            stored = topic.queues.get(queue_id)
+            offset = 0 if stored is None else stored.min_offset
             while True:
-                reading = read_queue(leader.store, topic.queues.get(queue_id), offset)
+                reading = read_queue(leader.store, stored, offset)
                 if not reading.messages:
                     break
                 for message in iter_records(b"".join(reading.messages)):
