@@ -85,6 +85,7 @@ def _follow(state: RaftState, leader: NodeId) -> None:
     if state.role is not Role.FOLLOWER or state.leader != leader:
         state.become_follower(state.term, leader)
     state.election_elapsed = 0
+    state.hurry_ticks = 0
 
 
 def _merge(state: RaftState, entries: tuple[Entry, ...]) -> None:

@@ -182,6 +182,10 @@ class Node:
             return
         election.campaign(self._state, transfer=False)
 
+    def leader_gone(self, node: NodeId) -> None:
+        """Note that the connection on which *node* spoke is gone; if it led, run without delay."""
+        election.leader_gone(self._state, node)
+
     def applied_to(self, index: Index) -> None:
         """Note that the state machine has applied everything up to *index*."""
         log = self._state.log

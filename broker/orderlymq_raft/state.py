@@ -73,6 +73,8 @@ class RaftState:
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self.election_timeout = 0
+        # A shorter time-out while the leader is believed to be gone; over when it is heard.
+        self.hurry_ticks = 0
         self.draw_election_timeout()
 
         self.progress: dict[NodeId, Progress] = {}
@@ -114,6 +116,7 @@ class RaftState:
     def draw_election_timeout(self) -> None:
         """Choose the next time-out at random, so that split votes are rare (section 5.2)."""
         ticks = self.config.election_ticks
+        self.hurry_ticks = 0
         self.election_timeout = ticks + self.random_below(ticks + 1)
 
     def become_follower(self, term: Term, leader: NodeId | None) -> None:

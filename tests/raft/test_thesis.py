@@ -9,6 +9,7 @@ import pytest
 from orderlymq_raft import (
     AddLearner,
     AddVoter,
+    Config,
     Entry,
     EntryKind,
     Heartbeat,
@@ -29,6 +30,7 @@ from orderlymq_raft import (
     Vote,
     VoteResponse,
 )
+from tests.raft.replica import Replica
 from tests.raft.solo import (
     ME,
     OTHER,
@@ -370,6 +372,39 @@ class TestPreVote:
         assert say(follower, question) == say(leader, question)
         assert follower.node.leader == PEER
         assert leader.node.is_leader
+
+    @pytest.mark.parametrize(("node", "ticks"), [(1, 1), (3, 3)])
+    def test_who_knows_that_its_leader_is_gone_runs_when_its_loyalty_ends(
+        self, node: int, ticks: int
+    ) -> None:
+        """One after the other by their ids and not at random: sooner, and without a split vote."""
+        me = NodeId(node)
+        config = Config(me, election_ticks=ELECTION_TICKS)
+        replica = Replica(config, Membership(VOTERS), lambda below: below - 1)
+        replica.start()
+        say(replica, Heartbeat(PEER, me, Term(1), Index(0), 1))
+
+        replica.node.leader_gone(NodeId(7))  # somebody else: nothing changes
+        replica.node.leader_gone(PEER)
+        waited = 0
+        while replica.node.role is Role.FOLLOWER:
+            replica.tick()
+            waited += 1
+
+        assert waited == ELECTION_TICKS + ticks
+        assert replica.node.term == 1, "it only asks whether it would be elected"
+
+    def test_a_leader_that_is_heard_again_is_gone_no_more(self) -> None:
+        """Its connection broke, its process lives: the time-out is drawn at random again."""
+        replica = solo(1, jitter=ELECTION_TICKS, election_ticks=ELECTION_TICKS)
+        say(replica, heartbeat(1))
+        replica.node.leader_gone(PEER)
+        say(replica, heartbeat(1, round_=2))
+
+        for _ in range(2 * ELECTION_TICKS - 1):
+            replica.tick()
+
+        assert replica.node.role is Role.FOLLOWER
 
     def test_the_term_rises_only_after_a_majority_would_elect(self) -> None:
         """Then the real election starts."""

@@ -174,6 +174,10 @@ class ReplicationLoop:
         """Note that messages to *node* were dropped."""
         self._node.report_unreachable(node)
 
+    def peer_lost(self, node: NodeId) -> None:
+        """Note that the connection on which *node* spoke is gone."""
+        self._node.leader_gone(node)
+
     def forget(self, node: NodeId) -> None:
         """Note that *node* begins anew without its log."""
         self._node.forget(node)
