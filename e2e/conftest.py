@@ -1,8 +1,8 @@
 """Fixtures of the stories: one cluster, one image, one operator; a namespace and an application for each."""
 
 import os
+import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -134,6 +134,23 @@ def sweep(space: Space) -> None:
 
 
 @pytest.fixture
-def orders(space: Space, tmp_path: Path) -> Orders:
-    """Give the story the application; its history lands in the test's folder."""
-    return Orders(space, tmp_path)
+def orders(space: Space, request: pytest.FixtureRequest) -> Orders:
+    """Give the story the application; its history lands in .orderlymq/e2e/, for `orderlymq verify`."""
+    folder = ROOT / ".orderlymq" / "e2e" / str(request.node.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return Orders(space, folder)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what the stories measured."""
+    lines = [
+        f"{report.nodeid.rpartition('/')[2]}: {name} {value}"
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        for name, value in report.user_properties
+    ]
+    if lines:
+        terminalreporter.section("figures")
+        for line in lines:
+            terminalreporter.line(line)

@@ -1,6 +1,7 @@
 """A consumer's pod is force-deleted: its queues go on elsewhere at once and in order, ten times in a row."""
 
 import json
+import os
 import statistics
 
 import pytest
@@ -11,7 +12,7 @@ from orderlymq.oracle import Kind
 
 pytestmark = pytest.mark.ci
 
-KILLS = 10
+KILLS = int(os.environ.get("ORDERLYMQ_E2E_KILLS", "10"))
 
 
 def test_the_queues_of_a_killed_consumer_go_on_within_a_second(
