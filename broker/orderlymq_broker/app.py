@@ -258,7 +258,13 @@ class BrokerProcess:
         await asyncio.to_thread(self.instance.close, orderly=orderly)
 
     def _close_replica(self) -> None:
-        self._replica.close()
+        try:
+            self._replica.close()
+        except StoreError as error:
+            if not self._exit.done():
+                raise
+            # It has failed before and ends this process for that.
+            _log.error("the store could not be closed: %s", error)
 
     async def _leave(self) -> None:
         """Hand over and let the clients go, so that a planned end fails nobody's request."""

@@ -165,7 +165,10 @@ class RocksStore:
         finally:
             self._columns = []
             self._handles = []
-            self._database.close()
+            try:
+                self._database.close()
+            except Exception as error:  # the same: a write that failed fails the close as well
+                raise translate(error, self.path) from error
 
     # -- whole-directory work ------------------------------------------------------------------
 
