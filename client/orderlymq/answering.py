@@ -18,6 +18,7 @@ from orderlymq.events import (
     OffsetsReset,
     OrderedResult,
 )
+from orderlymq.growing import watch_change
 from orderlymq.listening import Call
 from orderlymq.tasks import OwnedTasks
 from orderlymq.wire import read_record
@@ -56,6 +57,9 @@ class Answering:
         match command.code:
             case RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
                 self._consumer.rebalance_now()
+                if command.ext.get("omqQueues"):
+                    topics = tuple(self._consumer.subscriptions)
+                    tasks.start(watch_change(self._consumer.instance, topics), "watch for queues")
             case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
                 self._reset(command)
             case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:

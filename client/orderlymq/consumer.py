@@ -197,6 +197,11 @@ class Consumer:
         """Return what is subscribed, the group's retry topic included."""
         return self._subscriptions
 
+    @property
+    def instance(self) -> ClientInstance:
+        """Return the connections, routes and heartbeats that the consumer uses."""
+        return self._instance
+
     def subscribe(self, topic: str, expression: str = "*", *, kind: str = "TAG") -> None:
         """Ask for a topic; `*` is everything, `A || B` are tags, kind SQL92 selects by properties.
 

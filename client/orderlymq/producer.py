@@ -11,7 +11,7 @@ in the queue.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Final, Self, TypeAlias
 
@@ -21,14 +21,15 @@ from orderlymq.errors import (
     StateError,
     TopicNotFound,
 )
+from orderlymq.growing import chosen_from, through_changes
 from orderlymq.identity import NameServers, make_unique_keys
 from orderlymq.instance import ClientInstance
 from orderlymq.lanes import Lane, LaneKey
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
 from orderlymq.requests import DEFAULT_TIMEOUT_MS, OpenRequests, Reply, reply_message
 from orderlymq.routes import TopicRoute
-from orderlymq.selectors import RoundRobin, Selector, by_hash, check_selected
-from orderlymq.sending import Attempts, check_batch, check_message
+from orderlymq.selectors import RoundRobin, Selector, by_hash, check_selected, pick
+from orderlymq.sending import Attempts, as_message, check_batch, check_message
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq.tracing import make_tracer
 from orderlymq.wire import SendOptions, batch_request, is_stored, read_send_result, send_request
@@ -264,6 +265,7 @@ class Producer:
         if address is None:
             return
         command = send_request(message, chosen, self._options, _wall_ms())
+        chosen_from(route, command)
         try:
             await self._instance.send_oneway(address, command)
         except RemotingError as error:
@@ -294,18 +296,18 @@ class Producer:
                 message.key = key
         for message in messages:
             self._prepare(message)
-        route = await self._route(messages[0].topic)
-        chosen = self._choose(route, messages[0], queue, selector, argument)
-        attempts = Attempts(self._deadline(timeout_ms), messages[0].topic)
         ids = ",".join(message.unique_key for message in messages)
-
-        def build(target: MessageQueue) -> RemotingCommand:
-            return batch_request(messages, target, self._options, _wall_ms())
-
-        if chosen is not None:
-            return await self._send_to(chosen, build, ids, attempts)
         retries = self.settings.retry_times_when_send_failed
-        return await self._send_anywhere(route, build, ids, attempts, retries)
+
+        async def once(route: TopicRoute) -> SendResult:
+            def build(target: MessageQueue) -> RemotingCommand:
+                command = batch_request(messages, target, self._options, _wall_ms())
+                return chosen_from(route, command)
+
+            chosen = self._choose(route, messages[0], queue, selector, argument)
+            return await self._send_by(route, chosen, build, ids, timeout_ms, retries)
+
+        return await self._through_changes(messages[0].topic, once, timeout_ms)
 
     # -- requests
 
@@ -381,19 +383,43 @@ class Producer:
         retries: int,
     ) -> SendResult:
         self._prepare(message)
-        attempts = Attempts(self._deadline(timeout_ms), message.topic)
-        route = await self._route(message.topic)
-        chosen = self._choose(route, message, queue, selector, argument)
 
-        def build(target: MessageQueue) -> RemotingCommand:
-            return send_request(message, target, self._options, _wall_ms())
+        async def once(route: TopicRoute) -> SendResult:
+            def build(target: MessageQueue) -> RemotingCommand:
+                command = send_request(message, target, self._options, _wall_ms())
+                return chosen_from(route, command)
 
-        key = message.unique_key
-        if chosen is not None:
-            work = self._send_to(chosen, build, key, attempts)
-        else:
-            work = self._send_anywhere(route, build, key, attempts, retries)
+            chosen = self._choose(route, message, queue, selector, argument)
+            key = message.unique_key
+            return await self._send_by(route, chosen, build, key, timeout_ms, retries)
+
+        work = self._through_changes(message.topic, once, timeout_ms)
         return await work if self._tracer is None else await self._tracer.follow(message, work)
+
+    async def _through_changes(
+        self,
+        topic: str,
+        send: Callable[[TopicRoute], Awaitable[SendResult]],
+        timeout_ms: int | None,
+    ) -> SendResult:
+        patience_ms = self.settings.queue_change_patience_ms if timeout_ms is None else timeout_ms
+        return await through_changes(
+            self._instance, topic, lambda: self._route(topic), send, patience_ms=patience_ms
+        )
+
+    async def _send_by(
+        self,
+        route: TopicRoute,
+        chosen: MessageQueue | None,
+        build: Build,
+        message_id: str,
+        timeout_ms: int | None,
+        retries: int,
+    ) -> SendResult:
+        attempts = Attempts(self._deadline(timeout_ms), route.publish[0].topic)
+        if chosen is not None:
+            return await self._send_to(chosen, build, message_id, attempts)
+        return await self._send_anywhere(route, build, message_id, attempts, retries)
 
     async def _send_to(
         self, queue: MessageQueue, build: Build, message_id: str, attempts: Attempts
@@ -470,7 +496,7 @@ class Producer:
         """Return the one queue that the arguments ask for; None when any will do."""
         queues = route.publish
         if queue is not None:
-            return _pick(queue, queues, message.topic)
+            return pick(queue, queues, message.topic)
         if selector is not None:
             wanted = message.key if argument is None else argument
             try:
@@ -545,43 +571,8 @@ class Producer:
         return (await self._route(topic)).publish
 
 
-def as_message(
-    topic: str | Message,
-    body: bytes | str,
-    tags: str,
-    keys: str | tuple[str, ...],
-    properties: Mapping[str, str] | None,
-    delay_level: int,
-    key: str | int | None,
-) -> Message:
-    """Return the message that the arguments of a send describe."""
-    if isinstance(topic, Message):
-        if key is not None:
-            topic.key = key
-        return topic
-    return Message(
-        topic=topic,
-        body=body.encode() if isinstance(body, str) else body,
-        tags=tags,
-        keys=keys,
-        key=key,
-        properties=properties or {},
-        delay_level=delay_level,
-    )
-
-
 def _lane_key(message: Message, queue: MessageQueue | int | None) -> LaneKey:
     return message.topic, queue, None if queue is not None else message.key
-
-
-def _pick(queue: MessageQueue | int, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
-    if isinstance(queue, MessageQueue):
-        if queue.topic != topic:
-            raise SettingError(f"the queue {queue} is none of the topic {topic}")
-        return queue
-    if not 0 <= queue < len(queues):
-        raise SettingError(f"queue {queue} of {topic} is not between 0 and {len(queues) - 1}")
-    return queues[queue]
 
 
 def _wall_ms() -> int:

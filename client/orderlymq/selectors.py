@@ -126,6 +126,21 @@ def check_selected(queues: Sequence[MessageQueue], selected: object) -> MessageQ
     raise SettingError(f"the selector returned {selected!r}, which is no queue of the topic")
 
 
+def pick(queue: MessageQueue | int, queues: Sequence[MessageQueue], topic: str) -> MessageQueue:
+    """Return the queue that the caller names, by itself or by its number in the list.
+
+    Raises:
+        SettingError: It is none of the topic's.
+    """
+    if isinstance(queue, MessageQueue):
+        if queue.topic != topic:
+            raise SettingError(f"the queue {queue} is none of the topic {topic}")
+        return queue
+    if not 0 <= queue < len(queues):
+        raise SettingError(f"queue {queue} of {topic} is not between 0 and {len(queues) - 1}")
+    return queues[queue]
+
+
 class RoundRobin:
     """Spread plain sends evenly, leaving out the broker that failed last when there is another."""
 

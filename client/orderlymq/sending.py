@@ -5,7 +5,7 @@ Rule: "refused" is said only when no try can have been stored: as soon as one tr
 was not answered, a later refusal does not undo that, and the outcome is "unknown".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from orderlymq.errors import SendError, SendRefused, SendUnknown, SettingError, TopicNotFound
@@ -50,6 +50,18 @@ _BUSY_MARKS: Final = ("[PC_SYNCHRONIZED]", "[PCBUSY_CLEAN_QUEUE]", "[TIMEOUT_CLE
 DELAY_LEVEL_MAX: Final = 18
 
 
+class QueuesChanged(Exception):  # noqa: N818 - what is to be done: choose again
+    """The queue was chosen from a list that changes or has changed; nothing is stored.
+
+    Attributes:
+        refused: what the caller is told when waiting does not help.
+    """
+
+    def __init__(self, refused: SendError) -> None:
+        super().__init__(str(refused))
+        self.refused = refused
+
+
 class Attempts:
     """The tries of one send; *deadline_s* is a reading of the monotonic clock."""
 
@@ -89,8 +101,14 @@ class Attempts:
 
         Raises:
             SendRefused, SendUnknown, TopicNotFound: As `error`.
+            QueuesChanged: The broker wants the queue to be chosen from another list.
         """
         answer = self._refusal
+        if answer is not None and answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
+            # A broker looks for earlier tries before it says so, and never takes a late one.
+            self._maybe_stored = False
+            refused = SendRefused(self._last, code=answer.code, address=self._address)
+            raise QueuesChanged(refused)
         if answer is None or answer.code in (_ELSEWHERE if plain else _LATER):
             return
         if answer.remark and any(mark in answer.remark for mark in _BUSY_MARKS):
@@ -108,6 +126,31 @@ class Attempts:
                 f"{self._last}; create it with `orderlymq topic create {self._topic}`; stored: no"
             )
         return SendRefused(text, code=code, address=self._address)
+
+
+def as_message(
+    topic: str | Message,
+    body: bytes | str,
+    tags: str,
+    keys: str | tuple[str, ...],
+    properties: Mapping[str, str] | None,
+    delay_level: int,
+    key: str | int | None,
+) -> Message:
+    """Return the message that the arguments of a send describe."""
+    if isinstance(topic, Message):
+        if key is not None:
+            topic.key = key
+        return topic
+    return Message(
+        topic=topic,
+        body=body.encode() if isinstance(body, str) else body,
+        tags=tags,
+        keys=keys,
+        key=key,
+        properties=properties or {},
+        delay_level=delay_level,
+    )
 
 
 def check_message(message: Message, size_max: int) -> None:

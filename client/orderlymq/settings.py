@@ -160,6 +160,8 @@ class ProducerSettings:
         retry_another_broker_when_not_store_ok: also when the message was stored with another status than
             OK; refused for sends by key, selector or queue, where it would break the order.
         compress_level: zlib, 1 fast to 9 small.
+        queue_change_patience_ms: how long a send without a time-out of its own waits while the number of
+            queues of its topic is being changed; each try then has the usual time.
     """
 
     create_topic_key: str = _key(AUTO_CREATE_TOPIC, "createTopicKey")
@@ -173,6 +175,7 @@ class ProducerSettings:
         default=False, rocketmq="retryAnotherBrokerWhenNotStoreOK"
     )
     max_message_size_bytes: int = _key(4 * 1024 * 1024, "maxMessageSize", 1, 15 * 1024 * 1024)
+    queue_change_patience_ms: int = _key(120_000, "", 0, INT32_MAX)
 
     def __post_init__(self) -> None:
         check_ranges(self)

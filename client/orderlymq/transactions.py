@@ -18,7 +18,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from orderlymq.errors import BrokerError, SettingError
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
-from orderlymq.producer import Producer, as_message
+from orderlymq.producer import Producer
+from orderlymq.sending import as_message
 from orderlymq.tasks import OwnedTasks
 from orderlymq.wire import read_record
 from orderlymq_protocol import properties

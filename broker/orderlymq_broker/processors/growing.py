@@ -10,7 +10,7 @@ anew. What the phases mean, and who blocks: ``state/growth.py``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
@@ -42,9 +42,9 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.names import InvalidName, check_topic_name
 
-# Fields of requests. *queueTotal* rides with a send: how many queues its sender chose from.
+# Fields of requests. *omqQueueTotal* rides with a send: how many queues its sender chose from.
 EXT_TOKEN: Final = "operatorToken"  # noqa: S105 - the name of a field
-EXT_QUEUE_TOTAL: Final = "queueTotal"
+EXT_QUEUE_TOTAL: Final = "omqQueueTotal"
 
 # A fence or a settling beyond an hour is a mistake in a manifest, not a plan.
 LIMIT_MS_MAX: Final = 60 * 60 * 1_000
@@ -53,6 +53,13 @@ QUEUES_MAX: Final = 16_384
 BLOCKERS_SHOWN_MAX: Final = 64
 
 _LOST: Final = "the leader changed before the growth was stored; look at the topic and ask again"
+
+
+class Notify(Protocol):
+    """Tells the members of groups to look again; *more* rides along."""
+
+    def __call__(self, groups: Sequence[str], **more: str) -> list[Effect]:
+        """Return the notices."""
 
 
 def check_send(context: Context, topic: Topic, ext: dict[str, str]) -> None:
@@ -105,7 +112,7 @@ class GrowthProcessor:
     def __init__(
         self,
         context: Context,
-        notify: Callable[[Sequence[str]], list[Effect]],
+        notify: Notify,
         flush: Callable[[], list[Record]],
     ) -> None:
         self._context = context
@@ -199,7 +206,8 @@ class GrowthProcessor:
             return []
         self._context.counters[f"growth_{outcome.phase.value}"] += 1
 
-        return self._notify(readers_of(self._context.state, outcome.topic))
+        # RocketMQ's clients divide what they know; our SDK asks for the queues, too.
+        return self._notify(readers_of(self._context.state, outcome.topic), omqQueues="true")
 
     def tick(self, now: Now) -> list[Effect]:
         """Lift fences that did not go on in time; end settlings that have lasted long enough."""

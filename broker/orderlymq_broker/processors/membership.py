@@ -230,8 +230,8 @@ class MembershipProcessor:
 
         return [Propose(gone)] if gone else []
 
-    def notify(self, groups: Sequence[str]) -> list[Effect]:
-        """Tell the members of these groups (40) that they should look again."""
+    def notify(self, groups: Sequence[str], **more: str) -> list[Effect]:
+        """Tell the members of these groups (40) that they should look again; *more* is for our SDK."""
         context = self._context
         effects: list[Effect] = []
         for group in dict.fromkeys(groups):
@@ -243,7 +243,7 @@ class MembershipProcessor:
                     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
                     context.next_opaque(),
                     FLAG_ONEWAY,
-                    {"consumerGroup": group},
+                    {"consumerGroup": group, **more},
                 )
                 effects.append(Send(connection, notice))
 

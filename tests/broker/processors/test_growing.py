@@ -52,7 +52,7 @@ def phase(shell: Shell) -> str:
 
 def send_chosen(shell: Shell, total: int, **letters: Any) -> RemotingCommand:
     """Send as our SDK does: with the number of queues the sender chose from."""
-    return shell.call(310, {**send_ext("orders", **letters), "queueTotal": str(total)}, b"paid")
+    return shell.call(310, {**send_ext("orders", **letters), "omqQueueTotal": str(total)}, b"paid")
 
 
 @pytest.fixture
