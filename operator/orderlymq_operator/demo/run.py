@@ -20,6 +20,7 @@ import msgspec
 
 from orderlymq import history
 from orderlymq.oracle import Event, Kind, Verdict, judge
+from orderlymq_operator.demo.admission import Admission
 from orderlymq_operator.demo.backlog import backlog
 from orderlymq_operator.demo.display import Display, Scoreboard
 from orderlymq_operator.demo.options import ConsumerOptions, DemoOptions, ProducerOptions
@@ -110,7 +111,8 @@ async def run_demo(directory: DataDirectory, options: DemoOptions, *, quiet: boo
 
     board = Scoreboard()
     with history.Recorder(path, process="demo") as recorder, Display(board, quiet=quiet) as display:
-        play = _Play(options, run, path, servers, recorder, board, control)
+        admission = Admission.of(directory)
+        play = _Play(options, run, path, servers, recorder, board, control, admission)
         async with _showing(display):
             await play.all_acts()
         events = await asyncio.to_thread(lambda: list(history.read(path)))
@@ -139,6 +141,7 @@ class _Play:
         recorder: history.Recorder,
         board: Scoreboard,
         control: ControlClient,
+        admission: Admission,
     ) -> None:
         self._options = options
         self._run = run
@@ -147,6 +150,7 @@ class _Play:
         self._recorder = recorder
         self._board = board
         self._control = control
+        self._admission = admission
         self._log = path.with_suffix(".log")
 
     async def all_acts(self) -> None:
@@ -233,6 +237,7 @@ class _Play:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
+                env=self._admission.environment(),
                 limit=_LINE_MAX,
                 # Ctrl-C in a terminal is for the one that started them; it ends them in order.
                 start_new_session=True,
@@ -275,7 +280,8 @@ class _Play:
         addresses = [group["address"] for group in snapshot["groups"]]
         async with _deadline(_DRAIN_TIMEOUT_S, "the consumers did not finish", self._log):
             while True:
-                if await backlog(addresses, self._options.topic, self._options.group) == 0:
+                topic, group = self._options.topic, self._options.group
+                if await backlog(addresses, topic, group, self._admission) == 0:
                     return
                 await asyncio.sleep(_REFRESH_S)
 
