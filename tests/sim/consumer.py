@@ -86,6 +86,7 @@ CALL_TIMEOUT_US: Final = SECOND
 SUSPEND_MS: Final = 2_000
 WORKERS: Final = 2
 RECONSUME_MAX: Final = 2
+STALE_SHARE: Final = 0.1
 
 Answer = RemotingCommand | RemotingError
 _TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
@@ -505,6 +506,13 @@ class Consumer(Client):
             if self.plain:
                 command.flag |= FLAG_ONEWAY
                 self.tell(command)
+                before = self._stored.get(queue)
+                if before is not None and self.timeline.random.random() < STALE_SHARE:
+                    # Two threads of a RocketMQ client persist offsets; the older one may be later.
+                    self.world.coverage["stale offset told late"] += 1
+                    late = commit_request(self.group, queue, before[0], {})
+                    late.flag |= FLAG_ONEWAY
+                    self.after(RENEW_MS * MS // 20, "persist late", partial(self.tell, late))
                 self._stored[queue] = entry
                 continue
             had_lost = self._lost_already(queue, entry[1])

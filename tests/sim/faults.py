@@ -7,6 +7,7 @@ its disk and not caught up; everything else (crashes of all, pauses, partitions)
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq_protocol.codes import RequestCode
@@ -46,6 +47,8 @@ class Faults:
         """End all trouble: the network is whole, disks work, everybody runs."""
         self._over = True
         world = self._world
+        if "transfer" in world.plan.troubles and self._random.random() < 0.3:
+            self.failed_transfer()
         world.network.heal()
         for replica in world.replicas.values():
             replica.disk.slow_max_us = 0
@@ -164,6 +167,25 @@ class Faults:
             leader.move_leadership(target)
         self._world.coverage["leadership transferred"] += 1
 
+    def failed_transfer(self) -> None:
+        """Leadership is on its way to a replica that dies before it hears of it."""
+        leader = self._leader()
+        if leader is None or leader.paused:
+            return
+        others = [
+            each for each in self._world.replicas.values() if each is not leader and each.alive
+        ]
+        if not others:
+            return
+        target = self._random.choice(others)
+        try:
+            leader.loop.transfer(target.id)
+        except (NotLeader, ProposalRefused):
+            return
+        self._world.coverage["successor died before it knew"] += 1
+        target.crash(silent=self._random.random() < 0.5)
+        self._world.restart_later(target)
+
     def membership(self) -> None:
         """A replica joins as a learner, votes, or one is removed."""
         leader, world = self._leader(), self._world
@@ -194,6 +216,16 @@ class Faults:
             replica.disk.slow_max_us = self._random.choice((20 * MS, 150 * MS, 600 * MS))
             disk = replica.disk
             self._until(SECOND, 4 * SECOND, "disk fast", lambda: setattr(disk, "slow_max_us", 0))
+
+    def slow_followers(self) -> None:
+        """Everybody but the leader takes so long to write that sends are tried again meanwhile."""
+        leader = self._leader()
+        for replica in self._world.replicas.values():
+            if replica is leader:
+                continue
+            disk = replica.disk
+            disk.slow_max_us = 1_500 * MS
+            self._until(SECOND, 3 * SECOND, "disk fast", partial(setattr, disk, "slow_max_us", 0))
 
     def full_disk(self) -> None:
         """A disk has no space for a while."""
@@ -387,8 +419,10 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "wipe": Faults.wipe,
     "pause": Faults.pause,
     "transfer": Faults.transfer,
+    "failed transfer": Faults.failed_transfer,
     "membership": Faults.membership,
     "slow disk": Faults.slow_disk,
+    "slow followers": Faults.slow_followers,
     "full disk": Faults.full_disk,
     "failing disk": Faults.failing_disk,
     "unreadable disk": Faults.unreadable_disk,

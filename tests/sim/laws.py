@@ -38,7 +38,14 @@ from orderlymq_broker.store.entry import EntryParts
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.names import SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from orderlymq_raft import Role, RoleChange
+from orderlymq_raft import (
+    AppendResponse,
+    Message,
+    Role,
+    RoleChange,
+    Vote,
+    VoteResponse,
+)
 from orderlymq_runtime.client import RemotingError
 
 if TYPE_CHECKING:
@@ -112,6 +119,9 @@ class Laws:
         # Accounts without rights: since a confirmed denial, until they may have them again.
         self.denied: dict[str, int] = {}
         self._schedule_id = self._given_up_id = -1
+        # What replicas have said that only their disks can make true: terms, and votes in them.
+        self._promised: Counter[str] = Counter()
+        self._votes: dict[tuple[str, int], int] = {}
         self._terms: dict[str, int] = {}
 
     def broken(self, check: str, text: str, cause: BaseException | None = None) -> None:
@@ -127,9 +137,42 @@ class Laws:
 
     def opened(self, replica: "Replica") -> None:
         """Note that a replica reads its disk: what it stored must be what the group has applied."""
-        # A term that was not durable yet may be forgotten in a crash.
+        # A term that was not durable yet may be forgotten in a crash, but none that was told.
         self._terms[replica.name] = replica.node.term
+        promised = self._promised[replica.name]
+        self.ensure(
+            replica.node.term >= promised,
+            "terms",
+            f"{replica.name} begins in term {replica.node.term}, it has spoken in {promised}",
+        )
         self._compare(replica)
+
+    def said(self, replica: "Replica", message: Message) -> None:
+        """Note what a replica promises: that it is in a term, and for whom it has voted there."""
+        name = replica.name
+        if isinstance(message, Vote | VoteResponse | AppendResponse):
+            self._promised[name] = max(self._promised[name], message.term)
+        if isinstance(message, VoteResponse) and message.granted:
+            other = self._votes.setdefault((name, message.term), message.target)
+            self.ensure(
+                other == message.target,
+                "one vote",
+                f"{name} votes for {other} and {message.target} in term {message.term}",
+            )
+
+    def forgotten(self, replica: "Replica") -> None:
+        """Note that a replica has lost its disk: nothing that it said binds it."""
+        self._promised.pop(replica.name, None)
+        for key in [key for key in self._votes if key[0] == replica.name]:
+            del self._votes[key]
+
+    def tail_cut(self, replica: "Replica", index: int, old: int, new: int) -> None:
+        """Check that a log is cut only where a leader of another term has something else."""
+        self.ensure(
+            old < new,
+            "log cut",
+            f"{replica.name} writes entry {index} of term {new} again over term {old}",
+        )
 
     def role_changed(self, replica: "Replica", change: RoleChange) -> None:
         """At most one leader in each term, and no term falls."""

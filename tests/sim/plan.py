@@ -21,6 +21,7 @@ class Plan:
         troubles: names of the faults that may happen (``faults.py``).
         listener_max_us: longest listener call of the usual kind.
         patience: share of refusals after which a producer tries again.
+        try_timeout_us: how long a producer waits for an answer before it sends again.
         every_us: mean time between two faults.
         bind: whether only the leader listens, at one address, as on one machine.
         access: whether requests must be signed by accounts with rights.
@@ -45,6 +46,7 @@ class Plan:
     poison: float
     listener_max_us: int
     patience: float
+    try_timeout_us: int
     every_us: int
     safety_us: int
     name_servers: int
@@ -85,6 +87,7 @@ GROUP_STORM: Final = (
     "partition",
     "pause",
     "slow disk",
+    "slow followers",
     "transfer",
     "weather",
 )
@@ -134,6 +137,7 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         poison=chance.choice((0.0, 0.05)),
         listener_max_us=chance.choice((20_000, 20_000, 150_000)),
         patience=chance.choice((1.0, 1.0, 0.0)),
+        try_timeout_us=chance.choice((100_000, 300_000, 900_000)),
         every_us=every_us,
         safety_us=chance.choice((8_000_000, 12_000_000)),
         name_servers=chance.choice((1, 2)),

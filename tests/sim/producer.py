@@ -29,7 +29,6 @@ _OPTIONS: Final = SendOptions(
     compress_over_bytes=1 << 20,
     compress_level=1,
 )
-TRY_TIMEOUT_US: Final = 900 * MS
 DEADLINE_S: Final = 6.0
 
 
@@ -105,7 +104,7 @@ class Producer(Client):
         if self._tries > 1:
             self.world.coverage["send tried again"] += 1
         command = send_request(message, self._queue, _OPTIONS, 0)
-        self.call(command, TRY_TIMEOUT_US, self._answered)
+        self.call(command, self.world.plan.try_timeout_us, self._answered)
 
     def _answered(self, answer: RemotingCommand | RemotingError) -> None:
         message, attempts, world = self._message, self._attempts, self.world

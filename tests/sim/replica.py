@@ -71,8 +71,9 @@ TIMERS: Final = TimerSettings(
 
 
 class ObservedLog(RaftLogStore):
-    """The real log; tells how often a tail was cut."""
+    """The real log; tells when a tail was cut."""
 
+    replica: "Replica"
     cuts = 0
 
     def append(
@@ -80,6 +81,10 @@ class ObservedLog(RaftLogStore):
     ) -> None:
         if entries and entries[0].index <= self.last_index():
             self.cuts += 1
+            first = entries[0]
+            self.replica.world.laws.tail_cut(
+                self.replica, first.index, self.term(first.index), first.term
+            )
         super().append(batch, entries, hard_state)
 
 
@@ -177,6 +182,7 @@ class Replica(ServerProcess):
     def _open(self) -> None:
         store, settings = self.store, self.settings
         self.log = ObservedLog(store, self.world.plan.tail_size)
+        self.log.replica = self
         bootstrap(settings, store, self.log)
         self.state = BrokerState.load(store)
         machine = ObservedMachine(self.state, self)
@@ -220,6 +226,8 @@ class Replica(ServerProcess):
             self.world.coverage["last write torn"] += 1
         self.store = SimulatedStore() if wipe else self.store.crash(kept)
         self.wiped = self.wiped or wipe
+        if wipe:
+            self.world.laws.forgotten(self)
         self.registrar.stop(silent=silent)
         for link in self._links.values():
             link.forget()
@@ -278,6 +286,7 @@ class Replica(ServerProcess):
         world = self.world
         forgotten = self.loop.has_forgotten
         for message in messages:
+            world.laws.said(self, message)
             target = world.replicas.get(message.target)
             if target is None:
                 continue
@@ -328,7 +337,7 @@ class Replica(ServerProcess):
             return
         if life > known:
             self.peer_lives[sender] = life
-            self.desk.peer_lost(sender)
+            self.link_lost_from(sender)
             if forgotten:
                 self.loop.forget(sender)
         self.loop.receive([message])
@@ -347,13 +356,15 @@ class Replica(ServerProcess):
     def link_lost_from(self, node: NodeId) -> None:
         """Note that the connection on which *node* spoke to us is gone, or another has begun."""
         self.desk.peer_lost(node)
+        if not self._swapping:
+            self.loop.peer_lost(node)
 
     def peer_died(self, node: NodeId) -> None:
         """Let the kernel tell about the end of a process whose machine lives."""
         link = self._links.get(node)
         if link is not None:
             link.reset()
-        self.after(MS, "reset", partial(self.desk.peer_lost, node))
+        self.after(MS, "reset", partial(self.link_lost_from, node))
 
     def take_snapshot(self, message: InstallSnapshot, copy: SimulatedStore) -> bool:
         """Take in a whole state that lies complete beside the present one."""
