@@ -1,5 +1,5 @@
 """
-Housekeeping of one replica: compacting the raft log, giving disk space back, sweeping the index.
+Housekeeping of one replica: compacting the raft log, sweeping the index, giving disk and memory back.
 
 The rule: nothing of it changes an answer, so every replica does it when it suits. What a snapshot
 under way or a live follower still needs stays.
@@ -12,7 +12,7 @@ from typing import Final
 
 from orderlymq_broker.replication.instance import Instance
 from orderlymq_broker.store import layout
-from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.retention import sweep_index
 from orderlymq_raft.types import Index
 
@@ -22,6 +22,14 @@ _log = logging.getLogger(__name__)
 COMPACT_STEP: Final = 1_000
 
 RECLAIM_EVERY_S: Final = 30.0
+
+# When nothing came for so long, the memtables are written to files: the write-ahead log behind them
+# can go, which is otherwise up to WAL_SIZE_MAX beside the same bytes in files, and a start has nothing
+# to replay. Long against the pauses of a load, so that a steady trickle makes no small files.
+FLUSH_IDLE_S: Final = 5.0
+
+# Less than this is not worth files of its own.
+FLUSH_SIZE_MIN: Final = 4 << 20
 
 
 class Upkeep:
@@ -42,18 +50,21 @@ class Upkeep:
         self._reclaimed_at = seconds()
         self._swept = instance.state.floor
         self._cursor = b""
-        self._reclaiming: asyncio.Task[None] | None = None
+        self._end = self._flushed = instance.state.physical_end
+        self._grew_at = seconds()
+        self._working: asyncio.Task[None] | None = None
 
     def step(self) -> None:
         """Do a little of whatever is due."""
         self._compact()
         self._sweep()
         self._maybe_reclaim()
+        self._maybe_flush()
 
     async def close(self) -> None:
         """Wait for the thread that gives space back: the store must not be closed under it."""
-        if self._reclaiming is not None:
-            await asyncio.gather(self._reclaiming, return_exceptions=True)
+        if self._working is not None:
+            await asyncio.gather(self._working, return_exceptions=True)
 
     def _compact(self) -> None:
         log = self._instance.log
@@ -88,8 +99,7 @@ class Upkeep:
 
     def _maybe_reclaim(self) -> None:
         floor = self._instance.state.floor
-        busy = self._reclaiming is not None and not self._reclaiming.done()
-        if busy or floor == self._reclaimed:
+        if self._is_working or floor == self._reclaimed:
             return
         if self._seconds() - self._reclaimed_at < RECLAIM_EVERY_S:
             return
@@ -98,4 +108,25 @@ class Upkeep:
         work = asyncio.to_thread(
             self._instance.store.reclaim, Family.MESSAGES, layout.message_key(floor)
         )
-        self._reclaiming = asyncio.get_running_loop().create_task(work, name="reclaim space")
+        self._working = asyncio.get_running_loop().create_task(work, name="reclaim space")
+
+    def _maybe_flush(self) -> None:
+        end, now = self._instance.state.physical_end, self._seconds()
+        if end != self._end:
+            self._end, self._grew_at = end, now
+        idle = now - self._grew_at >= FLUSH_IDLE_S
+        if self._is_working or not idle or end - self._flushed < FLUSH_SIZE_MIN:
+            return
+        self._flushed = end
+        self._working = asyncio.get_running_loop().create_task(self._flush(), name="flush")
+
+    async def _flush(self) -> None:
+        try:
+            await asyncio.to_thread(self._instance.store.flush)
+        except StoreError as error:
+            # Nothing is lost, it is all in the log; what stops writes is the writer's to tell.
+            _log.warning("memtables stay in memory: %s", error)
+
+    @property
+    def _is_working(self) -> bool:
+        return self._working is not None and not self._working.done()
