@@ -17,12 +17,15 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.TopicPartitionInfo;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** Kafka through its own Java client. */
 final class KafkaTarget implements Target {
+    private static final long TOPIC_KNOWN_NS = 30_000_000_000L;
+
     private final String servers;
     private final KafkaProducer<byte[], byte[]> producer;
 
@@ -48,6 +51,24 @@ final class KafkaTarget implements Target {
             if (!(error.getCause() instanceof TopicExistsException)) {
                 throw error;
             }
+        }
+        // A producer that comes too early takes the topic for unknown and waits longer than it needs to.
+        long deadline = System.nanoTime() + TOPIC_KNOWN_NS;
+        while (!isComplete(topic, queues)) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("the replicas of " + topic + " never came in sync");
+            }
+            Out.sleep(20);
+        }
+    }
+
+    private boolean isComplete(String topic, int queues) throws InterruptedException {
+        try (Admin admin = admin()) {
+            List<TopicPartitionInfo> known =
+                    admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic).partitions();
+            return known.size() == queues && known.stream().allMatch(each -> each.isr().size() == 3);
+        } catch (ExecutionException error) {
+            return false;
         }
     }
 
