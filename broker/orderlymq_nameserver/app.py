@@ -44,6 +44,7 @@ class NameServer:
         self._core = NameServerCore(
             kv,
             expiry_ms=settings.expiry_ms,
+            began_ms=_now_ms(),
             properties={
                 "kvConfigPath": str(settings.kv_path or ""),
                 "listenPort": str(settings.listen.port),

@@ -52,10 +52,14 @@ from orderlymq_protocol.model import (
     TopicRouteData,
     body_crc32,
 )
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 from orderlymq_protocol.notserved import remark_of
 
 # What code 318 may not change, RocketMQ NamesrvConfig: paths would let a client write any file.
 PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
+
+# Brokers call a name server that is back once a second (``registration.py``): by then all have.
+KNOWS_ALL_AFTER_MS: Final = 3_000
 
 _NO_ROUTE: Final = (
     "No topic route info in name server for the topic: {}\n"
@@ -70,12 +74,19 @@ class NameServerCore:
         kv: the key-value configuration.
         expiry_ms: silence after which a registration ends.
         properties: what code 319 shows; code 318 changes those that are there.
+        began_ms: when this name server began, by the clock of `handle`; None: long ago.
     """
 
     def __init__(
-        self, kv: KvTable, *, expiry_ms: int, properties: dict[str, str] | None = None
+        self,
+        kv: KvTable,
+        *,
+        expiry_ms: int,
+        properties: dict[str, str] | None = None,
+        began_ms: int | None = None,
     ) -> None:
         self.kv = kv
+        self._began_ms = began_ms
         self.routes = RouteRegistry(
             expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_TOPIC_CONFIG, topic)
         )
@@ -174,12 +185,19 @@ class NameServerCore:
 
     # Routes and lists.
 
-    def _route(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
+    def _route(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
         topic = GetRouteInfoHeader.from_ext(request.ext).topic
         body = self.routes.encoded_route(topic)
+        if topic == AUTO_CREATE_TOPIC and self._is_new(now_ms):
+            # Who finds no route for its topic makes one after this, with four queues. A topic that
+            # exists and is not registered again yet would be written to in other queues.
+            body = None
         if body is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=_NO_ROUTE.format(topic))
         return request.reply(body=body)
+
+    def _is_new(self, now_ms: int) -> bool:
+        return self._began_ms is not None and now_ms - self._began_ms < KNOWS_ALL_AFTER_MS
 
     def _cluster_info(self, request: RemotingCommand, connection: int, _: int) -> RemotingCommand:
         return request.reply(body=self.routes.cluster_info().to_json())

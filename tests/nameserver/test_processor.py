@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_nameserver.kv import KvTable
+from orderlymq_nameserver.processor import KNOWS_ALL_AFTER_MS, NameServerCore
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.framing import FrameDecoder, encode
 from orderlymq_protocol.notserved import remark_of
@@ -333,3 +334,23 @@ def test_every_code_of_the_reference_is_served() -> None:
         100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313,
         318, 319, 322, 327, 901, 904,
     ]  # fmt: skip
+
+
+def test_a_name_server_that_has_just_begun_lets_nobody_make_topics() -> None:
+    """It does not know yet who has which topic, so it does not show what topics are made after.
+
+    RocketMQ's producers ask for their topic and then for TBW102, and take four queues of it: with a
+    broker that comes back between the two questions, keys of an existing topic would change queues.
+    """
+    server = NameServerCore(KvTable(), expiry_ms=120_000, began_ms=50_000)
+
+    def code(name: str, now_ms: int) -> int:
+        return server.handle(request(105, {"topic": name}), 99, now_ms).code
+
+    assert code("orders", 50_100) == 17
+    body = registration(1, topic("orders", 8, order=True), topic("TBW102", 8))
+    register(server, GROUP_A, body, now_ms=50_101)
+    soon, later = 50_102, 50_000 + KNOWS_ALL_AFTER_MS
+
+    assert [code("TBW102", soon), code("orders", soon)] == [17, 0]
+    assert [code("TBW102", later), code("orders", later)] == [0, 0]
