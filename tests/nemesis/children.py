@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,12 @@ class Child:
     """One process with its log file.
 
     Life cycle: `start`, `kill` or `end` or its own end, `start` again. `wanted` says whether it
-    should be running; one that is wanted and does not run has ended by itself.
+    should be running; one that is wanted and does not run has ended by itself. Faults and the
+    watch call from threads of their own.
+
+    Attributes:
+        excused_until: monotonic time up to which it may end with one of the codes of a store that
+            failed.
     """
 
     name: str
@@ -28,14 +34,18 @@ class Child:
     keep_input: bool = False  # leave standard input open; some programs end with it
     wanted: bool = False
     paused: bool = False
-    ended_by_itself: list[int] = field(default_factory=list)
+    excused_until: float = 0.0
     process: subprocess.Popen[bytes] | None = None
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def start(self) -> None:
         """Start it unless it runs."""
-        self.wanted = True
-        if self.runs:
-            return
+        with self._lock:
+            self.wanted = True
+            if not self.runs:
+                self._start()
+
+    def _start(self) -> None:
         self.paused = False
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
@@ -57,25 +67,27 @@ class Child:
 
     def kill(self) -> None:
         """Send SIGKILL and wait until it is gone."""
-        self.wanted = False
-        if self.process is not None and self.runs:
-            self.process.kill()
-            self.process.wait(END_TIMEOUT_S)
-        self.paused = False
+        with self._lock:
+            self.wanted = False
+            if self.process is not None and self.runs:
+                self.process.kill()
+                self.process.wait(END_TIMEOUT_S)
+            self.paused = False
 
     def end(self, timeout_s: float = END_TIMEOUT_S) -> int | None:
         """Send SIGTERM and return the exit code; None when it had to be killed."""
-        self.wanted = False
-        self.resume()
-        if self.process is None:
-            return 0
-        if self.runs:
-            self.process.terminate()
-        try:
-            return self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return None
+        with self._lock:
+            self.wanted = False
+            self.resume()
+            if self.process is None:
+                return 0
+            if self.runs:
+                self.process.terminate()
+            try:
+                return self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                return None
 
     def pause(self) -> None:
         """Send SIGSTOP."""
@@ -91,14 +103,14 @@ class Child:
 
     def look(self) -> int | None:
         """Return the exit code if it ended by itself since the last look."""
-        if not self.wanted or self.process is None:
-            return None
-        code = self.process.poll()
-        if code is None:
-            return None
-        self.wanted = False
-        self.ended_by_itself.append(code)
-        return code
+        with self._lock:
+            if not self.wanted or self.process is None:
+                return None
+            code = self.process.poll()
+            if code is None:
+                return None
+            self.wanted = False
+            return code
 
 
 def python(*words: str) -> list[str]:

@@ -12,7 +12,9 @@ from typing import Any, Final, TypeVar
 
 from orderlymq_operator.actions import GroupConfig, TopicConfig
 from orderlymq_operator.brokeradmin import Admin, AdminError
-from orderlymq_runtime.client import RemotingClient
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.nemesis.children import Child, python, wait_until
 from tests.nemesis.disks import Disk
 from tests.nemesis.ground import CLIENTS, Ground
@@ -141,6 +143,24 @@ class Cluster:
             await admin.put_order_config(f"{host}:{port}", TOPIC, f"g:{QUEUES}")
 
         self.administer(put)
+
+    def wait_for_route(self) -> None:
+        """Wait until clients find the topic: before that they would make one of their own."""
+        host, port = self.ground.name_server
+        question = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
+
+        async def ask() -> bool:
+            client = RemotingClient()
+            try:
+                answer = await client.invoke(f"{host}:{port}", question, 1.0)
+            except RemotingError:
+                return False
+            finally:
+                await client.close()
+            return answer.code == ResponseCode.SUCCESS
+
+        if not wait_until(lambda: asyncio.run(ask()), START_TIMEOUT_S):
+            raise NoLeaderError(f"no route for {TOPIC} within {START_TIMEOUT_S:.0f} s")
 
     def administer(self, work: Callable[[Admin], Awaitable[Result]]) -> Result:
         """Do something with an administrator's connection.

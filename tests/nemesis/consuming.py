@@ -10,12 +10,17 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from orderlymq import ClientSettings, Consumer, OrderedContext, OrderedResult, ReceivedMessage
+from orderlymq.errors import NameServersUnreachable
 from orderlymq.history import Recorder
 from orderlymq.oracle import Kind
+
+
+RETRY_S: Final = 0.2
 
 
 class ConsumingOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,16 +49,24 @@ async def consume(options: ConsumingOptions) -> None:
                     return OrderedResult.SUSPEND
             return OrderedResult.SUCCESS
 
-        async with Consumer(
-            options.group,
-            options.name_servers,
-            topics=options.topic,
-            listener=listen,
-            ordered=True,
-            consume_from="first",
-            client_settings=ClientSettings(persist_consumer_offset_interval_ms=options.commit_ms),
-        ):
-            await stop.wait()
+        while not stop.is_set():
+            consumer = Consumer(
+                options.group,
+                options.name_servers,
+                topics=options.topic,
+                listener=listen,
+                ordered=True,
+                consume_from="first",
+                client_settings=ClientSettings(
+                    persist_consumer_offset_interval_ms=options.commit_ms
+                ),
+            )
+            try:
+                async with consumer:
+                    await stop.wait()
+            except NameServersUnreachable:
+                # The only one may be down at the moment; whoever runs consumers tries again.
+                await asyncio.sleep(RETRY_S)
 
 
 async def _handle(

@@ -22,6 +22,8 @@ from tests.nemesis.schedule import Fault, Kind
 # How long a replica may need for its part of a rolling restart, or to catch up from nothing. A
 # group that needs longer is reported, not waited for: other faults go on.
 WELL_S: Final = 45.0
+# A process that fails needs a moment to end, on a busy machine seconds.
+NOTICE_S: Final = 10.0
 LOSS_MAX: Final = 0.3
 DELAY_MAX_S: Final = 0.25
 
@@ -214,6 +216,7 @@ class Nemesis:
         node = self._leader() if fault.strength < 0.5 else self._follower(fault)
         disk = self.cluster.disks[node]
         self._tell(outcome, f"node {node}")
+        self._excuse(node, fault.lasts_s)
         disk.fill()
         time.sleep(fault.lasts_s)
         disk.empty()
@@ -221,9 +224,15 @@ class Nemesis:
     def fail_io(self, fault: Fault, outcome: Outcome) -> None:
         node = self._leader() if fault.strength < 0.5 else self._follower(fault)
         self._tell(outcome, f"node {node}")
+        self._excuse(node, fault.lasts_s)
         self.cluster.io_errors[node].begin()
         time.sleep(fault.lasts_s)
         self.cluster.io_errors[node].end()
+
+    def _excuse(self, node: int, seconds: float) -> None:
+        until = time.monotonic() + seconds + NOTICE_S
+        child = self.cluster.brokers[node]
+        child.excused_until = max(child.excused_until, until)
 
     def wipe(self, fault: Fault, outcome: Outcome) -> None:
         if not self.cluster.wait_until_well(WELL_S):
@@ -240,6 +249,8 @@ class Nemesis:
     # -- planned -----------------------------------------------------------------------------------
 
     def restart_one_by_one(self, fault: Fault, outcome: Outcome) -> None:
+        if not self._expect_well(outcome):
+            return
         self._tell(outcome, "all, one after the other")
         leader = self._leader()
         order = [node for node in self._members() if node != leader] + [leader]
@@ -248,7 +259,7 @@ class Nemesis:
             if not child.runs:
                 continue
             code = child.end()
-            if code != 0:
+            if code != 0 and time.monotonic() > child.excused_until:
                 self.findings.append(f"node {node} ended with {code} when it was asked to leave")
             child.start()
             if not self._expect_well(outcome):

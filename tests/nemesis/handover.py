@@ -304,6 +304,7 @@ def _play(where: Path, rounds: int, javas: list[Java]) -> int:
         try:
             cluster.start()
             cluster.declare(sorted({client.group for client in clients.values()} - {""}))
+            cluster.wait_for_route()
             for client in clients.values():
                 client.start()
             time.sleep(2 * SETTLE_S)

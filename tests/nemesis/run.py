@@ -84,6 +84,7 @@ class Run:
         self.say(f"starting {self.plan.replicas} replicas on {self.cluster.ground.name}")
         self.cluster.start()
         self.cluster.declare(list(GROUPS))
+        self.cluster.wait_for_route()
         with Recorder(history, process="nemesis") as recorder:
             clients = make_clients(
                 directory / "clients", self.cluster.ground, recorder, history, self.javas
