@@ -17,6 +17,7 @@ from orderlymq.errors import (
     SettingError,
     TopicNotFound,
 )
+from orderlymq.growing import topic_growth
 from orderlymq.identity import NameServers
 from orderlymq.instance import ClientInstance
 from orderlymq.message import Message, ReceivedMessage, SendResult
@@ -305,6 +306,10 @@ class AdminClient:
             )
             found.update(TopicStats.from_json(answer.body).offset_table)
         return dict(sorted(found.items()))
+
+    async def growth(self, topic: str) -> dict[str, dict[str, Any]]:
+        """Return how far the growth of an ordered topic is, by broker group; see `growing`."""
+        return await topic_growth(self._instance, topic)
 
     async def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, online or not."""

@@ -11,13 +11,15 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from orderlymq.errors import BrokerError, NameServersUnreachable, TopicNotFound
 from orderlymq.instance import ClientInstance
 from orderlymq.message import SendResult
 from orderlymq.routes import TopicRoute
 from orderlymq.sending import QueuesChanged
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
 
 _log = logging.getLogger(__name__)
@@ -74,6 +76,26 @@ async def watch_change(instance: ClientInstance, topics: tuple[str, ...]) -> Non
             await _look(instance, topic)
         if any(instance.routes.get(topic) != found for topic, found in before.items()):
             return
+
+
+async def topic_growth(instance: ClientInstance, topic: str) -> dict[str, dict[str, Any]]:
+    """Return phase, barriers and blockers of a topic's growth, by broker group.
+
+    Raises:
+        TopicNotFound: No broker has it.
+        BrokerError: A broker cannot say.
+    """
+    await instance.route(topic)
+    found: dict[str, dict[str, Any]] = {}
+    for name in instance.routes.brokers(topic):
+        address = instance.routes.address(name)
+        if address is None:
+            continue
+        answer = await instance.call(address, RequestCode.ORDERLYMQ_QUEUE_GROWTH, {"topics": topic})
+        for each in fastjson.loads(answer.body)["topics"]:
+            if each["topic"] == topic:
+                found[name] = each
+    return found
 
 
 async def _look(instance: ClientInstance, topic: str) -> None:

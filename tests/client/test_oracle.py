@@ -50,6 +50,7 @@ def stored(message: str, offset: int) -> Event:
 
 
 SCANNED = Event(0, Kind.SCANNED, topic="orders")
+GROWN = Event(0, Kind.GROWN, topic="orders")
 DRAINED = Event(0, Kind.DRAINED, topic="orders", group="billing")
 
 CLEAN = [
@@ -333,3 +334,33 @@ def test_a_finding_tells_its_slice_of_history() -> None:
         "+0.000 ms ack process=p1 message=a topic=orders queue=g0:0 key=k offset=0",
         "+0.000 ms scanned topic=orders",
     ]
+
+
+def _moved(*middle: Event) -> Verdict:
+    """Judge a key whose first message stands in one queue and whose second in another."""
+    later = replace(ack("b", 0), queue="g0:7")
+    taken = replace(deliver("b", 0), queue="g0:7")
+    return judge(timed([send("a"), ack("a", 0), *middle, send("b"), later, taken, SCANNED]))
+
+
+def test_a_key_may_move_to_another_queue_when_the_topic_has_grown_and_only_then() -> None:
+    """Once per growth, and not before it."""
+    assert _moved(deliver("a", 0), done("a", 0)).number(Defect.REORDERED) == 1
+    assert _moved(deliver("a", 0), done("a", 0), GROWN).number(Defect.REORDERED) == 0
+
+
+def test_a_key_that_moved_must_not_be_worked_on_in_two_queues_at_once() -> None:
+    """The first message has to be done, not only delivered, before the next one is delivered."""
+    late = [
+        send("a"),
+        ack("a", 0),
+        deliver("a", 0),
+        GROWN,
+        send("b"),
+        replace(ack("b", 0), queue="g0:7"),
+        replace(deliver("b", 0), queue="g0:7"),
+        done("a", 0),
+        SCANNED,
+    ]
+
+    assert judge(timed(late)).number(Defect.REORDERED) == 1

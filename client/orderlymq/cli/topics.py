@@ -1,5 +1,8 @@
 """`orderlymq topic`: list, show, create, delete."""
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import click
 
 from orderlymq.admin import AdminClient
@@ -68,6 +71,10 @@ async def show(name: str, name_server: str, output: str) -> None:
             groups: list[str] | None = await admin.topic_groups(name)
         except BrokerError:
             groups = None  # the broker cannot say; the rest is worth showing
+        try:
+            growth = await admin.growth(name) if route.is_ordered else {}
+        except BrokerError:
+            growth = {}  # the same
     queues = [
         {
             "group": queue.broker_name,
@@ -81,7 +88,13 @@ async def show(name: str, name_server: str, output: str) -> None:
     ]
     if output == "json":
         print_json(
-            {"topic": name, "ordered": route.is_ordered, "queues": queues, "consumers": groups}
+            {
+                "topic": name,
+                "ordered": route.is_ordered,
+                "queues": queues,
+                "consumers": groups,
+                "growth": growth,
+            }
         )
         return
     kind = "ordered" if route.is_ordered else "normal"
@@ -89,6 +102,20 @@ async def show(name: str, name_server: str, output: str) -> None:
     click.echo(f"{name}: {kind}, {len(queues)} queues; consumer groups: {consumers}\n")
     columns = ["GROUP", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST MESSAGE"]
     print_table("", columns, [list(each.values()) for each in queues])
+    for group, found in growth.items():
+        for line in growth_lines(group, found):
+            click.echo(line)
+
+
+def growth_lines(group: str, found: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what there is to say about the growth of a topic on one group; nothing when there is none."""
+    if found["phase"] != "open":
+        total = found["nextTotal"] or found["total"]
+        since = f"for {found['ageMillis'] / 1000:.1f} s"
+        yield f"\n{group}: growing to {total} queues, {found['phase']} {since}"
+        yield from (f"  in the way: {each['reason']}" for each in found["blockers"])
+    elif found["reason"]:
+        yield f"\n{group}: growth {found['attempt']} was given up {found['reason']}"
 
 
 @topic.command()
