@@ -19,7 +19,6 @@ from orderlymq.errors import NameServersUnreachable
 from orderlymq.history import Recorder
 from orderlymq.oracle import Kind
 
-
 RETRY_S: Final = 0.2
 
 
