@@ -169,7 +169,6 @@ class Client:
             "consume",
             **common,
             group=self.group,
-            own_instance=True,
             seconds=_FOR_EVER,
             work=self.pause_ms,
             suspend=100,
