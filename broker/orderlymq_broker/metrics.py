@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from orderlymq_broker.processors.watching import Series
 from orderlymq_broker.replication.ports import LoopFigures
 
 # From a fast disk's sync to an election.
@@ -28,6 +29,7 @@ class Reading:
     counters: Mapping[str, tuple[str, float]]
     events: Mapping[str, float]
     lag_by_replica: Mapping[str, float]
+    labelled: Mapping[str, Series]
 
 
 class BrokerMetrics:
@@ -89,8 +91,16 @@ class _Readings(Collector):
         )
         for node, entries in sorted(reading.lag_by_replica.items()):
             lag.add_metric([node], entries)
-        return [*metrics, events, lag]
+        return [*metrics, events, lag, *_labelled(reading.labelled)]
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing in advance: the instance may not exist yet."""
         return []
+
+
+def _labelled(series: Mapping[str, Series]) -> Iterable[Metric]:
+    for name, each in series.items():
+        family = GaugeMetricFamily(f"orderlymq_{name}", each.text, labels=each.labels)
+        for labels, value in each.rows:
+            family.add_metric(labels, value)
+        yield family

@@ -5,6 +5,7 @@ The rule: reporting reads and changes nothing. Rates and the figures of the stor
 second, so that nobody who asks can make the store busy.
 """
 
+import logging
 import os
 import time
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_raft import Status
 from orderlymq_raft.types import Role
 from orderlymq_runtime.traffic import Traffic
+
+_log = logging.getLogger(__name__)
 
 # What the core says of the state, by its name there.
 _GROUP_GAUGES: Final = {
@@ -67,6 +70,8 @@ class Reporter:
         """Take over the disk's use and compute the rates of the last second."""
         self._disk_ratio = disk_ratio
         self._store_figures = self._instance.store.statistics()
+        for warning in self._instance.core.watch.take_warnings():
+            _log.warning("%s", warning)
         now = time.monotonic()
         figures = self._instance.figures
         counts: dict[str, float] = {
@@ -177,7 +182,8 @@ class Reporter:
             str(node): float(max(0, status.last_index - peer.match))
             for node, peer in status.progress.items()
         }
-        return Reading(gauges, counters, events if isinstance(events, Mapping) else {}, lags)
+        events = events if isinstance(events, Mapping) else {}
+        return Reading(gauges, counters, events, lags, self._instance.core.watch.series())
 
 
 def _replicas(status: Status) -> dict[str, object]:

@@ -40,6 +40,7 @@ from orderlymq_broker.processors.status import Rates, status
 from orderlymq_broker.processors.timing import TimerService
 from orderlymq_broker.processors.transacting import TransactionProcessor
 from orderlymq_broker.processors.view import LeaderView
+from orderlymq_broker.processors.watching import Watch
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.machine import BrokerState
 from orderlymq_broker.state.records import (
@@ -101,6 +102,7 @@ class BrokerCore:
             ),
         )
         self.rates = Rates(self.context)
+        self.watch = Watch(self.context, self.locks, self.queries)
         followers = Followers(self.context)
         self._other_when_following = followers.refuse
         self._handlers: dict[int, Handler] = {
@@ -145,7 +147,7 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_GROUP_STATUS,
         ):
             self._follower_handlers[code] = self._handlers[code]
-        self._companions: list[Companion] = []
+        self._companions: list[Companion] = [self.watch]
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -363,7 +365,9 @@ class BrokerCore:
 
     def group_status(self) -> dict[str, Any]:
         """Return what operators want to see, ready for JSON."""
-        return status(self.context, self.rates, held_pulls=self.pulls.held_count)
+        found = status(self.context, self.rates, held_pulls=self.pulls.held_count)
+
+        return {**found, "watch": self.watch.report()}
 
     def _answer_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         body = {**self.context.replication, **self.group_status()}

@@ -15,6 +15,7 @@ from typing import Final
 from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.state.locks import Lock
 from orderlymq_broker.state.records import (
     LockRef,
     LocksExpired,
@@ -189,6 +190,17 @@ class LockProcessor:
         ]
 
         return [Propose(records)]
+
+    def expiring(self, now: Now, part: int) -> list[tuple[Lock, int]]:
+        """Return the locks with less than one *part* of their lease left, and what is left (ms)."""
+        found = []
+        for key, end_ms in self._ends.items():
+            lock = self._context.state.locks.get(*key)
+            left_ms = end_ms - now.monotonic_ms
+            if lock is not None and left_ms * part < lock.lease_ms:
+                found.append((lock, max(0, left_ms)))
+
+        return sorted(found, key=lambda each: each[1])
 
     # -- parts -------------------------------------------------------------------------------------
 

@@ -1,0 +1,24 @@
+"""What a scrape shows."""
+
+from prometheus_client import generate_latest
+
+from orderlymq_broker.metrics import BrokerMetrics, Reading
+from orderlymq_broker.processors.watching import Series
+
+
+def test_series_with_labels_are_shown_with_their_text() -> None:
+    """One gauge per series, one line per row; a series without rows is there with its help alone."""
+    labelled = {
+        "group_lag_seconds": Series(
+            "Age of the oldest message", ("group", "topic"), [(("billing", "orders"), 12.5)]
+        ),
+        "blocked_queues": Series("Queues without progress", ("group",), []),
+        "hot_keys": Series("Hot keys", (), [((), 2.0)]),
+    }
+    metrics = BrokerMetrics(lambda: Reading({}, {}, {}, {}, labelled))
+
+    text = generate_latest(metrics.registry).decode()
+
+    assert 'orderlymq_group_lag_seconds{group="billing",topic="orders"} 12.5' in text
+    assert "# HELP orderlymq_blocked_queues Queues without progress" in text
+    assert "orderlymq_hot_keys 2.0" in text
