@@ -7,12 +7,12 @@ from typing import Final
 
 import pytest
 
+from e2e.installed import Operator
 from e2e.machine import ROOT, Machine, MachineError, find, say
 from e2e.orders import Orders
 from e2e.space import EXAMPLE_IMAGE, Space
 
 _OPERATOR_SPACE: Final = "orderlymq-e2e"
-_RELEASE: Final = "ob-e2e"
 _STORY_S: Final = 600
 
 
@@ -61,46 +61,35 @@ def definitions(machine: Machine) -> Machine:
 
 
 @pytest.fixture(scope="session")
-def operator(definitions: Machine, image: str, request: pytest.FixtureRequest) -> Iterator[Space]:
-    """Install the operator by its chart; return the namespace that it runs in.
+def operator(
+    definitions: Machine, image: str, request: pytest.FixtureRequest
+) -> Iterator[Operator]:
+    """Install the operator by its chart.
 
     It serves every namespace; with ORDERLYMQ_E2E_NAMESPACED only those of the stories, so that it can share a
     cluster with others.
     """
-    machine = definitions
     names = sorted({_space_of(_module(item)) for item in request.session.items})
     names += [f"{name}-two" for name in names]
     namespaced = bool(os.environ.get("ORDERLYMQ_E2E_NAMESPACED"))
-    for name in [_OPERATOR_SPACE, *names]:
-        machine.run("kubectl", "create", "namespace", name, check=False)
+    prefix = os.environ.get("ORDERLYMQ_E2E_PREFIX", "")
+    for name in [prefix + _OPERATOR_SPACE, *names]:
+        definitions.run("kubectl", "create", "namespace", name, check=False)
     repository, _, tag = image.rpartition(":")
-    values = [
+    values = (
         f"image.repository={repository}",
         f"image.tag={tag}",
         f"watchNamespaces={{{','.join(names) if namespaced else ''}}}",
         f"crds.install={'false' if namespaced else 'true'}",
         "resyncSeconds=15",
-    ]
-    command = ["helm", "upgrade", "--install", _RELEASE, str(ROOT / "charts" / "orderlymq")]
-    sets = [word for value in values for word in ("--set", value)]
-    say(f"installing {_RELEASE}")
-    machine.run(
-        *command,
-        "-n",
-        _OPERATOR_SPACE,
-        *sets,
-        "--take-ownership",
-        "--wait",
-        "--timeout=180s",
-        timeout_s=240,
     )
-    yield Space(machine, _OPERATOR_SPACE, image)
-    if os.environ.get("ORDERLYMQ_E2E_KEEP"):
-        return
-    machine.run("helm", "uninstall", _RELEASE, "-n", _OPERATOR_SPACE, "--wait", timeout_s=240)
-    machine.run(
-        "kubectl", "delete", "namespace", *names, "--ignore-not-found", "--wait=false", check=False
-    )
+    found = Operator(definitions, prefix + _OPERATOR_SPACE, image, values)
+    found.install()
+    yield found
+    if not os.environ.get("ORDERLYMQ_E2E_KEEP"):
+        found.uninstall()
+        command = ("kubectl", "delete", "namespace", *names, "--ignore-not-found", "--wait=false")
+        definitions.run(*command, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +103,7 @@ def bare(definitions: Machine, request: pytest.FixtureRequest) -> Iterator[Space
 
 @pytest.fixture
 def space(
-    machine: Machine, image: str, operator: Space, request: pytest.FixtureRequest
+    machine: Machine, image: str, operator: Operator, request: pytest.FixtureRequest
 ) -> Iterator[Space]:
     """Give the story a namespace of its own; afterwards everything in it is removed."""
     found = Space(machine, _space_of(request.module.__name__), image)

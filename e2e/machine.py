@@ -23,6 +23,8 @@ nodes: [{role: control-plane}, {role: worker}, {role: worker}, {role: worker}]
 """
 # Bases for the image, best first; without any of them the Dockerfile's own is pulled.
 _BASES: Final = ("python:3.12-slim", "orderlymq/python:3.11-slim")
+_JAVA: Final = "orderlymq/java:17"
+_SOURCES: Final = "/etc/apt/sources.list.d/debian.sources"
 _UP_S: Final = 900
 _BUILD_S: Final = 900
 
@@ -69,6 +71,22 @@ class Machine:
         have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
         base = [f"--build-arg=BASE={name}" for name in _BASES if name in have][:1]
         self.run("docker", "build", "-q", *base, "-t", image, ".", timeout_s=_BUILD_S)
+        self.load(image)
+
+    def build_java(self, image: str, folder: Path) -> None:
+        """Build an image on a Java, Debian's where none can be pulled, and bring it to the nodes."""
+        have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
+        base = []
+        if _BASES[1] in have:
+            base = [f"--build-arg=BASE={_JAVA}"]
+            if _JAVA not in have:
+                source = f"--secret=id=apt,src={_SOURCES}"
+                here = str(ROOT / "e2e")
+                name = f"--build-arg=BASE={_BASES[1]}"
+                file = str(ROOT / "e2e" / "java.Dockerfile")
+                command = ("docker", "build", "-q", name, source, "-t", _JAVA, "-f", file, here)
+                self.run(*command, timeout_s=_BUILD_S)
+        self.run("docker", "build", "-q", *base, "-t", image, str(folder), timeout_s=_BUILD_S)
         self.load(image)
 
     def load(self, image: str) -> None:

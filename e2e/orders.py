@@ -7,8 +7,8 @@ moment taken here can be compared with them.
 
 import json
 import time
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -46,23 +46,40 @@ class Orders:
     _read_bytes: int = 0
 
     def start(
-        self, *, consumers: int = 3, cluster: str = "demo", nodes: Iterable[str] = ()
+        self,
+        *,
+        consumers: int = 3,
+        cluster: str = "demo",
+        file: str = "orders-app.yaml",
+        crash: bool = False,
+        placed: Mapping[str, Iterable[str]] | None = None,
     ) -> None:
-        """Start everything and wait until messages are consumed; *nodes* are the only ones used."""
+        """Start everything and wait until every consumer has delivered something.
+
+        Args:
+            consumers: pods that consume.
+            cluster: name of the Cluster.
+            file: which application of `examples/`.
+            crash: consumers end without a word, as by a crash, when they are told to end.
+            placed: nodes that a Deployment may use, by its name.
+        """
 
         def change(made: Json) -> None:
             if made["kind"] != "Deployment":
                 return
-            if made["metadata"]["name"] == "orders-consumer":
-                made["spec"]["replicas"] = consumers
+            name = made["metadata"]["name"]
             pod = made["spec"]["template"]["spec"]
+            if name == "orders-consumer":
+                made["spec"]["replicas"] = consumers
+                if crash:
+                    pod["containers"][0]["env"].append({"name": "ORDERS_CRASH", "value": "1"})
             for variable in pod["containers"][0].get("env", []):
                 if variable["name"] == "ORDERS_NAME_SERVERS":
                     variable["value"] = f"{cluster}-nameserver:9876"
-            if nodes:
-                pod["affinity"] = _only(nodes)
+            if placed and name in placed:
+                pod["affinity"] = _only(placed[name])
 
-        self.space.example("orders-app.yaml", change)
+        self.space.example(file, change)
         self.space.until(
             lambda: self.consumed_by() == consumers, f"{consumers} consumers deliver", 90
         )
@@ -74,6 +91,31 @@ class Orders:
     def consumed_by(self) -> int:
         """Return how many clients have delivered something."""
         return len({event.client for event in self.history() if event.kind is Kind.DELIVER})
+
+    def clients_on(self, node: str) -> list[str]:
+        """Return the clients that have delivered from pods of a node."""
+        pods = self.space.pods("app=orders-consumer")
+        there = [pod["metadata"]["name"] for pod in pods if pod["spec"]["nodeName"] == node]
+        clients = {event.client for event in self.history() if event.kind is Kind.DELIVER}
+        return sorted(client for client in clients for pod in there if client.startswith(pod))
+
+    def owners(self) -> dict[str, str]:
+        """Return which client delivered last from each queue."""
+        return {event.queue: event.client for event in self.history() if event.kind is Kind.DELIVER}
+
+    def busiest(self) -> str:
+        """Return the consumer's pod that has the most queues, once all consumers have some."""
+
+        def shares() -> Counter[str]:
+            pods = self.consumers()
+            return Counter(
+                pod for client in self.owners().values() for pod in pods if client.startswith(pod)
+            )
+
+        self.space.until(
+            lambda: len(shares()) == len(self.consumers()), "every consumer has queues", 120
+        )
+        return shares().most_common(1)[0][0]
 
     def note(self, kind: Kind, **facts: str | int) -> None:
         """Put something that the story did on record."""
@@ -124,6 +166,11 @@ class Orders:
         # What is missing still is lost: the oracle says so after this line.
         self.note(Kind.DRAINED, group=self.group, topic=self.topic)
         return judge(self.history())
+
+    def until_acknowledged(self, count: int, timeout_s: float = 120) -> None:
+        """Wait until *count* more sends are acknowledged than now."""
+        goal = self.acknowledged() + count
+        self.space.until(lambda: self.acknowledged() >= goal, f"{count} more sends", timeout_s)
 
     def takeovers(self, client: str, at: float) -> list[Takeover]:
         """Return how the queues of *client*, killed at *at* (monotonic seconds), went on."""

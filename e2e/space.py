@@ -74,6 +74,12 @@ class Space:
         text = self.kubectl("get", what, *words, "-o", "json", "--ignore-not-found")
         return json.loads(text) if text.strip() else None
 
+    def must(self, what: str) -> Json:
+        """Return an object that is there."""
+        found = self.get(what)
+        assert found is not None, f"{what} is not there"
+        return found
+
     def items(self, kind: str, selector: str = "") -> list[Json]:
         """Return the objects of a kind."""
         found = self.get(kind, *(["-l", selector] if selector else []))
@@ -150,9 +156,12 @@ class Space:
 
     def node(self, pod: str) -> str:
         """Return the node of a pod."""
-        found = self.get(f"pod/{pod}")
-        assert found is not None
-        return str(found["spec"]["nodeName"])
+        return str(self.must(f"pod/{pod}")["spec"]["nodeName"])
+
+    def workers(self) -> list[str]:
+        """Return the nodes that are no control plane."""
+        nodes = self.items("nodes", "!node-role.kubernetes.io/control-plane")
+        return sorted(str(node["metadata"]["name"]) for node in nodes)
 
     def uids(self, selector: str) -> dict[str, str]:
         """Return the UIDs of pods by name: equal ones have not been restarted."""

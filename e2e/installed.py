@@ -1,0 +1,97 @@
+"""The operator as its chart installed it: upgrade, take away, measure."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from e2e.machine import ROOT, say
+from e2e.space import Space
+
+RELEASE: Final = "ob-e2e"
+DEPLOYMENT: Final = f"{RELEASE}-orderlymq"
+_CHART: Final = str(ROOT / "charts" / "orderlymq")
+_WRITING: Final = {"create", "update", "patch", "apply", "delete"}
+_SAMPLE: Final = re.compile(
+    r"^orderlymq_operator_api_requests_total\{(?P<labels>[^}]*)\} (?P<value>\S+)$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class Operator(Space):
+    """The namespace in which the operator runs.
+
+    Attributes:
+        values: what the chart was told, as `name=value`.
+    """
+
+    values: tuple[str, ...] = ()
+
+    def install(self, *further: str) -> None:
+        """Install or upgrade the release, and wait until the operator is ready."""
+        sets = [word for value in (*self.values, *further) for word in ("--set", value)]
+        say(f"installing {RELEASE} {' '.join(further)}")
+        command = ["helm", "upgrade", "--install", RELEASE, _CHART, "-n", self.name]
+        self.machine.run(
+            *command, *sets, "--take-ownership", "--wait", "--timeout=180s", timeout_s=240
+        )
+
+    def uninstall(self) -> None:
+        """Remove the release; what it made of custom resources stays."""
+        say(f"uninstalling {RELEASE}")
+        command = ("helm", "uninstall", RELEASE, "-n", self.name, "--wait")
+        self.machine.run(*command, timeout_s=240)
+
+    def test(self) -> str:
+        """Run `helm test` and return what it shows."""
+        command = ("helm", "test", RELEASE, "-n", self.name, "--timeout=280s")
+        return self.machine.run(*command, timeout_s=300)
+
+    @contextmanager
+    def uninstalled(self) -> Iterator[None]:
+        """Uninstall the release for the block."""
+        self.uninstall()
+        try:
+            yield
+        finally:
+            self.install()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """End the operator for the block, and wait until it is back after it."""
+        self._scale(0)
+        say("the operator is away")
+        try:
+            yield
+        finally:
+            self._scale(1)
+            say("the operator is back")
+
+    def _scale(self, replicas: int) -> None:
+        self.kubectl("scale", f"deployment/{DEPLOYMENT}", f"--replicas={replicas}")
+        selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
+        self.until(
+            lambda: len(self.items("pods", selector)) == replicas, f"{replicas} operators", 90
+        )
+        self.kubectl("rollout", "status", f"deployment/{DEPLOYMENT}", "--timeout=120s")
+
+    def metrics(self) -> str:
+        """Return the operator's metrics, as Prometheus reads them."""
+        path = f"/api/v1/namespaces/{self.name}/services/{DEPLOYMENT}:8080/proxy/metrics"
+        return self.kubectl("get", "--raw", path)
+
+    def writes(self) -> int:
+        """Return how many writes the operator has asked the API server for; its lease does not count."""
+        total = 0.0
+        for found in _SAMPLE.finditer(self.metrics()):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
+            if labels["verb"] in _WRITING and labels["resource"] != "leases":
+                total += float(found["value"])
+        return int(total)
+
+    def memory_mib(self) -> float:
+        """Return the resident memory of the operator's process."""
+        command = ("exec", f"deployment/{DEPLOYMENT}", "--", "cat", "/proc/1/status")
+        (kib,) = re.findall(r"^VmRSS:\s+(\d+) kB", self.kubectl(*command), re.MULTILINE)
+        return round(int(kib) / 1024, 1)

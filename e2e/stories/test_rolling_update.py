@@ -1,0 +1,59 @@
+"""Settings and images reach running brokers one at a time, the leader last, while messages flow."""
+
+import pytest
+
+from e2e.orders import Orders, kept
+from e2e.space import Space
+
+BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"
+READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
+
+pytestmark = pytest.mark.ci
+
+
+def test_a_changed_setting_rolls_through_the_group_under_load(space: Space, orders: Orders) -> None:
+    """Every pod is replaced once, never two at a time, and no message is lost or out of order."""
+    space.example("quickstart.yaml")
+    space.ready(*READY)
+    orders.start()
+    before = space.uids(BROKERS)
+
+    space.patch("cluster/demo", {"config": {"tailCacheSize": "32Mi"}})
+
+    fewest = [len(before)]
+
+    def rolled() -> bool:
+        alive = space.pods(BROKERS)
+        fewest[0] = min(fewest[0], sum(_ready(pod) for pod in alive))
+        now = space.uids(BROKERS)
+        return len(now) == len(before) and not set(now.values()) & set(before.values())
+
+    space.until(rolled, "every pod is a new one", 300)
+    space.ready(*READY)
+    assert fewest[0] >= len(before) - 1, "two replicas were away at once"
+    kept(orders.finish())
+
+
+def test_an_image_that_does_not_exist_stops_after_one_pod_and_heals(space: Space) -> None:
+    """The condition names the image; two of three replicas go on; the right image repairs it."""
+    space.example("quickstart.yaml")
+    space.ready(*READY)
+    before = space.uids(BROKERS)
+
+    space.patch("cluster/demo", {"image": "orderlymq:no-such-tag", "imagePullPolicy": "Never"})
+
+    found = space.says("cluster/demo", "ImageUnavailable", timeout_s=120)
+    assert "no-such-tag" in found["message"], found
+    assert len(set(space.uids(BROKERS).values()) & set(before.values())) == len(before) - 1
+
+    space.patch("cluster/demo", {"image": space.image, "imagePullPolicy": "IfNotPresent"})
+    space.ready(*READY)
+
+
+def _ready(pod: dict[str, object]) -> bool:
+    status = pod["status"]
+    assert isinstance(status, dict)
+    return any(
+        item["type"] == "Ready" and item["status"] == "True"
+        for item in status.get("conditions", [])
+    )

@@ -1,0 +1,37 @@
+"""Two clusters of one name in two namespaces have nothing to do with each other."""
+
+from dataclasses import replace
+
+import pytest
+
+from e2e.conftest import sweep
+from e2e.orders import Orders, kept
+from e2e.space import Space
+
+READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
+
+pytestmark = pytest.mark.ci
+
+
+def test_what_happens_to_one_does_not_touch_the_other(space: Space, orders: Orders) -> None:
+    """The second is made and deleted while the first one works; no message crosses."""
+    other = replace(space, name=f"{space.name}-two")
+    try:
+        for place in (space, other):
+            place.example("quickstart.yaml")
+        for place in (space, other):
+            place.ready(*READY)
+        orders.start()
+        pods = space.uids("orderlymq.io/cluster=demo")
+        away = Orders(other, orders.folder / "other")
+        away.folder.mkdir()
+        away.start(consumers=1)
+        away.until_acknowledged(50)
+
+        other.kubectl("delete", "cluster/demo", "--timeout=90s")
+
+        orders.until_acknowledged(100)
+        assert space.uids("orderlymq.io/cluster=demo") == pods
+        kept(orders.finish())
+    finally:
+        sweep(other)
