@@ -10,12 +10,13 @@ handover.json and handover.png.
 import argparse
 import http.client
 import json
+import os
 import random
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -46,6 +47,9 @@ REPLICAS: Final = 3
 # A Java 4 consumer pulls again 3 s after a failed pull; all have gone on by then.
 AFTER_KILL_S: Final = 6.0
 AFTER_TRANSFER_S: Final = 1.0
+# Busy clients are passed on by their former leader for up to 10 s; one planned move begins when the
+# one before it is over for everybody.
+BETWEEN_TRANSFERS_S: Final = 11.0
 # A Java 5 consumer pulls 0.5 s after a change, and asks for a refused lock after 0.5 s.
 AFTER_TAKEOVER_S: Final = 4.0
 # A new member has its share after the rebalance that its heartbeat causes.
@@ -130,6 +134,7 @@ class Stage:
                 if refused is not None:
                     self.notes.append(f"a transfer was refused: {refused}")
 
+            time.sleep(BETWEEN_TRANSFERS_S)
             self.cause("leader moved", move, AFTER_TRANSFER_S)
             say(f"leader moved {number + 1} of {rounds}")
 
@@ -321,9 +326,13 @@ def _play(where: Path, rounds: int, javas: list[Java]) -> int:
     events = sorted(read(history), key=lambda event: event.at)
     verdict = oracle.judge(events)
     found = measure(events, stage.causes)
-    text = as_text(found, stage.notes + told(events, stage.causes), verdict)
+    load = f"load average when it ended: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+    text = as_text(found, [load, *stage.notes, *told(events, stage.causes)], verdict)
     (where / "handover.txt").write_text(text)
-    (where / "handover.json").write_text(json.dumps(found, indent=1) + "\n")
+    causes = [asdict(cause) for cause in stage.causes]
+    (where / "handover.json").write_text(
+        json.dumps({"seconds": found, "causes": causes}, indent=1) + "\n"
+    )
     draw_histograms(found, {name: TARGETS.get(name, Target()) for name in found}, where)
     sys.stdout.write(text)
 
