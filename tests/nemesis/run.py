@@ -127,7 +127,7 @@ class Run:
     # -- faults ------------------------------------------------------------------------------------
 
     def _break_things(self, nemesis: Nemesis) -> None:
-        began = time.monotonic()
+        began = started = time.monotonic()
         faults = schedule(self.seed, self.plan)
         self.say(f"{len(faults)} faults in {self.plan.seconds:.0f} s")
         for fault in faults:
@@ -135,9 +135,11 @@ class Run:
             if fault.shape.alone:
                 # Whatever takes longer than planned: disks are only taken while nothing else is.
                 self._join(client=False)
-            # What must be alone took longer than planned: what should have begun is left out.
-            if time.monotonic() - began > self.plan.seconds:
+            late = max(time.monotonic() - began - fault.begin_s, 0.0)
+            if time.monotonic() - started > self.plan.seconds:
                 break
+            # What took longer than planned moves the rest, so that it does not come all at once.
+            began += late
             thread = threading.Thread(
                 target=self._perform, args=(nemesis, fault), name=_name(fault), daemon=True
             )
