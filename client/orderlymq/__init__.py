@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         MessageModel,
         ProducerSettings,
     )
+    from orderlymq.tracks import MessageTrack, TrackType, message_track
     from orderlymq.transactions import TransactionProducer, TransactionResult, TransactionState
     from orderlymq.wire import PullResult, PullStatus
     from orderlymq_protocol.messagequeue import MessageQueue
@@ -67,6 +68,7 @@ _HOMES = {
     "orderlymq.settings": (
         *("ClientSettings", "ConsumeFrom", "ConsumerSettings", "MessageModel", "ProducerSettings"),
     ),
+    "orderlymq.tracks": ("MessageTrack", "TrackType", "message_track"),
     "orderlymq.transactions": ("TransactionProducer", "TransactionResult", "TransactionState"),
     "orderlymq.wire": ("PullResult", "PullStatus"),
     "orderlymq_protocol.messagequeue": ("MessageQueue",),
@@ -90,6 +92,7 @@ __all__ = [
     "Message",
     "MessageModel",
     "MessageQueue",
+    "MessageTrack",
     "NameServersUnreachable",
     "OrderedContext",
     "OrderedResult",
@@ -111,9 +114,11 @@ __all__ = [
     "SettingError",
     "StateError",
     "TopicNotFound",
+    "TrackType",
     "TransactionProducer",
     "TransactionResult",
     "TransactionState",
+    "message_track",
     "split_batch",
 ]
 

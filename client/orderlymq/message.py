@@ -27,6 +27,10 @@ class Message:
         key: sharding key; messages of one key stay in order.
         properties: the user's own, visible to consumers and to SQL subscriptions.
         delay_level: 1 to 18 delays the delivery (1 s to 2 h); 0 delivers at once.
+        delay_s: delivers after this many seconds, up to three days; to the millisecond.
+        deliver_at_ms: delivers at this time, in milliseconds since the epoch.
+        cancels: unique key of a waiting message with a time, which is never delivered then; this one
+            needs a time of its own, and is not delivered either.
         flag: 32 bits of the user's, returned unchanged.
         unique_key: given by the SDK at the first send.
         marks: properties of the protocol that the SDK sets itself, for transactions and requests.
@@ -39,6 +43,9 @@ class Message:
     key: str | int | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     delay_level: int = 0
+    delay_s: float = 0
+    deliver_at_ms: int = 0
+    cancels: str = ""
     flag: int = 0
     unique_key: str = ""
     wait_store_ok: bool = True
@@ -48,6 +55,12 @@ class Message:
         body: object = self.body
         if isinstance(body, str):
             self.body = body.encode()
+        if sum(map(bool, (self.delay_level, self.delay_s, self.deliver_at_ms))) > 1:
+            raise SettingError("give one of delay_level, delay_s and deliver_at_ms")
+        if self.cancels and not (self.delay_s or self.deliver_at_ms):
+            raise SettingError(
+                "a message that cancels another needs delay_s or deliver_at_ms, not in the past"
+            )
         for name in self.properties:
             if name in names.RESERVED_NAMES:
                 raise SettingError(
@@ -65,6 +78,12 @@ class Message:
             found[names.SHARDING_KEY] = str(self.key)
         if self.delay_level:
             found[names.DELAY] = str(self.delay_level)
+        if self.delay_s:
+            found[names.TIMER_DELAY_MS] = str(round(self.delay_s * 1000))
+        if self.deliver_at_ms:
+            found[names.TIMER_DELIVER_MS] = str(self.deliver_at_ms)
+        if self.cancels:
+            found[names.TIMER_DEL_UNIQKEY] = self.cancels
         found[names.UNIQ_KEY] = self.unique_key
         found[names.WAIT] = "true" if self.wait_store_ok else "false"
         return found

@@ -6,6 +6,7 @@ from orderlymq.admin import AdminClient
 from orderlymq.cli.session import CommandFailed, ExitCode, connected, iso, print_json, print_table
 from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
 from orderlymq.message import ReceivedMessage
+from orderlymq.tracks import message_track
 
 
 @click.group()
@@ -87,6 +88,37 @@ async def resend(message_id: str, topic: str | None, name_server: str, output: s
         print_json({**shown, "messageId": result.message_id})
     else:
         click.echo(f"Sent to {result.queue.topic} {place} at offset {result.queue_offset}.")
+
+
+@message.command()
+@click.argument("message_id")
+@_topic
+@connected
+async def track(message_id: str, topic: str | None, name_server: str, output: str) -> None:
+    """Show which consumer groups have had the message: consumed, filtered out, not yet."""
+    async with AdminClient(name_server) as admin:
+        found = await _find(admin, message_id, topic)
+        tracks = await message_track(admin, found)
+    if output == "json":
+        print_json(
+            [
+                {
+                    "group": each.group,
+                    "state": each.state.value,
+                    "offset": each.offset,
+                    "why": each.why,
+                }
+                for each in tracks
+            ]
+        )
+        return
+    rows: list[list[object]] = [
+        [each.group, each.state.value, each.offset if each.offset >= 0 else None, each.why or None]
+        for each in tracks
+    ]
+    print_table("", ["GROUP", "STATE", "COMMITTED", "WHY"], rows)
+    if not rows:
+        click.echo(f"No group has committed an offset in {found.topic}.")
 
 
 @message.command("check-transaction")

@@ -25,6 +25,19 @@ from orderlymq.producer import Producer
     help="1 to 18: 1s 5s 10s 30s 1m 2m ... 10m 20m 30m 1h 2h.",
 )
 @click.option(
+    "--delay",
+    "delay_s",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Deliver after so many seconds, up to three days.",
+)
+@click.option(
+    "--cancel",
+    default="",
+    metavar="MESSAGE_ID",
+    help="Cancel this waiting message; needs a --delay of its own.",
+)
+@click.option(
     "--count",
     type=click.IntRange(1),
     default=1,
@@ -49,6 +62,8 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
     pairs: tuple[str, ...],
     queue: int | None,
     delay_level: int,
+    delay_s: float,
+    cancel: str,
     count: int,
     timeout_s: float,
     name_server: str,
@@ -72,6 +87,8 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
                 key=key,
                 properties=properties,
                 delay_level=delay_level,
+                delay_s=delay_s,
+                cancels=cancel,
             )
             results.append(
                 await producer.send(message, queue=queue, timeout_ms=int(timeout_s * 1000))

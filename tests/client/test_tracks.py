@@ -1,0 +1,153 @@
+"""Which groups have had a message, and messages that wait for a time, against a real broker."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pytest
+from click.testing import CliRunner
+
+from orderlymq import (
+    AdminClient,
+    ConcurrentResult,
+    Consumer,
+    Message,
+    MessageTrack,
+    Producer,
+    ReceivedMessage,
+    SettingError,
+    TrackType,
+    message_track,
+)
+from orderlymq.cli import cli
+from tests.client.fakecluster import until
+from tests.cluster.processes import Group
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    found = Group(tmp_path_factory.mktemp("tracks"), replicas=1)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+async def admin(group: Group) -> AsyncIterator[AdminClient]:
+    async with AdminClient(group.name_server_address) as client:
+        yield client
+
+
+class Inbox:
+    """Consumes everything at once."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    async def __call__(
+        self, messages: Sequence[ReceivedMessage], _context: object
+    ) -> ConcurrentResult:
+        self.texts += [message.text for message in messages]
+        return ConcurrentResult.SUCCESS
+
+
+async def states(admin: AdminClient, message: ReceivedMessage) -> dict[str, TrackType]:
+    return {each.group: each.state for each in await message_track(admin, message)}
+
+
+async def committed(admin: AdminClient, message: ReceivedMessage, *, groups: int) -> None:
+    """Wait until so many groups have committed an offset behind the message, every few seconds."""
+    async with asyncio.timeout(20):
+        while True:
+            found = await states(admin, message)
+            if len(found) == groups and TrackType.NOT_CONSUME_YET not in found.values():
+                return
+            await asyncio.sleep(0.2)
+
+
+async def test_a_track_tells_for_each_group_what_it_has_done(
+    group: Group, admin: AdminClient
+) -> None:
+    """Consumed, filtered out, away: RocketMQ's states, and the offset that proves it."""
+    await admin.create_topic("parcels", queues=1)
+    where = group.name_server_address
+    all_of, some = Inbox(), Inbox()
+    async with Producer("p", where) as producer:
+        result = await producer.send("parcels", "one", tags="red")
+        seen = await admin.view_message(result.offset_message_id)
+        assert await message_track(admin, seen) == []
+        reading = {"topics": "parcels", "consume_from": "first"}
+        async with (
+            Consumer("every", where, **reading, listener=all_of),  # type: ignore[arg-type] # texts
+            Consumer(
+                "blue", where, topics={"parcels": "blue"}, listener=some, consume_from="first"
+            ),
+        ):
+            await producer.send("parcels", "two", tags="blue")
+            await until(lambda: len(all_of.texts) == 2 and some.texts == ["two"], 10)
+
+            await committed(admin, seen, groups=2)
+            assert await states(admin, seen) == {
+                "every": TrackType.CONSUMED,
+                "blue": TrackType.CONSUMED_BUT_FILTERED,
+            }
+        assert await states(admin, seen) == {
+            "every": TrackType.NOT_ONLINE,
+            "blue": TrackType.NOT_ONLINE,
+        }
+        assert MessageTrack("every", TrackType.NOT_ONLINE, 2) in await message_track(admin, seen)
+        result = await producer.send("parcels", "three")
+        shown = await asyncio.to_thread(
+            CliRunner().invoke,
+            cli,
+            [
+                *("message", "track", result.offset_message_id),
+                *("--name-server", where, "--output", "json"),
+            ],
+        )
+    assert {each["group"]: each["offset"] for each in json.loads(shown.stdout)} == {
+        "every": 2,
+        "blue": 2,
+    }
+
+
+async def test_a_message_waits_for_its_time_and_can_be_cancelled(
+    group: Group, admin: AdminClient
+) -> None:
+    """Seconds and a time; the cancelled one and its cancellation never come."""
+    await admin.create_topic("alarms", queues=1)
+    inbox = Inbox()
+    async with (
+        Consumer(
+            "clock",
+            group.name_server_address,
+            topics="alarms",
+            listener=inbox,
+            consume_from="first",
+        ),
+        Producer("p", group.name_server_address) as producer,
+    ):
+        later = Message(topic="alarms", body=b"never", delay_s=1.0)
+        await producer.send(later)
+        await producer.send(Message(topic="alarms", body=b"in half a second", delay_s=0.5))
+        await producer.send(
+            Message(topic="alarms", body=b"cancels", delay_s=1.0, cancels=later.unique_key)
+        )
+        await producer.send(Message(topic="alarms", body=b"last", delay_s=1.5))
+        await until(lambda: "last" in inbox.texts, 10)
+
+    assert inbox.texts == ["in half a second", "last"]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"delay_s": 1, "delay_level": 2}, {"delay_s": 1, "deliver_at_ms": 5}, {"cancels": "K"}],
+)
+def test_times_that_contradict_each_other_are_refused(asked: dict[str, object]) -> None:
+    """Before anything is sent."""
+    with pytest.raises(SettingError):
+        Message(topic="alarms", body=b"", **asked)  # type: ignore[arg-type] # mixed on purpose
