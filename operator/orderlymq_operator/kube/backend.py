@@ -38,6 +38,7 @@ from orderlymq_operator.kube.resources import CLAIMS, PODS, SERVICES, STATEFUL_S
 from orderlymq_operator.models import Desired
 from orderlymq_operator.options import revision
 from orderlymq_operator.remote import perform_remote
+from orderlymq_operator.topicgrowth import growing_topics
 
 _REPLICAS_MAX: Final = podforms.NODES_MAX
 
@@ -57,6 +58,7 @@ class KubeBackend:
     Attributes:
         secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
         reports: what the planner says about objects, filled by `perform`.
+        growing: topics that were growing at the last look.
     """
 
     api: Api
@@ -69,6 +71,7 @@ class KubeBackend:
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
     reports: dict[Subject, ConditionReport] = field(default_factory=dict)
     paused: bool = False
+    growing: frozenset[str] = frozenset()
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -81,7 +84,7 @@ class KubeBackend:
         started = [name for name in forms if self.live.find(STATEFUL_SETS, name) is not None]
         count = self.desired.cluster.spec.name_servers.replicas
         servers, tables = await asyncio.gather(
-            looking.read_name_servers(self.admin, self.live, count),
+            looking.read_name_servers(self.admin, self.live, count, self.growing),
             asyncio.gather(*map(self._tables, started)),
         )
         return Observed(
@@ -118,7 +121,14 @@ class KubeBackend:
         except AdminError:
             return looking.SILENT
         declared = bool(self.desired.users or self.desired.deleted_users)
-        return await looking.read_tables(self.admin, address, users=declared)
+        # Only an ordered topic can have been growing, whatever its manifest says now.
+        ordered = any(topic.ordered for topic in self.desired.topics)
+        return await looking.read_tables(
+            self.admin,
+            address,
+            users=declared,
+            growing=growing_topics(self.desired.topics) if ordered else None,
+        )
 
     # -- what `remote` asks ----------------------------------------------------------------------
 

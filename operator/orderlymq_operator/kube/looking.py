@@ -7,7 +7,7 @@ within a second is reported as silent.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -22,6 +22,7 @@ from orderlymq_operator.actions import (
     UserConfig,
 )
 from orderlymq_operator.brokeradmin import Admin, AdminError
+from orderlymq_operator.growth import ObservedGrowth
 from orderlymq_operator.kube import names
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.manifests import GroupForm
@@ -35,8 +36,9 @@ Tables = tuple[
     Mapping[str, TopicConfig] | None,
     Mapping[str, GroupConfig] | None,
     Mapping[str, UserConfig] | None,
+    Mapping[str, ObservedGrowth],
 ]
-SILENT: Final[Tables] = (None, None, None)
+SILENT: Final[Tables] = (None, None, None, {})
 
 
 @dataclass(slots=True)
@@ -171,31 +173,40 @@ def _has_settled(pod: PodFacts | None, now: float, min_ready_s: float) -> bool:
     return pod is not None and pod.ready_since is not None and now - pod.ready_since >= min_ready_s
 
 
-async def read_tables(admin: Admin, address: str, *, users: bool) -> Tables:
-    """Return what a raft group knows: topics, consumer groups, accounts."""
+async def read_tables(
+    admin: Admin, address: str, *, users: bool, growing: Collection[str] | None
+) -> Tables:
+    """Return what a raft group knows: topics, consumer groups, accounts, and how far *growing* topics are."""
     try:
         topics = await admin.topics(address)
         groups = await admin.consumer_groups(address)
         accounts = await admin.users(address) if users else {}
+        growth = {} if growing is None else await admin.growth(address, growing)
     except AdminError:
         return SILENT
-    return topics, groups, accounts
+    return topics, groups, accounts, growth
 
 
-async def read_name_servers(admin: Admin, live: Live, count: int) -> dict[int, ObservedNameServer]:
-    """Return every name server that should be, with the queue lists that it publishes."""
+async def read_name_servers(
+    admin: Admin, live: Live, count: int, growing: Collection[str]
+) -> dict[int, ObservedNameServer]:
+    """Return every name server that should be: its queue lists, and its routes of *growing* topics."""
     pods = live.name_server_pods()
 
     async def ask(index: int) -> ObservedNameServer:
         pod = pods.get(index)
         if pod is None or not pod.running:
             return ObservedNameServer()
+        address = f"{pod.ip}:{names.NAME_SERVER_PORT}"
         try:
-            return ObservedNameServer(
-                await admin.order_config(f"{pod.ip}:{names.NAME_SERVER_PORT}")
-            )
+            order = await admin.order_config(address)
         except AdminError:
             return ObservedNameServer()
+        try:
+            routes = {name: await admin.route(address, name) for name in sorted(growing)}
+        except AdminError:
+            routes = {}
+        return ObservedNameServer(order, routes)
 
     found = await asyncio.gather(*(ask(index) for index in range(count)))
     return dict(enumerate(found))

@@ -46,6 +46,7 @@ _log = logging.getLogger(__name__)
 # While there is something to do, and while something is waited for that no watch shows.
 AT_WORK_S: Final = 0.2
 WAITING_S: Final = 1.0
+GROWING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
 _ATTEMPTS: Final = 4  # plans of one pass: each leaves out what the one before refused
 
 
@@ -79,6 +80,7 @@ class Reconciler:
         self._access = Access(api, token)
         self._finalizers = Finalizers(api, inventory)
         self._teller = Teller(api, inventory)
+        self._growing: dict[ClusterKey, frozenset[str]] = {}
         self.seen: dict[ClusterKey, Scope] = {}
 
     @property
@@ -133,17 +135,7 @@ class Reconciler:
 
     async def _tell_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
-        former = {
-            condition["type"]: ConditionReport(
-                condition["status"], condition["reason"], condition.get("message", "")
-            )
-            for condition in item.status.get("conditions") or []
-        }
-        facts = {
-            key: value
-            for key, value in item.status.items()
-            if key not in {"conditions", "observedGeneration"}
-        }
+        former, facts = statuses.former_conditions(item), statuses.former_facts(item)
         try:
             await self._teller.tell(item, {**former, "Ready": report}, facts)
         except ApiError as error:
@@ -173,6 +165,7 @@ class Reconciler:
         await self._finalizers.settle(scope.wish)
         applied = await backend.ensure()
         observed = await backend.observe()
+        growing = self._growing[(item.namespace, item.name)] = _growing(observed)
         actions = self._plan(scope, observed)
         scope.found.step = statuses.step_of(actions, applied)
         failed, work = await perform_all(backend, actions, self._metrics)
@@ -185,6 +178,8 @@ class Reconciler:
             raise AdminError(str(failed[0][1]))
         if work or applied:
             return AT_WORK_S
+        if growing:
+            return GROWING_S
         return None if self._is_calm(scope) else WAITING_S
 
     async def _look(self, item: Item, cluster: Cluster) -> Scope:
@@ -216,6 +211,7 @@ class Reconciler:
             secrets=found_secrets,
             fingerprints=self._access.fingerprints(wish, found_secrets),
             paused=paused,
+            growing=self._growing.get((item.namespace, item.name), frozenset()),
         )
         found = Circumstances(
             paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",
@@ -312,3 +308,12 @@ class Reconciler:
         )
         await self._teller.tell(scope.item, conditions, facts)
         await self._teller.tell_parts(scope.wish, backend.reports, observed, said=bool(failed))
+
+
+def _growing(observed: Observed) -> frozenset[str]:
+    return frozenset(
+        name
+        for group in observed.groups.values()
+        for name, growth in group.growth.items()
+        if growth.phase != "open"
+    )

@@ -31,7 +31,9 @@ from orderlymq_operator.kube.looking import Live
 from orderlymq_operator.kube.manifests import Surroundings
 from orderlymq_operator.kube.podfacts import PodFacts, Trouble
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.models import Cluster, Topic
+from orderlymq_operator.models import Cluster, Desired, Topic
+from orderlymq_operator.topic import GrowthStatus
+from orderlymq_operator.topicgrowth import topic_growth
 
 _ROLES: Final = {"leader": "Leader", "follower": "Follower", "learner": "Learner"}
 
@@ -109,15 +111,39 @@ def _is_empty(value: Any) -> bool:
     return not value
 
 
-def topic_facts(topic: Topic, observed: Observed) -> Json:
-    """Return what is known of a topic beside its conditions."""
-    layout = topic_layout(topic.topic_name, observed)
+def former_facts(item: Item) -> Json:
+    """Return what the status said beside conditions: it stays until something newer is known."""
+    said = {"conditions", "observedGeneration"}
+    return {key: value for key, value in item.status.items() if key not in said}
+
+
+def former_conditions(item: Item) -> dict[str, ConditionReport]:
+    """Return what the conditions said, but for reasons of another version."""
     return {
+        condition["type"]: ConditionReport(
+            condition["status"], condition["reason"], condition.get("message", "")
+        )
+        for condition in item.status.get("conditions") or []
+        if condition["reason"] in BY_NAME
+    }
+
+
+def topic_facts(topic: Topic, desired: Desired, observed: Observed) -> Json:
+    """Return what is known of a topic beside its conditions; every raft group answers."""
+    layout = topic_layout(topic.topic_name, observed)
+    growth = topic_growth(topic, desired, observed)
+    facts = {} if growth is None or growth.status is None else {"growth": _dumped(growth.status)}
+    return facts | {
         "topicName": topic.topic_name,
         "queueLayout": [
             {"group": group, "queues": config.queues} for group, config in sorted(layout.items())
         ],
     }
+
+
+def _dumped(model: GrowthStatus) -> Json:
+    found: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return found
 
 
 # -- the Cluster -------------------------------------------------------------------------------

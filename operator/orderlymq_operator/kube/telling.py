@@ -75,10 +75,11 @@ class Teller:
             report = wish.verdicts.get(subject) or reports.get(subject)
             if report is None or (report.reason in _PASSING and not said):
                 continue
-            facts: Json = {}
-            if isinstance(item.manifest, Topic) and subject not in wish.verdicts:
-                facts = statuses.topic_facts(item.manifest, observed)
-            work.append(self.tell(item, {"Ready": report}, facts))
+            facts = statuses.former_facts(item)
+            if isinstance(item.manifest, Topic) and report.reason != "BrokerUnavailable":
+                facts = statuses.topic_facts(item.manifest, wish.desired, observed)
+            kept = statuses.former_conditions(item)
+            work.append(self.tell(item, {**kept, "Ready": report}, facts))
         results = await asyncio.gather(*work, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
