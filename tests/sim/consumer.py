@@ -550,6 +550,8 @@ class Consumer(Client):
         """Take a notice: look at the members again."""
         if notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self.world.coverage["notified of a change"] += 1
+            if "omqQueues" in notice.ext:
+                self._lookup.look()
             self._ask_members()
 
     def _rebalance(self) -> None:

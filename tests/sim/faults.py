@@ -404,6 +404,21 @@ class Faults:
             dealer.crash()
             self._until(500 * MS, 4 * SECOND, "dealer again", lambda: self._again(dealer))
 
+    def operator(self) -> None:
+        """The operator of a growth dies, or another one follows while it goes on."""
+        world = self._world
+        growers = [each for each in world.growers if each.alive]
+        if not growers:
+            return
+        former = growers[-1]
+        if self._random.random() < 0.5:
+            former.crash()
+            world.coverage["operator died"] += 1
+        else:
+            self._until(SECOND, 4 * SECOND, "operator ends", former.crash)
+            world.coverage["operator followed while it goes on"] += 1
+        world.next_operator()
+
     def rights(self) -> None:
         """An administrator takes an account's rights away for a while."""
         if self._world.plan.access:
@@ -437,4 +452,5 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "name server": Faults.name_server,
     "dealer": Faults.dealer,
     "rights": Faults.rights,
+    "operator": Faults.operator,
 }

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Final
 from orderlymq.message import ReceivedMessage
 from orderlymq.oracle import Kind
 from orderlymq.routes import Routes
+from orderlymq_broker.state.growth import Growth
 from orderlymq_broker.state.records import (
+    NO_TOKEN,
     Append,
     ClientDead,
     Commit,
+    GrowthPhase,
     HalfEnded,
     HalfGivenUp,
     HalfOpened,
@@ -116,6 +119,11 @@ class Laws:
         self._leaders: dict[int, str] = {}
         self._digests: dict[int, tuple[str, str]] = {}
         self._acknowledged_index = 0
+        # How many queues the topic had, the present number last; how its growth stood after the last entry.
+        self.totals = [world.plan.queues]
+        self._announced: set[int] = set()
+        self._growth: Growth | None = None
+        self._token = 0
         # Accounts without rights: since a confirmed denial, until they may have them again.
         self.denied: dict[str, int] = {}
         self._schedule_id = self._given_up_id = -1
@@ -123,6 +131,11 @@ class Laws:
         self._promised: Counter[str] = Counter()
         self._votes: dict[tuple[str, int], int] = {}
         self._terms: dict[str, int] = {}
+
+    @property
+    def queues(self) -> int:
+        """Return how many queues the topic has."""
+        return self.totals[-1]
 
     def broken(self, check: str, text: str, cause: BaseException | None = None) -> None:
         """End the run with a finding."""
@@ -228,8 +241,10 @@ class Laws:
             model.index = index
             model.entries.append((term, checksum))
             if parts is not None:
-                for record in decode_records(bytes(parts.meta)):
+                records = decode_records(bytes(parts.meta))
+                for record in records:
                     self._read(record, index, parts.wall_ms, replica)
+                self._watch_growth(replica, records)
                 self._compare_tables(replica)
         if index % DIGEST_EVERY == 0:
             self._compare(replica)
@@ -366,6 +381,44 @@ class Laws:
                     message=model.at[topic_id, floor.queue_id, offset],
                 )
 
+    def _watch_growth(self, replica: "Replica", records: list[Record]) -> None:
+        """Check the steps of a growth, by how it stood before and after one entry."""
+        before, after = self._growth, replica.state.growth.by_topic.get(self.world.topic)
+        self._growth = after
+        tokens = [token for each in records if (token := getattr(each, "token", None)) is not None]
+        named = [token for token in tokens if token != NO_TOKEN]
+        self.ensure(
+            after == before or not named or len(records) > 1 or named[0] >= self._token,
+            "operator",
+            f"{records} of an operator was obeyed, {self._token} has followed it",
+        )
+        self._token = max([self._token, *named])
+        if after is None or after == before:
+            return
+        self._announced.add(after.next_total)
+        self.world.coverage[f"growth: {after.phase.value}"] += 1
+        if after.phase is GrowthPhase.OPEN and after.reason:
+            self.world.coverage["growth given up"] += 1
+        if after.total in (0, self.queues):
+            return
+        self.ensure(
+            after.total > self.queues, "growth", f"{self.queues} queues become {after.total}"
+        )
+        model = self.model
+        for group in {consumer.group for consumer in self.world.consumers}:
+            if not replica.state.is_ordered(group):
+                continue
+            for queue in range(self.queues):
+                end = model.ends[self.topic_id, queue]
+                done = model.offsets.get((group, self.world.topic, queue), 0)
+                self.ensure(
+                    max(done, model.floors[self.topic_id, queue]) >= end,
+                    "growth",
+                    f"switched while {group} is at {done} of {end} in queue {queue}",
+                )
+        self.totals.append(after.total)
+        self.world.history.event(Kind.GROWN, topic=self.world.topic, detail=str(after.total))
+
     def _system_topics(self, replica: "Replica") -> None:
         topics = replica.state.topics
         schedule, given_up = topics.get(SCHEDULE_TOPIC), topics.get(TRANS_CHECK_MAX_TIME_TOPIC)
@@ -376,6 +429,16 @@ class Laws:
         model = self.model
         if self._schedule_id < 0:
             self._system_topics(replica)
+        if (
+            record.topic_id == self.topic_id
+            and self._growth is not None
+            and self._growth.phase is GrowthPhase.FENCED
+        ):
+            self.ensure(
+                record.unique_key in model.due or record.unique_key in self.world.deals,
+                "growth",
+                f"{record} was written behind the fence",
+            )
         if record.topic_id == self._schedule_id:
             model.due[record.unique_key] = record.tags_code
         elif record.topic_id == self.topic_id and record.unique_key in model.due:
@@ -481,12 +544,17 @@ class Laws:
         """Check law 9: the queue list of an ordered topic does not change by itself."""
         route = routes.get(self.world.topic)
         assert route is not None
-        wanted = list(range(self.world.plan.queues))
-        for queues in (route.publish, route.subscribe):
+        # Queues that are to come are there to be read before anybody may write to them.
+        for queues, totals in (
+            (route.publish, self.totals),
+            (route.subscribe, [*self.totals, *self._announced]),
+        ):
             self.ensure(
-                route.is_ordered and [queue.queue_id for queue in queues] == wanted,
+                route.is_ordered
+                and [queue.queue_id for queue in queues] == list(range(len(queues)))
+                and len(queues) in totals,
                 "route",
-                f"a name server answers {route}, the topic has queues {wanted}",
+                f"a name server answers {route}, the topic had {self.totals} queues",
             )
 
     def access_watched(

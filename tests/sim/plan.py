@@ -29,6 +29,7 @@ class Plan:
         dealers: producers of transactional messages.
         checks_max: checks without an answer before a half is given up.
         retention_size: bytes of messages that are kept, 0 for all.
+        growths: numbers of queues that an operator wants, one after the other.
         retention_ms: how long messages are kept, 0 for ever.
     """
 
@@ -57,6 +58,7 @@ class Plan:
     checks_max: int
     retention_size: int
     retention_ms: int
+    growths: tuple[int, ...]
     troubles: tuple[str, ...] = field(default=())
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
@@ -148,5 +150,6 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         checks_max=chance.choice((2, 100)),
         retention_size=chance.choice((0, 0, 0, 3_000, 20_000)),
         retention_ms=chance.choice((0, 0, 0, 0, 3_000)),
+        growths=chance.choice(((), (), (), (5,), (5, 7))),
         troubles=chosen,
     )

@@ -9,10 +9,12 @@ import zlib
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.errors import OrderlyMQError, SendUnknown
+from orderlymq.growing import chosen_from
 from orderlymq.message import Message, SendResult
 from orderlymq.oracle import Kind
-from orderlymq.sending import Attempts
+from orderlymq.sending import Attempts, QueuesChanged
 from orderlymq.wire import SendOptions, is_stored, read_send_result, send_request
+from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS, Client
@@ -30,6 +32,7 @@ _OPTIONS: Final = SendOptions(
     compress_level=1,
 )
 DEADLINE_S: Final = 6.0
+PATIENCE_US: Final = 3 * SECOND  # how long a send waits for the end of a growth
 
 
 class Producer(Client):
@@ -71,13 +74,13 @@ class Producer(Client):
             self._later()
             return
         key = random.choice(self._keys)
-        self._queue = queues[zlib.crc32(key.encode()) % len(queues)]
+        self._place = zlib.crc32(key.encode())
         self._delay_level = 0
         if self._last is not None:
             if not self._last:
                 return
-            self._queue = queues[self._last.pop()]
-            key = f"last-{self._queue.queue_id}"
+            self._place = self._last.pop()
+            key = f"last-{self._place}"
         elif self.world.plan.delayed and random.random() < self.world.plan.delayed:
             # It comes when its time has come: no order is promised to it.
             key, self._delay_level = "", random.choice((1, 2))
@@ -92,6 +95,7 @@ class Producer(Client):
         )
         self._attempts = Attempts(self.seconds() + DEADLINE_S, self.world.topic)
         self._tries = 0
+        self._patient_until = self.timeline.now + PATIENCE_US
         self.world.history.event(
             Kind.SEND, process=self.name, topic=self.world.topic, key=key, message=unique
         )
@@ -103,7 +107,11 @@ class Producer(Client):
         self._tries += 1
         if self._tries > 1:
             self.world.coverage["send tried again"] += 1
-        command = send_request(message, self._queue, _OPTIONS, 0)
+        # Chosen anew for each try, as the SDK does: the queues may have become more.
+        route = self._lookup.route
+        assert route is not None, "a route that is known is never forgotten"
+        self._queue = route.publish[self._place % len(route.publish)]
+        command = chosen_from(route, send_request(message, self._queue, _OPTIONS, 0))
         self.call(command, self.world.plan.try_timeout_us, self._answered)
 
     def _answered(self, answer: RemotingCommand | RemotingError) -> None:
@@ -115,6 +123,12 @@ class Producer(Client):
             self._acknowledged(message, read_send_result(answer, message.unique_key, self._queue))
             return
         else:
+            if answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
+                world.coverage["send told to choose again"] += 1
+                self._lookup.look()
+                if world.timeline.now < self._patient_until or world.calm:
+                    self.after(20 * MS, "try again", self._try)
+                    return
             attempts.note_refusal(ADDRESS, answer)
             world.coverage["send refused once"] += 1
             if not world.calm and self.timeline.random.random() >= world.plan.patience:
@@ -124,6 +138,9 @@ class Producer(Client):
             attempts.raise_if_final()
             if attempts.remaining_s(self.seconds()) <= 0:
                 raise attempts.error()
+        except QueuesChanged as changed:
+            self._give_up(message, changed.refused)
+            return
         except OrderlyMQError as error:
             self._give_up(message, error)
             return

@@ -9,13 +9,14 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.routes import Routes
+from orderlymq.routes import Routes, TopicRoute
 from orderlymq_broker.net.clients import Line
-from orderlymq_nameserver.kv import KvTable
+from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvTable, Tables
 from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_operator.placement import parse_order_text
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import GetRouteInfoHeader
+from orderlymq_protocol.headers import GetRouteInfoHeader, PutKVConfigHeader
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.model import TopicRouteData
 from orderlymq_runtime.client import RemotingError
@@ -37,12 +38,17 @@ class NameServer(ServerProcess):
     def __init__(self, world: "World", number: int) -> None:
         super().__init__(world.timeline, f"names-{number}")
         self.world = world
+        self._saved: Tables = {}
+
+    def save(self, tables: Tables) -> None:
+        """Keep the configuration: it is in a file, which outlives the process."""
+        self._saved = {name: dict(table) for name, table in tables.items()}
 
     def start(self) -> None:
-        """Begin with nothing."""
+        """Begin with nothing but the configuration."""
         self.begin()
         self._lines: dict[int, Line] = {}
-        self._core = NameServerCore(KvTable(), expiry_ms=EXPIRY_MS)
+        self._core = NameServerCore(KvTable(self._saved, self), expiry_ms=EXPIRY_MS)
         self.after(SCAN_US, "scan", self._scan)
 
     def stop(self) -> None:
@@ -51,6 +57,28 @@ class NameServer(ServerProcess):
         for line in lines:
             line.close(orderly=False)
         self.end()
+
+    # -- what an operator sees and does here
+
+    def queue_list(self, topic: str) -> dict[str, int] | None:
+        """Return the published list of a topic; None when nobody answers."""
+        if not self.alive:
+            return None
+        return parse_order_text(self._core.kv.get(ORDER_TOPIC_CONFIG, topic) or "")
+
+    def route_counts(self, topic: str) -> dict[str, int] | None:
+        """Return how many queues of each broker the route tells; None when nobody answers."""
+        route = self._core.routes.route(topic) if self.alive else None
+        if route is None:
+            return None
+        return {queue.broker_name: queue.write_queue_nums for queue in route.queue_datas}
+
+    def put_queue_list(self, topic: str, text: str) -> None:
+        """Publish a list."""
+        if self.alive:
+            header = PutKVConfigHeader(ORDER_TOPIC_CONFIG, topic, text)
+            command = request(RequestCode.PUT_KV_CONFIG, header.to_ext())
+            self._core.handle(command, 0, self.now_ms())
 
     def _scan(self) -> None:
         self.after(SCAN_US, "scan", self._scan)
@@ -97,6 +125,11 @@ class Lookup(Errand):
         self.end()
 
     @property
+    def route(self) -> TopicRoute | None:
+        """Return what is known of the topic."""
+        return self.routes.get(self.world.topic)
+
+    @property
     def publish(self) -> tuple[MessageQueue, ...]:
         """Return the queues to send to; none while the topic is unknown."""
         route = self.routes.get(self.world.topic)
@@ -111,6 +144,12 @@ class Lookup(Errand):
     def _choose(self) -> ServerProcess | None:
         alive = [each for each in self.world.name_servers if each.alive]
         return self.timeline.random.choice(alive) if alive else None
+
+    def look(self) -> None:
+        """Ask at once: somebody said that there are other queues."""
+        header = GetRouteInfoHeader(self.world.topic)
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
+        self.call(command, LOOKUP_TIMEOUT_US, partial(self._answered, False))
 
     def _ask(self) -> None:
         random: Random = self.timeline.random

@@ -11,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.errors import OrderlyMQError
+from orderlymq.growing import chosen_from
 from orderlymq.message import Message, SendResult
 from orderlymq.oracle import Kind
-from orderlymq.sending import Attempts
+from orderlymq.sending import Attempts, QueuesChanged
 from orderlymq.wire import SendOptions, is_stored, read_record, read_send_result, send_request
 from orderlymq_protocol import properties
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -121,12 +122,14 @@ class Dealer(Client):
         topic = self.world.topic
         message = Message(topic=topic, body=unique.encode(), unique_key=unique, marks=marks)
         attempts = Attempts(self.seconds() + DEADLINE_S, topic)
-        queue = self.timeline.random.choice(queues)
         self.world.history.event(Kind.SEND, process=self.name, topic=topic, message=unique)
-        self._try(deal, message, queue, attempts)
+        self._try(deal, message, attempts)
 
-    def _try(self, deal: Deal, message: Message, queue: MessageQueue, attempts: Attempts) -> None:
-        command = send_request(message, queue, _OPTIONS, 0)
+    def _try(self, deal: Deal, message: Message, attempts: Attempts) -> None:
+        route = self._lookup.route
+        assert route is not None, "a route that is known is never forgotten"
+        queue = self.timeline.random.choice(route.publish)
+        command = chosen_from(route, send_request(message, queue, _OPTIONS, 0))
         answered = partial(self._stored, deal, message, queue, attempts)
         self.call(command, CALL_TIMEOUT_US, answered)
 
@@ -156,13 +159,19 @@ class Dealer(Client):
             attempts.raise_if_final()
             if attempts.remaining_s(self.seconds()) <= 0:
                 raise attempts.error()
+        except QueuesChanged:
+            self._lookup.look()
+            if attempts.remaining_s(self.seconds()) <= 0:
+                self._decide(deal, TRANSACTION_ROLLBACK)
+                self._go_on()
+                return
         except OrderlyMQError:
             # Stored or not, it is never committed.
             self._decide(deal, TRANSACTION_ROLLBACK)
             self._go_on()
             return
         wait = self.timeline.random.randrange(10 * MS, 200 * MS)
-        self.after(wait, "try again", partial(self._try, deal, message, queue, attempts))
+        self.after(wait, "try again", partial(self._try, deal, message, attempts))
 
     def _execute(self, deal: Deal) -> None:
         random = self.timeline.random

@@ -27,6 +27,7 @@ from tests.sim.client import Client
 from tests.sim.consumer import Consumer
 from tests.sim.faults import TROUBLES, Faults
 from tests.sim.frontdesk import GroupAddress
+from tests.sim.grower import GROUP, Grower
 from tests.sim.history import History
 from tests.sim.laws import LawBroken, Laws
 from tests.sim.network import Network
@@ -85,6 +86,8 @@ class World:
         self.deals: dict[str, Deal] = {}
         self.delayed: set[str] = set()  # acknowledged ones
         self.zombies: list[Zombie] = []
+        self.growers: list[Grower] = []
+        self._wanted_queues = self.plan.queues
         self.name_servers = [
             NameServer(self, number) for number in range(1, self.plan.name_servers + 1)
         ]
@@ -144,6 +147,7 @@ class World:
             *self.consumers,
             *self.auditors,
             *self.zombies,
+            *self.growers,
             self.tool,
             self.administrator,
         ]
@@ -186,6 +190,7 @@ class World:
         """Run all phases; raises LawBroken."""
         for server in self.name_servers:
             server.start()
+            server.put_queue_list(self.topic, f"{GROUP}:{self.plan.queues}")
         for replica in self.replicas.values():
             replica.start()
         self.tool.begin()
@@ -202,6 +207,10 @@ class World:
         )
         for process in starters:
             process.start()
+        for number, queues in enumerate(self.plan.growths, start=1):
+            if queues > self.plan.queues:
+                when = number * self.plan.safety_us // (len(self.plan.growths) + 2)
+                self.timeline.after(when, "more queues", partial(self._grow, queues))
         self._faults.start()
         if not self._pass(self.plan.safety_us):
             return
@@ -209,13 +218,27 @@ class World:
         # The last message of each queue is committed, and with it what was consumed before.
         self.calm = True
         for number, producer in enumerate(self.producers):
-            producer.finish([] if number else list(range(self.plan.queues)))
+            producer.finish([] if number else list(range(self.laws.queues)))
         for dealer in self.dealers:
             dealer.finish()
         self.history.event(Kind.FAULT, detail="the faults end")
         self._until(self._is_done, LIVENESS_US, "liveness", "not all is delivered")
         self._pass(QUIET_US)
         self._conclude()
+
+    def _grow(self, queues: int) -> None:
+        """Let an operator want more queues, unless all trouble is over already."""
+        if not self.calm:
+            self._wanted_queues = queues
+            for former in self.growers:
+                former.crash()
+            self.next_operator()
+
+    def next_operator(self) -> None:
+        """Start the next operator process."""
+        grower = Grower(self, len(self.growers) + 1)
+        self.growers.append(grower)
+        grower.start(self._wanted_queues)
 
     def _pass(self, time_us: int) -> bool:
         return self.timeline.run(self.timeline.now + time_us, self._steps)
@@ -246,7 +269,7 @@ class World:
         if any((self.topic_id, key) not in model.places for key in self.delayed):
             return False
         groups = sorted({consumer.group for consumer in self.consumers})
-        for queue in range(self.plan.queues):
+        for queue in range(self.laws.queues):
             end = model.ends[self.topic_id, queue]
             for group in groups:
                 if end and model.offsets.get((group, self.topic, queue), 0) < end:
@@ -293,7 +316,7 @@ class World:
         leader = next(each for each in self.replicas.values() if each.alive and each.loop.serving)
         topic = leader.state.topics.get(self.topic)
         assert topic is not None
-        for queue_id in range(self.plan.queues):
+        for queue_id in range(self.laws.queues):
             stored = topic.queues.get(queue_id)
             offset = 0 if stored is None else stored.min_offset
             while True:
