@@ -21,7 +21,7 @@ from orderlymq_operator.growth import (
     PublishTopic,
     SwitchTopic,
 )
-from orderlymq_protocol import configbodies
+from orderlymq_protocol import clientbodies, configbodies, statsbodies
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.configbodies import SINGLE_TAG
@@ -53,6 +53,25 @@ class LockHolder:
     address: str
     connected: bool
     queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A queue lock in force."""
+
+    group: str
+    topic: str
+    queue: int
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a consumer group: where it is, and what it subscribes to (topic to expression)."""
+
+    client_id: str
+    address: str
+    subscriptions: Mapping[str, str]
 
 
 class Admin:
@@ -228,6 +247,48 @@ class Admin:
         except (ValueError, KeyError, TypeError) as error:
             raise AdminError(f"{address} answered something unreadable: {error}") from error
         return found
+
+    async def locks(self, address: str) -> list[Lock]:
+        """Return every queue lock of a raft group."""
+        answer = await self._look(address, RequestCode.ORDERLYMQ_LOCK_TABLE)
+        try:
+            return [
+                Lock(lock["consumerGroup"], lock["topic"], lock["queueId"], lock["clientId"])
+                for lock in orjson.loads(answer.body)["locks"]
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def members(self, address: str, group: str) -> list[GroupMember]:
+        """Return the members of a consumer group; empty when nobody is online."""
+        ext = {"consumerGroup": group, "orderlymq": "true"}
+        command = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return []
+        _check(address, answer)
+        try:
+            found = clientbodies.ConsumerConnection.from_json(answer.body)
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return [
+            GroupMember(each.client_id, each.client_addr, each.subscriptions or {})
+            for each in found.connection_set
+        ]
+
+    async def lag(self, address: str, group: str) -> int:
+        """Return how many messages of a raft group a consumer group has not consumed."""
+        ext = {"consumerGroup": group}
+        answer = await self._invoke(
+            address, request(RequestCode.GET_CONSUME_STATS, ext), _LOOK_TIMEOUT_S
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return 0  # it has consumed nothing here yet, and its topics are not known
+        try:
+            table = statsbodies.ConsumeStats.from_json(answer.body).offset_table
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return sum(max(0, at.broker_offset - at.consumer_offset) for at in table.values())
 
     async def route(self, address: str, topic: str) -> Mapping[str, int]:
         """Return how many queues of a topic are written per broker, as a name server tells clients."""

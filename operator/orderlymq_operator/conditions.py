@@ -329,7 +329,7 @@ REASONS: Final = (
         (CONSUMER_GROUP,),
         ("Balanced",),
         "False",
-        "Queues have no owner; the message names them. The operator notifies the members.",
+        "Queues have no owner; the message names them. Their members are notified by the brokers.",
         "If it stays: more members, or a client that does not lock.",
     ),
     Reason(

@@ -120,12 +120,13 @@ class ConsumerIdList(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class Connection(JsonModel):
-    """One client connection as the tools show it."""
+    """One client connection as the tools show it; *subscriptions* (topic to expression) only where asked for."""
 
     client_id: str
     client_addr: str
     language: str
     version: int
+    subscriptions: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,10 @@ class ClientAdministration:
         newest = list(members.values())[-1]
         wishes = self._context.state.members.subscriptions(group)
         body = ConsumerConnection(
-            tuple(self._connection_of(members[client_id]) for client_id in sorted(members)),
+            tuple(
+                self._connection_of(members[client_id], detailed="orderlymq" in request.ext)
+                for client_id in sorted(members)
+            ),
             {topic: _subscription(wishes[topic]) for topic in sorted(wishes)},
             newest.consume_type,
             newest.message_model,
@@ -218,9 +221,15 @@ class ClientAdministration:
 
         return stored
 
-    def _connection_of(self, member: MemberSeen) -> Connection:
+    def _connection_of(self, member: MemberSeen, *, detailed: bool = False) -> Connection:
+        """Return a member as RocketMQ's tools show it, for our own with what it subscribes to."""
+        wishes = {wish.topic: wish.expression for wish in member.subscriptions}
         return Connection(
-            member.client_id, member.address, _language(member.language), member.version
+            member.client_id,
+            member.address,
+            _language(member.language),
+            member.version,
+            wishes if detailed else None,
         )
 
 

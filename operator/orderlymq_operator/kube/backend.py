@@ -6,7 +6,7 @@ go at the upper end, as StatefulSets have them; a pod is deleted only as the one
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -32,6 +32,7 @@ from orderlymq_operator.actions import (
 from orderlymq_operator.brokeradmin import Admin, AdminError
 from orderlymq_operator.kube import drift, looking, manifests, names, podforms
 from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.groupfacts import GroupSight, sight_of
 from orderlymq_operator.kube.looking import Live
 from orderlymq_operator.kube.manifests import GroupForm, Surroundings
 from orderlymq_operator.kube.resources import CLAIMS, PODS, SERVICES, STATEFUL_SETS, Json
@@ -40,7 +41,8 @@ from orderlymq_operator.options import revision
 from orderlymq_operator.remote import perform_remote
 from orderlymq_operator.topicgrowth import growing_topics
 
-_REPLICAS_MAX: Final = podforms.NODES_MAX
+# Consumer groups that are asked about at a time.
+_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,29 @@ class KubeBackend:
             users=declared,
             growing=growing_topics(self.desired.topics) if ordered else None,
         )
+
+    async def sights(self, groups: Sequence[str]) -> dict[str, GroupSight] | None:
+        """Return how the raft groups see consumer *groups*; None while one of them is silent."""
+        started = [
+            name for name in self.around.groups if self.live.find(STATEFUL_SETS, name) is not None
+        ]
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def see(name: str, places: Mapping[str, str]) -> GroupSight:
+            async with gate:
+                members, lags = await asyncio.gather(
+                    asyncio.gather(*(self.admin.members(place, name) for place in places.values())),
+                    asyncio.gather(*(self.admin.lag(place, name) for place in places.values())),
+                )
+            return sight_of(name, members, locks, lags)
+
+        try:
+            places = {name: self.group_address(name) for name in started}
+            locks = {name: await self.admin.locks(place) for name, place in places.items()}
+            found = await asyncio.gather(*(see(name, places) for name in groups))
+        except AdminError:
+            return None
+        return dict(zip(groups, found, strict=True))
 
     # -- what `remote` asks ----------------------------------------------------------------------
 

@@ -3,7 +3,7 @@ Who may act: the holder of the Lease `orderlymq-operator`.
 
 Rules: times are compared by this process's own clock from when it saw a renewal, never with a clock of another machine;
 who could not renew for RENEW_LIMIT_S stops acting before anybody else may begin. The number of holders so far is
-the fencing token: brokers refuse whoever comes with a smaller one.
+the fencing token: brokers refuse whoever comes with a smaller one, so that a new lease begins with the time.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ RENEW_S: Final = 5.0
 # A third of the lease remains: nobody else acts before this one has stopped.
 RENEW_LIMIT_S: Final = 10.0
 _WAIT_S: Final = 2.0
+# 2026-01-01: the field has 31 bits, and holders change less than once a second.
+_EPOCH_S: Final = 1_767_225_600
 
 
 class Election:
@@ -77,7 +79,9 @@ class Election:
         begun = time.monotonic()
         found = await self._api.get(LEASES, self._namespace, NAME)
         if found is None:
-            made = await self._api.create(LEASES, self._namespace, self._lease(None, 1))
+            # A lease that somebody deleted must not begin with numbers that brokers have seen already.
+            first = max(1, int(time.time()) - _EPOCH_S)
+            made = await self._api.create(LEASES, self._namespace, self._lease(None, first))
             return self._took(made, begun)
         spec = found.get("spec") or {}
         holder = spec.get("holderIdentity") or ""

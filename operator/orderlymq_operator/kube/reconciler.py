@@ -7,6 +7,7 @@ condition, everything else a later try.
 """
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -28,6 +29,7 @@ from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLate
 from orderlymq_operator.kube.backend import Defaults, KubeBackend, forms_of
 from orderlymq_operator.kube.desire import Wish, wish_of
 from orderlymq_operator.kube.finalizers import Finalizers
+from orderlymq_operator.kube.groupfacts import GroupSight
 from orderlymq_operator.kube.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.looking import Live, read_objects
 from orderlymq_operator.kube.manifests import Surroundings
@@ -47,6 +49,8 @@ _log = logging.getLogger(__name__)
 AT_WORK_S: Final = 0.2
 WAITING_S: Final = 1.0
 GROWING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
+# Members and lag are told at most so often: they change all the time, and metrics tell them at once.
+SIGHT_S: Final = 30.0
 _ATTEMPTS: Final = 4  # plans of one pass: each leaves out what the one before refused
 
 
@@ -81,6 +85,7 @@ class Reconciler:
         self._finalizers = Finalizers(api, inventory)
         self._teller = Teller(api, inventory)
         self._growing: dict[ClusterKey, frozenset[str]] = {}
+        self._looked: dict[ClusterKey, float] = {}
         self.seen: dict[ClusterKey, Scope] = {}
 
     @property
@@ -307,7 +312,23 @@ class Reconciler:
             scope.item, cluster, observed, scope.live, backend.around, scope.found, now
         )
         await self._teller.tell(scope.item, conditions, facts)
-        await self._teller.tell_parts(scope.wish, backend.reports, observed, said=bool(failed))
+        sights = await self._sights(scope)
+        await self._teller.tell_parts(
+            scope.wish, backend.reports, observed, sights, said=bool(failed)
+        )
+
+    async def _sights(self, scope: Scope) -> dict[str, GroupSight]:
+        """Look at the members of all consumer groups, if the last look is old enough."""
+        key = (scope.item.namespace, scope.item.name)
+        now = time.monotonic()
+        names = [group.group_name for group in scope.wish.desired.groups]
+        if not names or now - self._looked.get(key, -SIGHT_S) < SIGHT_S:
+            return {}
+        found = await scope.backend.sights(names)
+        if found is None:
+            return {}
+        self._looked[key] = now
+        return found
 
 
 def _growing(observed: Observed) -> frozenset[str]:

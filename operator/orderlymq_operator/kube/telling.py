@@ -15,10 +15,11 @@ from orderlymq_operator.actions import ConditionReport, Observed, Subject
 from orderlymq_operator.kube import names, statuses
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.desire import Wish
+from orderlymq_operator.kube.groupfacts import GroupSight, group_conditions, group_facts
 from orderlymq_operator.kube.inventory import Inventory, Item
 from orderlymq_operator.kube.podfacts import PodFacts
 from orderlymq_operator.kube.resources import EVENTS, PODS, Json
-from orderlymq_operator.models import Topic
+from orderlymq_operator.models import ConsumerGroup, Topic
 
 _log = logging.getLogger(__name__)
 
@@ -63,10 +64,11 @@ class Teller:
         wish: Wish,
         reports: Mapping[Subject, ConditionReport],
         observed: Observed,
+        sights: Mapping[str, GroupSight],
         *,
         said: bool,
     ) -> None:
-        """Write the statuses of Topics, ConsumerGroups and Users.
+        """Write the statuses of Topics, ConsumerGroups and Users; *sights* of groups by clients' name.
 
         What is only under way is told when it fails (*said*): otherwise the next pass has better news at once.
         """
@@ -79,7 +81,18 @@ class Teller:
             if isinstance(item.manifest, Topic) and report.reason != "BrokerUnavailable":
                 facts = statuses.topic_facts(item.manifest, wish.desired, observed)
             kept = statuses.former_conditions(item)
-            work.append(self.tell(item, {**kept, "Ready": report}, facts))
+            if isinstance(item.manifest, ConsumerGroup) and subject not in wish.verdicts:
+                sight = sights.get(item.manifest.group_name)
+                if sight is not None:
+                    facts = group_facts(item.manifest, sight, observed)
+                    kept = group_conditions(item.manifest, sight, observed)
+            work.append(
+                self.tell(
+                    item,
+                    {"Ready": report, **{k: v for k, v in kept.items() if k != "Ready"}},
+                    facts,
+                )
+            )
         results = await asyncio.gather(*work, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
