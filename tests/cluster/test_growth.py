@@ -1,0 +1,266 @@
+"""An ordered topic gets more queues under load: real processes, manifests, the oracle."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from orderlymq import Consumer, OrderedResult, Producer
+from orderlymq.admin import AdminClient
+from orderlymq.contexts import OrderedContext
+from orderlymq.errors import BrokerError, BrokerUnreachable, SendRefused, SendUnknown
+from orderlymq.message import ReceivedMessage
+from orderlymq.oracle import Event, Kind, Verdict, judge
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_runtime.client import RemotingClient
+from tests.clients.localcluster import LocalCluster
+from tests.cluster.messaging import invoke, report, send_command
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+KEYS = 24
+OLD, NEW = 4, 10
+SETTLE_S = 4.0
+
+TOPIC = """
+apiVersion: orderlymq.io/v1alpha1
+kind: Topic
+metadata: {{name: orders}}
+spec:
+  clusterRef: {{name: clients}}
+  type: Ordered
+  queues: {queues}
+  queueChangePolicy: DrainAndSwitch
+  drainTimeout: {drain}
+  routeSettleTime: 4s
+"""
+GROUP = """
+---
+apiVersion: orderlymq.io/v1alpha1
+kind: ConsumerGroup
+metadata: {{name: billing}}
+spec:
+  clusterRef: {{name: clients}}
+  topics: [{{name: orders}}]
+  startFrom: Earliest
+"""
+
+
+class Story:
+    """What happened, told to the oracle; producers and consumers write it down as they go."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.events: list[Event] = []
+        self.ended = asyncio.Event()
+        self.refused = 0
+        self.longest_pause_s = 0.0
+
+    def note(self, kind: Kind, **facts: str | int) -> None:
+        self.events.append(Event(time.monotonic_ns(), kind, topic="orders", **facts))  # type: ignore[arg-type]  # fields of an event
+
+    async def produce(self, key: int) -> None:
+        """Send the steps of one key, each when the one before is stored."""
+        async with Producer("shop", self.cluster.name_server) as producer:
+            step, last = 0, time.monotonic()
+            while not self.ended.is_set():
+                name = f"{key}:{step}"
+                self.note(Kind.SEND, process="p", key=str(key), message=name)
+                try:
+                    sent = await producer.send("orders", name, key=str(key))
+                except SendRefused:
+                    self.note(Kind.REFUSED, message=name)
+                    self.refused += 1
+                except SendUnknown:
+                    self.note(Kind.UNKNOWN, message=name)
+                else:
+                    queue, offset = _name(sent.queue), sent.queue_offset
+                    self.note(Kind.ACK, message=name, queue=queue, offset=offset)
+                now = time.monotonic()
+                self.longest_pause_s = max(self.longest_pause_s, now - last)
+                last = now
+                step += 1
+                await asyncio.sleep(0.02)
+
+    def consumer(self, client: str, *, pause_s: float = 0.0) -> Consumer:
+        async def listener(
+            messages: Sequence[ReceivedMessage], context: OrderedContext
+        ) -> OrderedResult:
+            for message in messages:
+                facts: dict[str, str | int] = {
+                    "message": message.text,
+                    "queue": _name(message.queue),
+                    "offset": message.queue_offset,
+                    "group": "billing",
+                    "client": client,
+                }
+                self.note(Kind.DELIVER, **facts)
+                await asyncio.sleep(pause_s)
+                self.note(Kind.DONE, **facts)
+            return OrderedResult.SUCCESS
+
+        return Consumer(
+            "billing",
+            self.cluster.name_server,
+            topics="orders",
+            ordered=True,
+            consume_from="first",
+            listener=listener,
+        )
+
+    def apply(self, queues: int, *, group: bool = True) -> None:
+        path = self.cluster.directory / f"topic-{queues}.yaml"
+        path.write_text((TOPIC + GROUP * group).format(queues=queues, drain="60s"))
+        self.cluster.command("apply", "-f", str(path), "--timeout", "110")
+
+    async def apply_in_background(self, queues: int) -> None:
+        """Start the growth: `apply` comes back when it is over."""
+        self.note(Kind.GROWN)
+        await asyncio.to_thread(self.apply, queues)
+
+    async def drained(self) -> Verdict:
+        """Wait until everything acknowledged was consumed, and judge."""
+        acknowledged = {event.message for event in self.events if event.kind is Kind.ACK}
+        async with asyncio.timeout(60):
+            while acknowledged - {e.message for e in self.events if e.kind is Kind.DONE}:  # noqa: ASYNC110 - the listener only writes
+                await asyncio.sleep(0.1)
+        self.note(Kind.DRAINED, group="billing")
+        return judge(self.events)
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.broker_name}:{queue.queue_id}"
+
+
+def apply_without_waiting(cluster: LocalCluster, path: Path) -> None:
+    """Change the manifests and leave; the command says that they are not in force yet."""
+    data = str(cluster.directory / "data")
+    words = ["apply", "-f", str(path), "--timeout", "1", "--data-dir", data]
+    subprocess.run([sys.executable, "-m", "orderlymq", *words], timeout=60, check=False)
+
+
+async def growths(cluster: LocalCluster) -> dict[str, dict[str, object]]:
+    """Return what the raft groups say; nothing while one of them has no leader."""
+    async with AdminClient(cluster.name_server) as admin:
+        try:
+            return await admin.growth("orders")
+        except (BrokerError, BrokerUnreachable):
+            return {}
+
+
+async def until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 60) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not await condition():  # noqa: ASYNC110 - another process decides
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
+    """Two raft groups, of one replica each unless the test says three."""
+    replicas = getattr(request, "param", 1)
+    made = LocalCluster(tmp_path / "cluster", groups=2, replicas=replicas)
+    made.up()
+    yield made
+    made.down()
+
+
+@pytest.mark.parametrize("cluster", [3], indirect=True)
+async def test_a_topic_grows_under_load_and_keeps_every_keys_order(cluster: LocalCluster) -> None:
+    """SDK producers see a pause and no error; a leader dies in the midst; nothing is overtaken."""
+    story = Story(cluster)
+    story.apply(OLD)
+    async with (
+        story.consumer("c1", pause_s=0.002),
+        story.consumer("c2", pause_s=0.002),
+        asyncio.TaskGroup() as tasks,
+    ):
+        for key in range(KEYS):
+            tasks.create_task(story.produce(key))
+        await asyncio.sleep(2)
+        growing = tasks.create_task(story.apply_in_background(NEW))
+
+        async def has_begun() -> bool:
+            found = await growths(cluster)
+            return bool(found) and all(each["phase"] != "open" for each in found.values())
+
+        await until(has_begun)
+        os.kill(cluster.leader(1)["pid"], signal.SIGKILL)
+        await growing
+        await asyncio.sleep(3)
+        story.ended.set()
+        verdict = await story.drained()
+
+    used = {event.queue for event in story.events if event.kind is Kind.ACK}
+    report(f"growth: {verdict.counts}, longest pause {story.longest_pause_s:.2f} s, {used}")
+    assert verdict.findings == ()
+    assert story.refused == 0
+    assert len(used) > OLD
+    assert {each["phase"] for each in (await growths(cluster)).values()} == {"open"}
+
+
+async def test_a_growth_that_somebody_blocks_is_given_up_and_says_who(
+    cluster: LocalCluster,
+) -> None:
+    """A group that cannot drain in time: writes come back under the old list, the status names it."""
+    story = Story(cluster)
+    story.apply(OLD)
+    async with story.consumer("c1", pause_s=5.0), Producer("shop", cluster.name_server) as producer:
+        for number in range(20):
+            await producer.send("orders", f"0:{number}", key="0")
+
+        async def is_consuming() -> bool:
+            return any(event.kind is Kind.DELIVER for event in story.events)
+
+        await until(is_consuming)
+        path = cluster.directory / "blocked.yaml"
+        path.write_text((TOPIC + GROUP).format(queues=NEW, drain="3s"))
+        applied = asyncio.create_task(asyncio.to_thread(apply_without_waiting, cluster, path))
+        sent = await producer.send("orders", "0:20", key="0")
+
+        async def says_who() -> bool:
+            found = (await growths(cluster)).values()
+            return any("group billing lacks" in str(each["reason"]) for each in found)
+
+        await until(says_who)
+        after = await producer.send("orders", "0:21", key="0")
+        await applied
+
+    assert sent.queue == after.queue
+    shown = cluster.command("topic", "show", "orders")
+    assert "was given up" in shown
+    assert "group billing lacks" in shown
+
+
+async def test_a_client_with_the_old_list_is_refused_until_everybody_must_know_the_new_one(
+    cluster: LocalCluster,
+) -> None:
+    """RocketMQ's clients do not say from which list they chose: definite refusals, then served."""
+    story = Story(cluster)
+    story.apply(OLD, group=False)
+    client = RemotingClient()
+    address = f"127.0.0.1:{cluster.base + 12}"
+    growing = asyncio.create_task(asyncio.to_thread(story.apply, NEW, group=False))
+    refused: list[float] = []
+    codes: set[int] = set()
+    try:
+        while not (growing.done() and refused):
+            answer = await invoke(client, address, send_command("orders", 0, b"x"), 3.0)
+            codes.add(answer.code)
+            if answer.code:
+                refused.append(time.monotonic())
+            await asyncio.sleep(0.02)
+        await growing
+        answer = await invoke(client, address, send_command("orders", 4, b"x"), 3.0)
+    finally:
+        await client.close()
+
+    report(f"plain sends were refused for {refused[-1] - refused[0]:.1f} s")
+    assert answer.code == 0
+    assert codes == {0, 14}
+    assert refused[-1] - refused[0] >= SETTLE_S
