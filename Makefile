@@ -31,6 +31,14 @@ test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests against our bro
 test-spark: $(VENV)/.dev ## Run the tests of the Spark pipelines
 	@$(BIN)/python -m pytest tests/spark
 
+.PHONY: e2e
+e2e: $(VENV)/.dev ## Play all stories on Kubernetes: KUBECONFIG, or a kind cluster that is made; see e2e/README.md
+	@$(BIN)/python -m pytest e2e -p no:cacheprovider
+
+.PHONY: e2e-ci
+e2e-ci: $(VENV)/.dev ## Play the stories that CI plays, too
+	@$(BIN)/python -m pytest e2e -p no:cacheprovider -m ci
+
 .PHONY: lint
 lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated files
 	@$(BIN)/ruff format --check .

@@ -72,7 +72,8 @@ class Space:
     def get(self, what: str, *words: str) -> Json | None:
         """Return an object or a list, None when it is not there."""
         text = self.kubectl("get", what, *words, "-o", "json", "--ignore-not-found")
-        return json.loads(text) if text.strip() else None
+        found = json.loads(text) if text.strip() else None
+        return None if found is None or found.get("items") == [] else found
 
     def must(self, what: str) -> Json:
         """Return an object that is there."""

@@ -1,10 +1,12 @@
 """Manifests that cannot be obeyed are refused by the API server itself, with a sentence that helps."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from e2e.machine import ROOT
 from e2e.space import Json, Space
 
 pytestmark = pytest.mark.ci
@@ -239,3 +241,9 @@ def test_short_names_and_the_category_are_known(bare: Space) -> None:
     assert "cluster.orderlymq.io/short" in bare.kubectl("get", "mq")
     for name in ("mqt", "mqg", "mqu"):
         bare.kubectl("get", name)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "kubernetes").glob("*.yaml")))
+def test_every_example_is_accepted(bare: Space, path: Path) -> None:
+    """What the docs show can be applied."""
+    bare.kubectl("create", "--dry-run=server", "--validate=strict", "-f", str(path))

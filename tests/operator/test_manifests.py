@@ -253,3 +253,9 @@ def test_only_a_pruned_topic_with_policy_delete_is_deleted_and_remembered() -> N
 
     assert once.deleted_topics == twice.deleted_topics == frozenset({"drop"})
     assert back.deleted_topics == frozenset()
+
+
+def test_the_examples_for_kubernetes_are_manifests() -> None:
+    """What the API server is shown to accept our own models accept, too."""
+    for path in sorted(Path("examples/kubernetes").glob("*.yaml")):
+        assert read([path])

@@ -1,0 +1,132 @@
+"""
+docs/operator.md tells what can be set, what conditions say and what alarms mean; tests compare it with the code.
+
+`python -m tests.operator.test_operator_docs` writes the tables anew; the text around them is written by hand.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from orderlymq_operator import crd
+from orderlymq_operator.conditions import REASONS
+from orderlymq_operator.models import KINDS
+
+ROOT: Final = Path(__file__).parents[2]
+PAGE: Final = ROOT / "docs" / "operator.md"
+_ALARMS: Final = ROOT / "charts" / "orderlymq" / "files" / "alarms.yaml"
+
+
+def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, part in schema.get("properties", {}).items():
+        here = f"{path}.{name}"
+        if "properties" in part:
+            yield from _fields(part, here)
+        elif part["type"] == "array" and "properties" in part["items"]:
+            yield here, part
+            yield from _fields(part["items"], f"{here}[]")
+        else:
+            yield here, part
+
+
+def _default(part: dict[str, Any]) -> str:
+    if "default" not in part or part["default"] in ([], {}, ""):
+        return ""
+    value = part["default"]
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _form(part: dict[str, Any]) -> str:
+    if "enum" in part:
+        return ", ".join(f"`{value}`" for value in part["enum"])
+    if part["type"] == "integer":
+        return f"{part.get('minimum', '')} to {part.get('maximum', '')}"
+    return {"string": "text", "object": "map", "array": "list"}.get(part["type"], part["type"])
+
+
+def fields_table(kind: str) -> str:
+    """Return the table of the fields of a kind's spec."""
+    spec = crd.schema(kind)["properties"]["spec"]
+    rows = ["| field | form | default | meaning |", "| --- | --- | --- | --- |"]
+    for path, part in _fields(spec, "spec"):
+        text = part.get("description", "").replace("|", "\\|")
+        rows.append(f"| `{path}` | {_form(part)} | {_default(part)} | {text} |")
+    return "\n".join(rows)
+
+
+def reasons_table() -> str:
+    """Return the table of the reasons of conditions."""
+    rows = [
+        "| reason | condition | status | of | what is the case | what to do |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    rows += [
+        f"| `{reason.name}` | {', '.join(reason.conditions)} | {reason.status} | "
+        f"{', '.join(reason.kinds)} | {reason.meaning} | {reason.cure or '-'} |"
+        for reason in REASONS
+    ]
+    return "\n".join(rows)
+
+
+def tables() -> dict[str, str]:
+    """Return every generated part of the page, by the name of its marker."""
+    return {f"fields of {kind}": fields_table(kind) for kind in KINDS} | {
+        "reasons": reasons_table()
+    }
+
+
+def page(text: str) -> str:
+    """Return *text* with its tables as the code gives them."""
+    for name, table in tables().items():
+        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+        text, count = re.subn(pattern, rf"\g<1>{_escaped(table)}\n\g<2>", text, flags=re.DOTALL)
+        assert count == 1, f"the page has no place for {name}"
+    return text
+
+
+def _escaped(table: str) -> str:
+    return table.replace("\\", "\\\\")
+
+
+def _alarms() -> list[dict[str, Any]]:
+    groups = yaml.safe_load(_ALARMS.read_text())["groups"]
+    return [alarm for group in groups for alarm in group["rules"]]
+
+
+def test_the_tables_of_the_page_are_those_of_the_code() -> None:
+    """Run `python -m tests.operator.test_operator_docs` after a change of models or reasons."""
+    text = PAGE.read_text()
+
+    assert text == page(text)
+
+
+def test_every_alarm_has_a_runbook_and_every_runbook_an_alarm() -> None:
+    """The anchor that an alarm carries leads to a section that says what to do."""
+    sections = set(re.findall(r"^### (OrderlyMQ\w+)$", PAGE.read_text(), re.MULTILINE))
+
+    assert sections == {alarm["alert"] for alarm in _alarms()}
+    for alarm in _alarms():
+        anchor = alarm["annotations"]["runbook_url"].partition("#")[2]
+        assert anchor == alarm["alert"].lower()
+
+
+def test_alarms_ask_for_metrics_that_exist() -> None:
+    """A renamed metric would silence its alarm."""
+    sources = [
+        path.read_text()
+        for folder in ("broker", "operator")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
+    known = "\n".join(sources)
+    for alarm in _alarms():
+        for name in re.findall(r"\borderlymq_(?!io_)\w+", alarm["expr"]):
+            bare = re.sub(r"_(total|bucket)$", "", name)
+            short = bare.removeprefix("orderlymq_").removeprefix("store_")
+            assert f'"{bare}"' in known or f'"{short}"' in known, f"{alarm['alert']}: {name}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text()))
