@@ -12,6 +12,7 @@ from e2e.machine import ROOT, Machine, MachineError, find, say
 from e2e.orders import Orders
 from e2e.space import EXAMPLE_IMAGE, Space
 
+NO_KUBERNETES: Final = 40  # exit code; none of pytest's own
 _OPERATOR_SPACE: Final = "orderlymq-e2e"
 _STORY_S: Final = 600
 
@@ -39,7 +40,7 @@ def machine() -> Machine:
     try:
         return find()
     except MachineError as error:
-        pytest.exit(str(error), returncode=4)
+        pytest.exit(str(error), returncode=NO_KUBERNETES)
 
 
 @pytest.fixture(scope="session")
