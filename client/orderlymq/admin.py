@@ -21,6 +21,7 @@ from orderlymq.growing import topic_growth
 from orderlymq.identity import NameServers
 from orderlymq.instance import ClientInstance
 from orderlymq.message import Message, ReceivedMessage, SendResult
+from orderlymq.operations import Operations
 from orderlymq.producer import Producer
 from orderlymq.pullconsumer import QueueReader
 from orderlymq.routes import TopicRoute
@@ -84,7 +85,7 @@ class QueueLock:
     held_since_ms: int
 
 
-class AdminClient:
+class AdminClient(Operations):
     """Asks and changes the cluster.
 
     Life cycle: `start`, `close`; or `async with`.

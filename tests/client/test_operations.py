@@ -1,0 +1,112 @@
+"""The administrator's requests beside topics, groups and messages, against a real broker."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+
+import pytest
+
+from orderlymq import (
+    AdminClient,
+    BrokerError,
+    ConcurrentResult,
+    Consumer,
+    Producer,
+    ReceivedMessage,
+)
+from tests.client.fakecluster import until
+from tests.cluster.processes import Group
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    found = Group(tmp_path_factory.mktemp("operations"), replicas=1)
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture
+async def admin(group: Group) -> AsyncIterator[AdminClient]:
+    async with AdminClient(group.name_server_address) as client:
+        yield client
+
+
+async def test_settings_and_figures(admin: AdminClient) -> None:
+    """Of the broker and of the name servers, by RocketMQ's names; what is unknown is refused."""
+    address = (await admin.brokers())["g"]
+
+    assert (await admin.broker_config(address))["brokerName"] == "g"
+    with pytest.raises(BrokerError):
+        await admin.update_broker_config(address, {"noSuchSetting": "1"})
+    (config,) = (await admin.name_server_config()).values()
+    assert config["listenPort"]
+    assert "putTps" in await admin.broker_runtime(address)
+
+
+async def test_kv_configuration(admin: AdminClient) -> None:
+    """Set, read, listed, removed."""
+    await admin.put_kv("shops", "north", "open")
+
+    assert await admin.get_kv("shops", "north") == "open"
+    assert await admin.list_kv("shops") == {"north": "open"}
+    await admin.delete_kv("shops", "north")
+    assert await admin.get_kv("shops", "north") is None
+    assert await admin.list_kv("nowhere") == {}
+
+
+async def test_clients_and_queues_of_a_topic(group: Group, admin: AdminClient) -> None:
+    """Who produces and consumes, what a consumer says of itself, and what stands in the queues."""
+    await admin.create_topic("parts", queues=1)
+    where = group.name_server_address
+    texts: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: object) -> ConcurrentResult:
+        texts.extend(message.text for message in messages)
+        return ConcurrentResult.SUCCESS
+
+    async with (
+        Producer("makers", where) as producer,
+        Consumer(
+            "users", where, topics="parts", consume_from="first", listener=listener
+        ) as consumer,
+    ):
+        sent = await producer.send("parts", "bolt", tags="small")
+        await until(lambda: texts == ["bolt"], 15)
+        (queue,) = await producer.queues("parts")
+        seen = await admin.view_message(sent.offset_message_id)
+
+        assert (await admin.min_offset(queue), await admin.max_offset(queue)) == (0, 1)
+        assert await admin.earliest_store_time(queue) == seen.store_timestamp
+        assert await admin.search_offset(queue, seen.store_timestamp) == 0
+        (entry,) = await admin.consume_queue(queue)
+        assert entry.physic_offset == seen.physical_offset
+        (makers,) = await admin.producers("makers")
+        assert [each.client_id for each in makers.connection_set] == [producer.client_id]
+        info = await admin.running_info("users", consumer.client_id)
+        assert "PROP_CONSUME_TYPE" in info["properties"]
+        done = await admin.consume_directly("users", consumer.client_id, seen)
+        assert (done.consume_result, texts) == ("CR_SUCCESS", ["bolt", "bolt"])
+        wanted = await admin.subscription("users", "parts")
+        assert wanted is not None
+        assert wanted.sub_string == "*"
+
+    assert await admin.producers("nobody") == []
+    assert "parts" in await admin.topics_of_group("users")
+    await admin.clone_offsets("users", "heirs", "parts")
+    assert {q.queue_id: o.consumer_offset for q, o in (await admin.progress("heirs")).items()}
+    (span,) = await admin.consume_time_span("parts", "users")
+    assert span.min_time_stamp == seen.store_timestamp
+
+
+async def test_a_broker_is_taken_out_of_writing_and_back(admin: AdminClient) -> None:
+    """The route has no queue to write to meanwhile."""
+    await admin.create_topic("gates", queues=2)
+
+    assert await admin.wipe_write_permission("g") > 0
+    assert (await admin.route("gates")).publish == ()
+    assert await admin.add_write_permission("g") > 0
+    assert len((await admin.route("gates")).publish) == 2
+    await admin.delete_expired((await admin.brokers())["g"])
