@@ -114,7 +114,7 @@ def find() -> Machine:
     program = os.environ.get("ORDERLYMQ_KIND") or (str(beside) if beside.exists() else None)
     if program:
         say(f"making a cluster with {Path(program).name}")
-        return _machine(_evaluated(f'eval "$({program})" && env -0'))
+        return _machine(_evaluated(f'lines=$("{program}") && eval "$lines" && env -0'))
     if shutil.which("kind") and shutil.which("docker"):
         kubeconfig = ROOT / ".orderlymq" / "e2e.kubeconfig"
         kubeconfig.parent.mkdir(exist_ok=True)
