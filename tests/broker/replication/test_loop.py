@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from orderlymq_broker.processors.effects import Effect
 from orderlymq_broker.replication.loop import FOUNDING_WAIT_S
 from orderlymq_broker.store.kv import Family
 from orderlymq_raft import AppendResponse, Heartbeat, VoteResponse
@@ -354,7 +355,11 @@ def test_a_leader_that_cannot_read_its_disk_leads_no_more(group: SimulatedGroup)
     leader = group.elect()
     leader.store.unreadable = True
 
-    leader.loop.decide(lambda: [] if leader.store.get(Family.META, b"any") else [])
+    def read() -> list[Effect]:
+        leader.store.get(Family.META, b"any")
+        return []
+
+    leader.loop.decide(read)
     group.pass_time(2 * ELECTION_S)
 
     assert leader.events[-1] == "failed: the store in memory was told to be unreadable"
