@@ -22,7 +22,17 @@ from bench.peers.catalogue import PEERS
 from bench.peers.nodes import Peer, Ports
 from bench.program import Program, ProgramError
 from bench.results import Line, Results
-from bench.works import ALL, CI, FULL, QUEUES, QUICK, Scale, Work
+from bench.works import (
+    ALL,
+    CI,
+    FULL,
+    QUEUES,
+    QUICK,
+    QUICK_PEERS,
+    QUICK_WORKS,
+    Scale,
+    Work,
+)
 
 from bench import fetch, limits, page, remoting_works
 
@@ -71,22 +81,30 @@ def chosen(peer: type[Peer], only: Sequence[str]) -> list[Work]:
 
 def one_start(
     kind: type[Peer], works: Sequence[Work], scale: Scale, number: int, results: Results, ports: int
-) -> None:
-    """Do the works that are left in one start of a peer; what goes wrong is written down and told."""
+) -> int:
+    """Do works in one start of a peer, up to the first that fails, and return how many were tried.
+
+    A failure is written down. What comes after it needs a new start: nobody knows what it left behind.
+    """
+    tried = 0
     with tempfile.TemporaryDirectory(prefix=f"bench-{kind.name}-") as folder:
         try:
             with running(kind, scale, Ports(ports), Path(folder)) as started:
                 for work in works:
                     began = time.monotonic()
-                    try:
-                        line = started.do(work, number)
-                    except ProgramError as error:
-                        line = _failed(scale, kind, work, number, error)
+                    tried += 1
+                    line = started.do(work, number)
                     results.add(line)
                     _tell(line, work, time.monotonic() - began)
-        except (ProgramError, TimeoutError, OSError) as error:
-            # One line for all: the next run tries each of them again.
-            results.add(_failed(scale, kind, works[0], number, error))
+        except Exception as error:  # whatever it was, the other peers are still to be measured
+            failed = works[max(tried, 1) - 1]
+            line = _failed(scale, kind, failed, number, error)
+            results.add(line)
+            _tell(line, failed, 0.0)
+            # One that does not even start is not tried again for each work.
+            return tried or len(works)
+
+    return tried
 
 
 def _failed(scale: Scale, kind: type[Peer], work: Work, number: int, error: Exception) -> Line:
@@ -123,8 +141,11 @@ def main() -> None:
     scale = page.scaled(
         CI if given.ci else QUICK if given.quick else FULL, given.stored, given.kills, given.seconds
     )
-    names = given.peers or (["orderlymq"] if given.ci else list(PEERS))
-    rounds = given.rounds or (1 if given.ci else 2 if given.quick else 3)
+    names = given.peers or (
+        ["orderlymq"] if given.ci else QUICK_PEERS if given.quick else list(PEERS)
+    )
+    given.only = given.only or (QUICK_WORKS if given.quick else [])
+    rounds = given.rounds or (3 if scale.name.startswith("full") else 1)
     if given.anew:
         given.results.unlink(missing_ok=True)
     if shutil.which("java") is None:
@@ -158,10 +179,12 @@ def _all_rounds(
                 left = [
                     work
                     for work in chosen(PEERS[name], given.only)
-                    if not results.has(scale.name, name, work.name, number)
+                    if not (work.once and number)
+                    and not results.has(scale.name, name, work.name, number)
                 ]
-                if left:
-                    one_start(PEERS[name], left, scale, number, results, given.ports)
+                while left:
+                    tried = one_start(PEERS[name], left, scale, number, results, given.ports)
+                    left = left[tried:]
     return results.lines[before:]
 
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.peers import kafka, nats, rocketmq
@@ -29,7 +30,7 @@ def load_program() -> None:
         stamp.touch()
 
 
-def peers(names: list[str]) -> None:
+def peers(names: Sequence[str]) -> None:
     """Fetch the named peers."""
     for name, library in (("rocketmq", rocketmq.LIBRARY), ("kafka", kafka.LIBRARY)):
         if any(each.startswith(name) for each in names) and not library.exists():

@@ -32,6 +32,7 @@ class Work:
         words: what that function is told.
         remoting: only for peers that speak RocketMQ's protocol, because the bench writes frames itself.
         by_wire: also for the load program on the wire.
+        once: not in every round: it takes many samples by itself, or minutes.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Work:
     words: Mapping[str, int] = field(default_factory=dict)
     remoting: bool = False
     by_wire: bool = False
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,12 @@ class Scale:
 FULL = Scale("full", 5.0, 2.0, 200_000, 10, 10_000, 5_000, 5.0)
 QUICK = Scale("quick", 2.0, 1.0, 20_000, 2, 1_000, 1_000, 3.0)
 CI = Scale("ci", 0.5, 0.3, 2_000, 1, 50, 100, 1.0)
-SCALES = {each.name: each for each in (FULL, QUICK, CI)}
+#: What a quick run is about: the lines that tell most, and one peer or two for each class.
+QUICK_WORKS = (
+    *("start", "idle", "stored", "drain-1", "send-1-1024", "send-64-1024", "batch-16"),
+    "failover",
+)
+QUICK_PEERS = ("orderlymq", "rocketmq", "nats-always", "rabbitmq")
 
 
 def _sends(senders: int, size: int) -> Work:
@@ -146,6 +153,7 @@ ALL = (
             Figure("rate_part", "part of the rate without them", more_is_better=True),
         ),
         remoting=True,
+        once=True,
     ),
     Work(
         "failover",
@@ -157,12 +165,14 @@ ALL = (
             Figure("lost", "acknowledged and lost"),
             Figure("repeats", "stored twice"),
         ),
+        once=True,
     ),
     Work(
         "takeover",
         "Consumer SIGKILL, a message in its hands, to the delivery of that message elsewhere",
         "takeover",
         (Figure("takeover_s", "seconds"),),
+        once=True,
     ),
     Work(
         "topics",
@@ -176,6 +186,7 @@ ALL = (
             Figure("rss_mib", "resident, MiB"),
         ),
         remoting=True,
+        once=True,
     ),
 )
 WORKS = {each.name: each for each in ALL}
