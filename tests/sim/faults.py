@@ -248,14 +248,14 @@ class Faults:
             replica.store.unreadable = True
 
     def rot(self) -> None:
-        """A bit of some value flips; at most a minority has to be rebuilt at a time."""
+        """Bits of some values flip; at most a minority has to be rebuilt at a time."""
         replica, world = self._replica(), self._world
         if replica is None or len(world.members) < 3:
             return
         if any(each.has_forgotten for each in world.replicas.values()):
             return
-        if replica.store.rot(self._random):
-            world.coverage["byte rotted"] += 1
+        for _ in range(self._random.choice((1, 5, 20))):
+            world.coverage["byte rotted"] += replica.store.rot(self._random)
 
     # -- network
 

@@ -116,6 +116,9 @@ CONSUMER_STORM: Final = (
 def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
     """Return the plan of a seed: not everything goes wrong in every run, or little would be reached."""
     chosen = tuple(name for name in troubles if chance.random() < 0.5)
+    access = chance.random() < 0.3
+    if access and "rights" not in chosen:
+        chosen = (*chosen, "rights")
     every_us = chance.choice((400_000, 1_000_000, 2_500_000))
     storm = chance.random()
     if storm < 0.3:
@@ -144,7 +147,7 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         safety_us=chance.choice((8_000_000, 12_000_000)),
         name_servers=chance.choice((1, 2)),
         bind=chance.random() < 0.4,
-        access=chance.random() < 0.25,
+        access=access,
         delayed=chance.choice((0.0, 0.0, 0.2)),
         dealers=chance.choice((0, 0, 1, 2)),
         checks_max=chance.choice((2, 100)),
