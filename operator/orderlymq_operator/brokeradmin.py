@@ -290,6 +290,26 @@ class Admin:
             raise AdminError(f"{address} answered something unreadable: {error}") from error
         return sum(max(0, at.broker_offset - at.consumer_offset) for at in table.values())
 
+    async def set_writable(self, address: str, *, writable: bool) -> None:
+        """Let a raft group take messages, or refuse all of them and only give."""
+        body = f"brokerPermission={6 if writable else 4}\n".encode()
+        await self._change(address, request(RequestCode.UPDATE_BROKER_CONFIG, body=body))
+
+    async def retained(self, address: str) -> dict[str, int]:
+        """Return how many messages a raft group still holds, by topic; without topics that hold none."""
+        found = {}
+        for topic in await self.topics(address):
+            command = request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            answer = _check(address, await self._invoke(address, command, _LOOK_TIMEOUT_S))
+            try:
+                table = statsbodies.TopicStats.from_json(answer.body).offset_table
+            except ValueError as error:
+                raise AdminError(f"{address} answered something unreadable: {error}") from error
+            count = sum(max(0, queue.max_offset - queue.min_offset) for queue in table.values())
+            if count:
+                found[topic] = count
+        return found
+
     async def route(self, address: str, topic: str) -> Mapping[str, int]:
         """Return how many queues of a topic are written per broker, as a name server tells clients."""
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}

@@ -45,6 +45,7 @@ class Desired:
         deleted_topics: topics (wire names) to delete because their manifest went with policy Delete.
         deleted_groups: consumer groups likewise.
         deleted_users: access keys of accounts whose manifest went.
+        draining: raft groups that are to go when nothing in them is needed any more.
     """
 
     cluster: Cluster
@@ -54,6 +55,7 @@ class Desired:
     deleted_groups: frozenset[str] = frozenset()
     users: tuple[User, ...] = ()
     deleted_users: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
 
     def resources(self) -> Iterable[Resource]:
         """Yield every resource: the cluster, then topics, groups and users."""

@@ -111,7 +111,13 @@ def wanted_layout(topic: Topic, desired: Desired, observed: Observed) -> Mapping
         return published
     existing = topic_layout(topic.topic_name, observed)
     present = {group: config.queues for group, config in existing.items()}
-    return spread(topic.spec.queues, desired.cluster.group_names, present)
+    # A group that is to go keeps what it has and gets nothing new.
+    places = [
+        group
+        for group in desired.cluster.group_names
+        if group in present or group not in desired.draining
+    ]
+    return spread(topic.spec.queues, places, present)
 
 
 def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterator[Action]:

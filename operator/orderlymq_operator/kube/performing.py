@@ -40,14 +40,12 @@ _WAVES: Final[tuple[tuple[type[Action], ...], ...]] = (
 )
 _WAVED: Final = tuple(kind for wave in _WAVES for kind in wave)
 
-Failure = tuple[Action, Exception]
-
 
 async def perform_all(
     backend: KubeBackend, actions: Sequence[Action], metrics: OperatorMetrics
-) -> tuple[list[Failure], int]:
+) -> tuple[list[Exception], int]:
     """Carry out *actions*; return what failed, and how many were more than reports."""
-    failed: list[Failure] = []
+    failed: list[Exception] = []
     gate = asyncio.Semaphore(_AT_ONCE)
 
     async def perform(action: Action) -> bool:
@@ -56,7 +54,7 @@ async def perform_all(
                 await backend.perform(action)
             except (AdminError, ApiError) as error:
                 _log.info("%s: %s", action, error)
-                failed.append((action, error))
+                failed.append(error)
                 return False
         if not isinstance(action, ReportCondition):
             _log.info("did %s", action)

@@ -23,7 +23,7 @@ from orderlymq_operator.actions import (
     Subject,
 )
 from orderlymq_operator.brokeradmin import AdminError
-from orderlymq_operator.kube import manifests, names, statuses, volumes
+from orderlymq_operator.kube import manifests, names, scaling, statuses, volumes
 from orderlymq_operator.kube.access import Access
 from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
 from orderlymq_operator.kube.backend import Defaults, KubeBackend, forms_of
@@ -36,7 +36,6 @@ from orderlymq_operator.kube.manifests import Surroundings
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.performing import perform_all
 from orderlymq_operator.kube.resources import STATEFUL_SETS
-from orderlymq_operator.kube.scaling import planned_groups, scale_down
 from orderlymq_operator.kube.statuses import Circumstances
 from orderlymq_operator.kube.takeover import Target
 from orderlymq_operator.kube.telling import Teller
@@ -175,12 +174,17 @@ class Reconciler:
         scope.found.step = statuses.step_of(actions, applied)
         failed, work = await perform_all(backend, actions, self._metrics)
         work += await volumes.settle(scope.backend, scope.found, observed)
+        surplus = scaling.surplus_groups(cluster, scope.live)
+        try:
+            work += await scaling.settle(self._api, backend, surplus, scope.found, observed)
+        except AdminError as error:
+            failed.append(error)
         work += await self._restart_name_server(scope, observed)
         await self._repair_labels(scope)
         await self._finalizers.finish(scope.wish, observed)
         await self._tell(scope, observed, failed)
         if failed:
-            raise AdminError(str(failed[0][1]))
+            raise failed[0]
         if work or applied:
             return AT_WORK_S
         if growing:
@@ -190,11 +194,14 @@ class Reconciler:
     async def _look(self, item: Item, cluster: Cluster) -> Scope:
         live = await read_objects(self._api, cluster)
         wish = wish_of(cluster, self._inventory.parts((item.namespace, item.name)))
-        groups = planned_groups(cluster, live)
+        groups = scaling.planned_groups(cluster, live)
         if len(groups) != cluster.spec.groups:
             spec = cluster.spec.model_copy(update={"groups": len(groups)})
             wanted = cluster.model_copy(update={"spec": spec})
             wish.desired = replace(wish.desired, cluster=wanted)
+        wish.desired = replace(
+            wish.desired, draining=frozenset(scaling.surplus_groups(cluster, live))
+        )
         image = self._image(cluster, live)
         around = Surroundings(
             image=image,
@@ -222,7 +229,7 @@ class Reconciler:
             paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",
             default_image=self._defaults.image,
         )
-        found.scale_down, found.draining = scale_down(cluster, live)
+        found.scale_down = scaling.refused(cluster, live)
         return Scope(item, wish, live, backend, found)
 
     def _image(self, cluster: Cluster, live: Live) -> str:
@@ -299,9 +306,7 @@ class Reconciler:
 
     # -- telling -------------------------------------------------------------------------------
 
-    async def _tell(
-        self, scope: Scope, observed: Observed, failed: list[tuple[Action, Exception]]
-    ) -> None:
+    async def _tell(self, scope: Scope, observed: Observed, failed: list[Exception]) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         cluster = scope.wish.desired.cluster
         backend = scope.backend
