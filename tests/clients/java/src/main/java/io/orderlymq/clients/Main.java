@@ -13,6 +13,7 @@ public final class Main {
             case "transact" -> Transacting.run(options);
             case "query" -> Querying.run(options);
             case "hash" -> Querying.hash(options);
+            case "administer" -> later("Administering", options);
             case "guarding" -> later("Guarding", options);
             case "lite-pull" -> later("since46.LitePulling", options);
             case "request" -> later("since46.Requesting", options);

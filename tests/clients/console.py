@@ -1,0 +1,135 @@
+"""
+Apache's mqadmin in one long-lived virtual machine, and a small busy cluster for it to look at.
+
+Starting Java costs more than most commands: they are run one after the other in the same process.
+"""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.clients.localcluster import LocalCluster
+from tests.clients.programs import Java, Program
+
+
+class Console(Program):
+    """A running mqadmin."""
+
+    def __init__(self, java: Java, name_server: str, folder: Path) -> None:
+        # Some commands write files into the folder that they were started in.
+        super().__init__(java.command("administer"), cwd=folder)
+        self._name_server = name_server
+        self.heard("ready")
+
+    def run(self, *words: str, timeout_s: float = 60) -> str:
+        """Run one command and return all that it prints."""
+        assert self._process.stdin is not None
+        before = len(self.of("printed"))
+        self._process.stdin.write("\t".join([*words, "-n", self._name_server]) + "\n")
+        self._process.stdin.flush()
+        text: str = self.heard("printed", before + 1, timeout_s=timeout_s)[-1]["text"]
+
+        return text
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What the commands are about: a Normal topic that is sent to and consumed all the while.
+
+    Attributes:
+        g: first number of *version*, for names.
+        typo: almost the name of *group*.
+        client: client id of the one member of *group*.
+        offset_id, unique_id: of the first message, in queue *queue* at offset *offset*.
+        dead_id: offset id of a dead letter of *group*.
+    """
+
+    console: Console
+    version: str
+    g: str
+    producers: str
+    folder: Path
+    ns: str
+    broker: str
+    topic: str
+    ordered: str
+    group: str
+    idle: str
+    typo: str
+    client: str
+    offset_id: str
+    unique_id: str
+    queue: str
+    dead_id: str
+
+    def words(self, command: str) -> list[str]:
+        """Return the words of a command with the names of this scene in the place of {fields}."""
+        return [self._fill(word, str) for word in command.split()]
+
+    def pattern(self, text: str) -> str:
+        """Return a pattern with the names of this scene, taken literally, in the place of {fields}."""
+        return self._fill(text, lambda value: re.escape(str(value)))
+
+    def _fill(self, text: str, quote: Callable[[object], str]) -> str:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+        return re.sub(
+            r"\{(\w+)\}",
+            lambda found: quote(fields[found[1]]) if found[1] in fields else found[0],
+            text,
+        )
+
+
+@contextmanager
+def busy_scene(cluster: LocalCluster, java: Java, folder: Path) -> Iterator[Scene]:
+    """Start a producer, a consumer and mqadmin of one client version."""
+    ns = cluster.name_server
+    topic, ordered = cluster.topic("Normal"), cluster.topic("Ordered")
+    group, idle = cluster.group(topic, "Concurrent"), cluster.group(ordered)
+    producers = f"shop-{java.version.replace('.', '-')}"
+    with java.start("send", ns=ns, topic=topic, count=12, keys=5, group=producers) as first:
+        acknowledged = [event for event in first.finish() if event["event"] == "ack"]
+    with ExitStack() as stack:
+        consumer = stack.enter_context(
+            java.start(
+                "consume",
+                ns=ns,
+                topic=topic,
+                group=group,
+                mode="concurrently",
+                fail="key-4:4",
+                max_reconsume=1,
+                seconds=600,
+            )
+        )
+        sender = java.start(
+            "send", ns=ns, topic=topic, count=100_000, keys=5, pause=300, group=producers
+        )
+        stack.enter_context(sender)
+        console = stack.enter_context(Console(java, ns, folder))
+        consumer.heard("done", 11)
+        # Delivered twice: after the second failure it is a dead letter.
+        consumer.heard("fail", 2)
+        dead = console.run("queryMsgByOffset", *f"-t %DLQ%{group} -b clients-0 -i 0 -o 0".split())
+        yield Scene(
+            console,
+            java.version,
+            java.version[0],
+            producers,
+            folder,
+            ns,
+            f"127.0.0.1:{cluster.base + 12}",
+            topic,
+            ordered,
+            group,
+            idle,
+            f"{group[:-1]}x{group[-1]}",
+            consumer.of("started")[0]["client"],
+            acknowledged[0]["offsetMsgId"],
+            acknowledged[0]["msgId"],
+            acknowledged[0]["queue"].rpartition(":")[2],
+            next(line.split()[1] for line in dead.splitlines() if line.startswith("OffsetID:")),
+        )
