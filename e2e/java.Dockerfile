@@ -1,7 +1,9 @@
 # A Java for examples/orders-app-java where no image can be pulled: Debian's, on the base of our own image.
 ARG BASE
 FROM ${BASE}
+# Slim images have no folder for manual pages, and the package wants to link one.
 RUN --mount=type=secret,id=apt,target=/etc/apt/sources.list.d/debian.sources \
-    apt-get update -qq \
- && apt-get install -qq --no-install-recommends openjdk-17-jre-headless \
+    mkdir -p /usr/share/man/man1 \
+ && apt-get update -qq \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends openjdk-17-jre-headless >/dev/null \
  && rm -rf /var/lib/apt/lists/*
