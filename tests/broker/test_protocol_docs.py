@@ -59,7 +59,9 @@ REMARKS: Final = {
     ),
     RequestCode.SEND_REPLY_MESSAGE: "stored, and pushed with 326; the code tells of the push",
     RequestCode.SEND_REPLY_MESSAGE_V2: "as 324",
-    RequestCode.QUERY_ASSIGNMENT: "strategies `AVG` and `AVG_BY_CIRCLE`; over all groups",
+    RequestCode.QUERY_ASSIGNMENT: (
+        "what an operator has decided (20507), else strategies `AVG` and `AVG_BY_CIRCLE`; over all groups"
+    ),
     RequestCode.GET_TOPIC_STATS_INFO: "every queue, empty ones too",
     RequestCode.DELETE_SUBSCRIPTIONGROUP: "offsets stay unless `removeOffset` or `cleanOffset`",
     RequestCode.GET_CONSUME_STATS: "without topic: all topics with offsets, and the retry topic",
@@ -83,6 +85,12 @@ REMARKS: Final = {
         "`operatorToken`"
     ),
     RequestCode.ORDERLYMQ_QUEUE_GROWTH: "our own: phase, barriers and blockers of growths, as JSON",
+    RequestCode.ORDERLYMQ_SET_ASSIGNMENT: (
+        "our own: which member takes which queue, for 400; or only notify the group"
+    ),
+    RequestCode.ORDERLYMQ_GROUP_MEMBERS: (
+        "our own: members with their subscriptions, and what was decided with 20507"
+    ),
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP: "our own",
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP: "our own: add, promote or remove a replica",
 }
@@ -91,7 +99,7 @@ _HEAD: Final = """\
 # Request codes
 
 Which requests of the RocketMQ remoting protocol are served, and by whom. The names are RocketMQ's
-(`RequestCode`); numbers from 20500 to 20507 are our own and are spoken between our processes only. A code that
+(`RequestCode`); numbers from 20500 to 20508 are our own and are spoken between our processes only. A code that
 nobody serves is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, on which clients fall back at once, and with the reason.
 
 Codes with a broker beside them are answered by the leader of a group. A replica that does not lead answers tables

@@ -92,8 +92,10 @@ class Assigning:
     async def _answer(self, line: Line, command: RemotingCommand, wish: AssignmentRequest) -> None:
         try:
             queues = await self._queues(wish.topic)
-            members = self._state().members.of_group(wish.consumer_group)
-            found = assign(wish, queues, tuple(members))
+            state = self._state()
+            members = state.members.of_group(wish.consumer_group)
+            decided = state.assignments.get(wish.consumer_group, wish.topic)
+            found = assign(wish, queues, tuple(members), decided)
         except (RouteUnknownError, AssignmentError) as error:
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
         else:

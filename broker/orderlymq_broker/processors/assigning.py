@@ -7,10 +7,11 @@ several groups, so they come from the name servers and not from this group's tab
 consume an ordered queue is still decided by its lock alone. The route is fetched by ``net/assigning.py``.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from orderlymq_broker.state.assignments import QueuePlace, complete
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.jsonmodel import JsonModel
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -52,9 +53,14 @@ STRATEGIES: Final[dict[str, Strategy]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_
 
 
 def assign(
-    wish: AssignmentRequest, queues: Collection[MessageQueue], members: Collection[str]
+    wish: AssignmentRequest,
+    queues: Collection[MessageQueue],
+    members: Collection[str],
+    decided: Mapping[QueuePlace, str] | None = None,
 ) -> list[MessageQueue]:
     """Return the queues of the member that asks; none when it is not known as a member yet.
+
+    What an operator has decided (*decided*) goes before the strategy that the client names.
 
     Raises:
         AssignmentError: the strategy is not known here.
@@ -62,6 +68,11 @@ def assign(
     ordered = sorted(queues)
     if wish.message_model == BROADCASTING:
         return ordered
+    if decided is not None:
+        places = [(queue.broker_name, queue.queue_id) for queue in ordered]
+        owners = complete(decided, places, members)
+        mine = {place for place, owner in owners.items() if owner == wish.client_id}
+        return [queue for queue in ordered if (queue.broker_name, queue.queue_id) in mine]
     strategy = STRATEGIES.get(wish.strategy_name)
     if strategy is None:
         raise AssignmentError(

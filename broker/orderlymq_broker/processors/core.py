@@ -24,6 +24,7 @@ from orderlymq_broker.processors.context import (
     answer,
 )
 from orderlymq_broker.processors.delaying import DelayService
+from orderlymq_broker.processors.dividing import DivisionProcessor
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.fencing import Fence
 from orderlymq_broker.processors.following import Followers
@@ -46,6 +47,7 @@ from orderlymq_broker.state.machine import BrokerState
 from orderlymq_broker.state.records import (
     AccessChanged,
     Append,
+    AssignmentChanged,
     GroupChanged,
     GrowthMoved,
     LocksFreed,
@@ -92,6 +94,7 @@ class BrokerCore:
         self.retries = RetryProcessor(self.context, self.appender)
         self.delays = DelayService(self.context, self.appender)
         self.growths = GrowthProcessor(self.context, self.members.notify, self.committer.take)
+        self.divisions = DivisionProcessor(self.context, self.members.notify)
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(
             self.context,
@@ -133,6 +136,8 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_CLIENT_DEAD: self.members.report_death,
             RequestCode.ORDERLYMQ_CHANGE_QUEUES: self.growths.change,
             RequestCode.ORDERLYMQ_QUEUE_GROWTH: self.growths.status,
+            RequestCode.ORDERLYMQ_SET_ASSIGNMENT: self.divisions.change,
+            RequestCode.ORDERLYMQ_GROUP_MEMBERS: self.divisions.members,
         }
         self._follower_handlers: dict[int, Handler] = followers.handlers()
         self._follower_handlers[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
@@ -320,6 +325,8 @@ class BrokerCore:
                 return self.members.notify([*outcome.groups, *freed])
             case GrowthMoved():
                 return self.growths.moved(outcome)
+            case AssignmentChanged(group, changed=True):
+                return self.members.notify([group])
             case AccessChanged(changed=True) if self.access.enabled:
                 # Who waits may have lost its permission; it asks again and is judged anew.
                 return self.pulls.release_all("ACCESS_CHANGED")

@@ -15,6 +15,7 @@ import msgspec
 
 from orderlymq_broker.state import growth
 from orderlymq_broker.state.access import AccessTable
+from orderlymq_broker.state.assignments import AssignmentTable
 from orderlymq_broker.state.dedup import DedupWindow
 from orderlymq_broker.state.growth import GrowthTable
 from orderlymq_broker.state.locks import LockTable
@@ -33,6 +34,7 @@ from orderlymq_broker.state.records import (
     AccountDeleted,
     AccountSet,
     Append,
+    AssignmentSet,
     ClientDead,
     DedupTrimmed,
     DelayAdvanced,
@@ -120,6 +122,7 @@ class BrokerState:
         self.delay: dict[int, int] = {}
         self.transactions = TransactionTable()
         self.growth = GrowthTable()
+        self.assignments = AssignmentTable()
         self.operator_token = 0
         self.timers = TimerTable()
         self.tail = TailCache()
@@ -143,6 +146,7 @@ class BrokerState:
         state.overrides = OverrideTable.load(reader)
         state.transactions = TransactionTable.load(reader)
         state.growth = GrowthTable.load(reader)
+        state.assignments = AssignmentTable.load(reader)
         for name, growing in state.growth.by_topic.items():
             state.topics.by_name[name].growth = growing
         token = reader.get(Family.TABLES, table_key(Table.COUNTERS, _OPERATOR_ROW))
@@ -199,6 +203,7 @@ class BrokerState:
             self.access,
             self.overrides,
             self.growth,
+            self.assignments,
             self.timers,
         )
         for table in tables:
@@ -384,6 +389,8 @@ class Machine:
                 return self._stale(record.token) or growth.publish(state, record, wall_ms, writes)
             case GrowthOpened():
                 return growth.open_all(state, record, wall_ms, writes)
+            case AssignmentSet():
+                return self._stale(record.token) or state.assignments.set(record, writes)
             case RetentionAdvanced():
                 return self._advance_retention(record, batch)
             case TopicDeleted():
@@ -458,6 +465,7 @@ class Machine:
         if topic is None:
             return TopicChanged(record.name, changed=False)
         state.growth.drop(record.name, writes)
+        state.assignments.drop(writes, topic=record.name)
         state.offsets.drop_topic(record.name, writes)
         state.locks.free_all(topic=record.name, reason="topic deleted", writes=writes)
         prefix = _TOPIC_PREFIX.pack(topic.id)
@@ -471,6 +479,7 @@ class Machine:
         existed = state.groups.delete(record.name, wall_ms, writes)
         state.locks.free_all(group=record.name, reason="group deleted", writes=writes)
         state.locks.forget_ordered(record.name, writes)
+        state.assignments.drop(writes, group=record.name)
         for client_id in list(state.members.of_group(record.name)):
             state.members.leave(record.name, client_id, writes)
         if record.clean_offsets:

@@ -418,6 +418,20 @@ class GrowthPublished(Struct, frozen=True, array_like=True, tag=83):
     token: int = NO_TOKEN
 
 
+class AssignmentSet(Struct, frozen=True, array_like=True, tag=85):
+    """An operator has decided which member of a group takes which queue of a topic.
+
+    Attributes:
+        owners: (broker name, queue, client id) over all raft groups; none ends the decision.
+        token: of the operator, as in ``ClientDead``.
+    """
+
+    group: str
+    topic: str
+    owners: tuple[tuple[str, int, str], ...]
+    token: int = NO_TOKEN
+
+
 class GrowthOpened(Struct, frozen=True, array_like=True, tag=84):
     """By the leader's clock the new list has settled: everybody may write."""
 
@@ -470,6 +484,7 @@ Record: TypeAlias = (
     | GrowthSwitched
     | GrowthPublished
     | GrowthOpened
+    | AssignmentSet
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -581,6 +596,13 @@ class AccessChanged(Struct, frozen=True):
     changed: bool
 
 
+class AssignmentChanged(Struct, frozen=True):
+    """The division of a group's queues changed, or was so already."""
+
+    group: str
+    changed: bool
+
+
 class GrowthMoved(Struct, frozen=True):
     """The phase in which a topic's growth is now, or was already."""
 
@@ -618,5 +640,6 @@ Outcome: TypeAlias = (
     | AccessChanged
     | SettingsChanged
     | GrowthMoved
+    | AssignmentChanged
     | Trimmed
 )

@@ -1,0 +1,104 @@
+"""
+Who takes which queue of a topic, for groups whose division an operator has decided.
+
+The rules: a division outlives its author: queues of members that are gone, and queues that are new, go to the
+members with the fewest, and nothing else moves, the same on every raft group that is asked; a group without
+a division divides as its clients do (``processors/assigning.py``). A division promises nothing about order:
+who may consume a queue is decided by its lock alone.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from orderlymq_broker.state.records import AssignmentChanged, AssignmentSet
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
+
+QueuePlace = tuple[str, int]
+"""Broker name and number of a queue."""
+
+
+class AssignmentTable:
+    """Divisions by group and topic."""
+
+    def __init__(self) -> None:
+        self._divisions: dict[tuple[str, str], AssignmentSet] = {}
+
+    @classmethod
+    def load(cls, reader: Reader) -> "AssignmentTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.ASSIGNMENTS):
+            found = msgspec.msgpack.decode(value, type=AssignmentSet)
+            table._divisions[found.group, found.topic] = found
+
+        return table
+
+    def get(self, group: str, topic: str) -> Mapping[QueuePlace, str] | None:
+        """Return the owners by queue; None when nobody has decided."""
+        found = self._divisions.get((group, topic))
+
+        return None if found is None else {(b, number): owner for b, number, owner in found.owners}
+
+    def of_group(self, group: str) -> dict[str, tuple[tuple[str, int, str], ...]]:
+        """Return the divisions of a group by topic."""
+        return {
+            topic: found.owners
+            for (name, topic), found in sorted(self._divisions.items())
+            if name == group
+        }
+
+    def set(self, record: AssignmentSet, writes: TableWrites) -> AssignmentChanged:
+        """Replace a division; one without owners ends it."""
+        key = (record.group, record.topic)
+        # The token is about who may say so, not about the division.
+        row = msgspec.structs.replace(record, token=-1)
+        present = self._divisions.get(key)
+        if present == row or (present is None and not record.owners):
+            return AssignmentChanged(record.group, changed=False)
+        if record.owners:
+            self._divisions[key] = row
+            writes.put(Table.ASSIGNMENTS, *key, value=row)
+        else:
+            del self._divisions[key]
+            writes.delete(Table.ASSIGNMENTS, *key)
+
+        return AssignmentChanged(record.group, changed=True)
+
+    def drop(
+        self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
+    ) -> None:
+        """Forget the divisions of a group or topic that is deleted."""
+        for key in [key for key in self._divisions if group == key[0] or topic == key[1]]:
+            del self._divisions[key]
+            writes.delete(Table.ASSIGNMENTS, *key)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield divisions for the digest."""
+        for key in sorted(self._divisions):
+            yield (self._divisions[key],)
+
+
+def complete(
+    division: Mapping[QueuePlace, str], queues: Collection[QueuePlace], members: Collection[str]
+) -> dict[QueuePlace, str]:
+    """Return an owner for each of *queues*: the one decided if it is a member, else who has fewest.
+
+    Nobody gets anything when there are no members.
+    """
+    if not members:
+        return {}
+    alive = set(members)
+    owners = {queue: owner for queue in queues if (owner := division.get(queue)) in alive and owner}
+    shares = dict.fromkeys(sorted(alive), 0)
+    for owner in owners.values():
+        shares[owner] += 1
+    for queue in sorted(set(queues) - owners.keys()):
+        taker = min(shares, key=lambda member: (shares[member], member))
+        owners[queue] = taker
+        shares[taker] += 1
+
+    return owners
