@@ -45,7 +45,7 @@ def sight_of(
             (lock.topic, group, lock.queue): lock.client_id
             for group, found in locks.items()
             for lock in found
-            if lock.group == name
+            if lock.group == name and not lock.topic.startswith(_RETRY)
         },
         sum(lags),
     )

@@ -65,6 +65,12 @@ class PodFacts:
         """Whether it carries the label of the leader."""
         return self.labels.get(names.LABEL_ROLE) == names.LEADER
 
+    @property
+    def term(self) -> int:
+        """The raft term in which it took the leader's label; 0 when it never did."""
+        text = self.annotations.get(names.ANNOTATION_TERM, "")
+        return int(text) if text.isdigit() else 0
+
 
 def pod_facts(pod: Json) -> PodFacts:
     """Return what matters of a pod."""

@@ -85,6 +85,7 @@ class Reconciler:
         self._teller = Teller(api, inventory)
         self._growing: dict[ClusterKey, frozenset[str]] = {}
         self._looked: dict[ClusterKey, float] = {}
+        self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
         self.seen: dict[ClusterKey, Scope] = {}
 
     @property
@@ -180,7 +181,7 @@ class Reconciler:
         except AdminError as error:
             failed.append(error)
         work += await self._restart_name_server(scope, observed)
-        await self._repair_labels(scope)
+        mislabelled = await self._repair_labels(scope)
         await self._finalizers.finish(scope.wish, observed)
         await self._tell(scope, observed, failed)
         if failed:
@@ -189,7 +190,7 @@ class Reconciler:
             return AT_WORK_S
         if growing:
             return GROWING_S
-        return None if self._is_calm(scope) else WAITING_S
+        return None if self._is_calm(scope) and not mislabelled else WAITING_S
 
     async def _look(self, item: Item, cluster: Cluster) -> Scope:
         live = await read_objects(self._api, cluster)
@@ -284,18 +285,28 @@ class Reconciler:
         await scope.backend.delete_pod((ill or stale)[0].name)
         return 1
 
-    async def _repair_labels(self, scope: Scope) -> None:
-        """Leave the leader's label only on the pod that leads; brokers do so by themselves."""
+    async def _repair_labels(self, scope: Scope) -> int:
+        """Leave the leader's label only on the pod that leads, where brokers have not done so themselves.
+
+        What is wrong must have been wrong at the last pass, too, in the same term: a broker is quicker, and
+        the look of a moment ago may be old.
+        """
+        key = (scope.item.namespace, scope.item.name)
+        wrong: set[tuple[str, int]] = set()
         for group in scope.backend.around.groups:
             leader = scope.live.leader(group)
             if leader is None:
                 continue
-            status = scope.live.statuses[leader.name]
+            term = scope.live.statuses[leader.name].term
             for pod in scope.live.group_pods(group).values():
-                if pod.leads != (pod.name == leader.name) and not pod.deleting:
-                    await self._teller.label_leader(
-                        pod, status.term if pod.name == leader.name else None
-                    )
+                leads = pod.name == leader.name
+                if pod.leads == leads or pod.deleting or (not leads and pod.term > term):
+                    continue
+                wrong.add((pod.name, term))
+                if (pod.name, term) in self._mislabelled.get(key, ()):
+                    await self._teller.label_leader(pod, term if leads else None)
+        self._mislabelled[key] = wrong
+        return len(wrong)
 
     def _is_calm(self, scope: Scope) -> bool:
         reports = scope.backend.reports

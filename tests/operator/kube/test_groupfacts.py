@@ -61,7 +61,13 @@ def test_facts_put_raft_groups_together() -> None:
     sight = sight_of(
         "billing",
         [[_member("a")], [_member("a")]],
-        {"demo-0": [Lock("billing", "orders", 0, "a"), Lock("audit", "orders", 1, "x")]},
+        {
+            "demo-0": [
+                Lock("billing", "orders", 0, "a"),
+                Lock("billing", "%RETRY%billing", 0, "a"),
+                Lock("audit", "orders", 1, "x"),
+            ]
+        },
         [100, 23],
     )
 
