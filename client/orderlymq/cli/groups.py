@@ -14,6 +14,7 @@ from orderlymq.cli.session import (
     print_json,
     print_table,
 )
+from orderlymq.cli.watched import findings, lines
 from orderlymq.errors import BrokerError, TopicNotFound
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
@@ -129,8 +130,21 @@ async def _describe(admin: AdminClient, name: str) -> dict[str, Any]:
         "queues": rows,
         "lag": sum(row["lag"] or 0 for row in rows),
         "transactions": transactions,
+        **findings(await _statuses(admin), name),
         "advice": _advice(len(members), rows),
     }
+
+
+async def _statuses(admin: AdminClient) -> list[dict[str, Any]]:
+    """Return what each group of brokers says of itself; RocketMQ's own brokers say nothing."""
+    found = []
+    for address in (await admin.brokers()).values():
+        try:
+            found.append(dict(await admin.group_status(address)))
+        except BrokerError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+    return found
 
 
 async def _queues_of(admin: AdminClient, topic: str) -> set[Any]:
@@ -151,7 +165,8 @@ def _advice(members: int, rows: list[dict[str, Any]]) -> str | None:
 
 def _print(data: dict[str, Any]) -> None:
     kind = "ordered, " if data["ordered"] else ""
-    click.echo(f"{data['group']}: {kind}{len(data['members'])} members, lag {data['lag']}")
+    age = f" ({data['lagSeconds']:.0f} s)" if data["lag"] and data["lagSeconds"] else ""
+    click.echo(f"{data['group']}: {kind}{len(data['members'])} members, lag {data['lag']}{age}")
     if data["members"]:
         click.echo()
         rows: list[list[object]] = [list(each.values()) for each in data["members"]]
@@ -173,6 +188,9 @@ def _print(data: dict[str, Any]) -> None:
     if data["transactions"]:
         counts = data["transactions"]
         click.echo(f"\nTransactions: {counts['open']} open, {counts['givenUp']} given up.")
+    said = lines(data)
+    if said:
+        click.echo("\n" + "\n".join(said))
     if data["advice"]:
         click.echo(f"\nNote: {data['advice']}.")
 

@@ -1,0 +1,67 @@
+"""What the brokers found about a group that needs a look: for `orderlymq group show`. Pure."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+#: Kinds of findings in a broker's status that name one group.
+_OF_GROUP: Final = ("blocked", "failing", "expiring", "disagreeing")
+# More lines than this would push the table of queues off the screen.
+_SHOWN_MAX: Final = 10
+
+
+def findings(statuses: Iterable[Mapping[str, Any]], group: str) -> dict[str, Any]:
+    """Return what the brokers found about *group*; ``lagSeconds`` is None when nobody tells it."""
+    found: dict[str, Any] = {"lagSeconds": None, **{kind: [] for kind in _OF_GROUP}}
+    found["duplicates"] = []
+    for status in statuses:
+        watch = status.get("watch")
+        if not isinstance(watch, Mapping):
+            continue  # a broker of RocketMQ, or of an earlier release
+        ages = [row["seconds"] for row in watch.get("lag", []) if row["group"] == group]
+        found["lagSeconds"] = max([found["lagSeconds"] or 0.0, *ages])
+        for kind in _OF_GROUP:
+            found[kind] += [row for row in watch.get(kind, []) if row["group"] == group]
+        found["duplicates"] += [
+            row for row in watch.get("duplicates", []) if group in row["groups"]
+        ]
+
+    return found
+
+
+def lines(found: Mapping[str, Any]) -> list[str]:
+    """Return the findings as lines for people, each with what to do."""
+    said = [
+        f"Blocked: queue {row['queue']} of {row['topic']} stands at offset {row['offset']} since "
+        f"{_time(row['since'])}: message {row['messageId']}, key {row['key']}, held by "
+        f"{row['holder']}. See the listener's log; `orderlymq group reset` moves the offset."
+        for row in found["blocked"]
+    ]
+    said += [
+        f"Failing: message {row['messageId']} of {row['topic']}, key {row['key']}, failed "
+        f"{row['tries']} times{', a dead letter' if row['dead'] else ''}. "
+        f"`orderlymq message show {row['messageId']}` tells what it is."
+        for row in found["failing"]
+    ]
+    said += [
+        f"Expiring: the lock of queue {row['queue']} of {row['topic']} ends in "
+        f"{row['leftMillis'] / 1000:.0f} s; {row['holder']} has missed renewals."
+        for row in found["expiring"]
+    ]
+    said += [
+        f"Members disagree: {' and '.join(row['members'])} in {row['difference']}. Give all "
+        "members the same subscriptions."
+        for row in found["disagreeing"]
+    ]
+    said += [
+        f"Two clients with one id: {row['clientId']} at {' and '.join(row['addresses'])}. Give "
+        "each an instance name of its own."
+        for row in found["duplicates"]
+    ]
+    left = len(said) - _SHOWN_MAX
+
+    return said[:_SHOWN_MAX] + ([f"And {left} more; --output json shows all."] if left > 0 else [])
+
+
+def _time(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="seconds")
