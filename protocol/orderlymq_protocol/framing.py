@@ -10,8 +10,9 @@ the binary form of the header is in `binaryheader`.
 
 import struct
 from struct import Struct
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
+import msgspec
 import orjson
 
 from orderlymq_protocol import binaryheader
@@ -31,6 +32,25 @@ _MARK_MAX: Final = SerializeType.ROCKETMQ << 24 | _HEADER_SIZE_MASK
 _FOUR_INT32: Final = Struct(">iiii")
 
 _LANGUAGE_BY_NAME: Final[dict[object, int]] = {code.name: int(code) for code in LanguageCode}
+_Int32: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class _UsualHeader(msgspec.Struct, gc=False):
+    """A JSON header whose members have the types of Java's RemotingCommand: nearly every one.
+
+    Hot path: reading it with its types takes half the time of reading any JSON and looking at the types.
+    """
+
+    code: _Int32
+    opaque: _Int32 = 0
+    flag: _Int32 = 0
+    version: _Int32 = 0
+    language: str | None = None
+    remark: str | None = None
+    extFields: dict[str, str] | None = None  # noqa: N815 - Java's name
+
+
+_decode_usual: Final = msgspec.json.Decoder(_UsualHeader).decode
 _NAME_BY_LANGUAGE: Final[dict[int, str]] = {int(code): code.name for code in LanguageCode}
 
 
@@ -196,6 +216,27 @@ def _decode_header(
     if serialize_type:
         return binaryheader.decode(bytes(header), bytes(body))
     try:
+        usual = _decode_usual(header)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _decode_unusual(header, body)
+    return RemotingCommand(
+        usual.code,
+        usual.opaque,
+        usual.flag,
+        {} if usual.extFields is None else usual.extFields,
+        bytes(body),
+        usual.remark,
+        LanguageCode.OTHER
+        if usual.language is None
+        else _LANGUAGE_BY_NAME.get(usual.language, LanguageCode.OTHER),
+        usual.version,
+        SerializeType.JSON,
+    )
+
+
+def _decode_unusual(header: bytes | memoryview, body: bytes | memoryview) -> RemotingCommand:
+    """Read a header that is not typed as Java types it: repair it as fastjson would, or refuse it."""
+    try:
         fields = orjson.loads(header)
     except orjson.JSONDecodeError as error:
         raise HeaderFormatError(f"the header is not JSON: {error}") from error
@@ -204,7 +245,6 @@ def _decode_header(
 
     get = fields.get
     code, opaque, flag, version = get("code"), get("opaque"), get("flag"), get("version")
-    # One comparison chain for the usual case; the slow path repairs or refuses.
     if not (type(code) is type(opaque) is type(flag) is type(version) is int):
         code = _integer("code", code, None)
         opaque = _integer("opaque", opaque, 0)

@@ -3,12 +3,16 @@
 import json
 import string
 import tracemalloc
+from collections.abc import Callable
 from itertools import pairwise
+from typing import Final
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orderlymq_protocol import framing
+from orderlymq_protocol.binaryheader import HeaderFormatError
 from orderlymq_protocol.codes import LanguageCode, SerializeType
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.framing import (
@@ -500,3 +504,39 @@ def test_text_protocols_are_refused_or_awaited(text: str, first: int) -> None:
     _, broken = decode_until_error([bytes([first | 0x20]) + text.encode() + b"\r\n" * 8])
 
     assert broken
+
+
+_ODD: Final = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**33), 2**33),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["", "7", "-1", "JAVA", "x", "\ud83d", "é"]),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.sampled_from(["a", "b"]), st.one_of(st.none(), st.text(max_size=3))),
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["code", "opaque", "flag", "version", "language", "remark", "extFields", "more"]
+        ),
+        _ODD,
+    )
+)
+def test_the_short_way_through_a_header_ends_where_the_long_one_does(
+    header: dict[str, object],
+) -> None:
+    """Whatever the types of its members, a header is read or refused as by the reader that looks at each."""
+    raw = json.dumps(header).encode()
+
+    def outcome(read: Callable[[], RemotingCommand]) -> object:
+        try:
+            return read()
+        except HeaderFormatError:
+            return "refused"
+
+    assert outcome(lambda: framing._decode_header(raw, 0, b"")) == outcome(
+        lambda: framing._decode_unusual(raw, b"")
+    )

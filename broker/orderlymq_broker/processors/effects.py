@@ -10,20 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.command import RemotingCommand
 
 
-@dataclass(frozen=True, slots=True)
-class Now:
+# Structs, because each is built for every request: a frozen dataclass takes five times as long.
+class Now(msgspec.Struct, frozen=True, gc=False):
     """The two clocks of a leader: wall time for records, monotonic time for deadlines."""
 
     wall_ms: int
     monotonic_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(msgspec.Struct, frozen=True, gc=False):
     """Where a request came from; ``connection`` is unique for the life of the process."""
 
     connection: int
