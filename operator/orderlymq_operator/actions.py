@@ -280,6 +280,7 @@ class ObservedReplica:
 
     Attributes:
         running: somebody keeps it alive (it may be restarting at this moment).
+        answers: it says how it is.
         healthy: it answers, and follows or leads.
         join: it was started as a later member.
         caught_up: the leader says that it has nearly the whole log.
@@ -288,6 +289,7 @@ class ObservedReplica:
 
     member: Member = "outside"
     running: bool = False
+    answers: bool = False
     healthy: bool = False
     join: bool = False
     caught_up: bool = False

@@ -66,7 +66,7 @@ def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> l
     if stopped:
         return [StartReplica(name, node, found.replicas[node].join) for node in stopped]
     if found.leader is None:
-        return []
+        return _replace_dead(name, found, current)
 
     surplus = sorted(set(found.replicas) - set(nodes))
     if surplus:
@@ -77,6 +77,19 @@ def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> l
         return _add_one(name, pending, missing, found)
     stale = [node for node in sorted(nodes) if found.replicas[node].revision != current]
     return _restart_one(name, stale, found) if stale else []
+
+
+def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]:
+    """Restart, in a group without a leader, what does not even answer and has former settings.
+
+    Such a replica gives its group nothing, and the former settings may be why: an image that does not exist.
+    """
+    dead = [
+        node
+        for node, replica in sorted(found.replicas.items())
+        if not replica.answers and replica.revision not in (None, current)
+    ]
+    return [RestartReplica(name, dead[0])] if dead else []
 
 
 def _add_one(

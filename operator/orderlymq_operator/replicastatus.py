@@ -103,6 +103,7 @@ def observe_replicas(
         found[node] = replace(
             replica,
             member=member,
+            answers=status is not None,
             healthy=status is not None and (follows or member == "outside"),
             caught_up=leader is not None and _caught_up(node, leader, leading[leader]),
         )

@@ -79,6 +79,16 @@ def test_five_replicas_become_three_from_the_upper_end() -> None:
     ]
 
 
+def test_in_a_group_without_a_leader_only_the_dead_are_replaced() -> None:
+    """The first pods of a group with an image that does not exist would wait for a leader for ever."""
+    dead = _replica("outside", healthy=False, revision="old")
+    alive = _replica("outside", healthy=False, revision="old", answers=True)
+    fresh = _replica("outside", healthy=False)
+
+    assert _next({1: alive, 2: dead, 3: dead}, leader=None) == [RestartReplica("demo-0", 2)]
+    assert _next({1: alive, 2: fresh, 3: alive}, leader=None) == []
+
+
 def test_nothing_is_restarted_while_another_replica_still_catches_up() -> None:
     """With one replica down and one behind the group could commit nothing."""
     stale = {node: _replica(revision="old") for node in (1, 2, 3)}

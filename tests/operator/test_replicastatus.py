@@ -47,7 +47,7 @@ def test_a_group_with_a_leader_is_healthy() -> None:
 
     leader, replicas = observe_replicas(_KNOWN, statuses)
 
-    well = ObservedReplica("voter", running=True, healthy=True, caught_up=True)
+    well = ObservedReplica("voter", running=True, answers=True, healthy=True, caught_up=True)
     assert (leader, replicas) == (1, {1: well, 2: well, 3: well})
 
 
