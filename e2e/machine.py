@@ -1,12 +1,13 @@
 """
 The Kubernetes that stories are played on: that of KUBECONFIG, or one that kind makes.
 
-`$ORDERLYMQ_KIND` names a program that prints shell lines which set KUBECONFIG and PATH; without it the one beside
+`$ORDERLYMQ_KIND` is a command that prints shell lines which set KUBECONFIG and PATH; without it the one beside
 the project is used, then `kind` itself. Nodes can be killed and cut off only where they are kind's containers.
 """
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -111,10 +112,12 @@ def find() -> Machine:
     if os.environ.get("KUBECONFIG"):
         return _machine(dict(os.environ))
     beside = ROOT.parent / "shared" / "kind" / "up"
-    program = os.environ.get("ORDERLYMQ_KIND") or (str(beside) if beside.exists() else None)
-    if program:
-        say(f"making a cluster with {Path(program).name}")
-        return _machine(_evaluated(f'lines=$("{program}") && eval "$lines" && env -0'))
+    command = os.environ.get("ORDERLYMQ_KIND") or (
+        shlex.quote(str(beside)) if beside.exists() else ""
+    )
+    if command:
+        say("making a cluster")
+        return _machine(_evaluated(f'lines=$({command}) && eval "$lines" && env -0'))
     if shutil.which("kind") and shutil.which("docker"):
         kubeconfig = ROOT / ".orderlymq" / "e2e.kubeconfig"
         kubeconfig.parent.mkdir(exist_ok=True)
