@@ -213,6 +213,9 @@ class RemotingClient:
                 await asyncio.get_running_loop().create_connection(
                     lambda: Connection(link, self._table), host, port, ssl=self._tls
                 )
+        except ssl.SSLCertVerificationError as error:
+            # Expired, of another authority, for another name: who renews certificates must know which.
+            failure = f"TLS: certificate verify failed: {error.verify_message}"
         except ssl.SSLError as error:
             failure = f"TLS: {error.reason or error}"
         except TimeoutError:

@@ -22,8 +22,8 @@ def make_authority(folder: Path, name: str = "ca") -> Path:
     return certificate
 
 
-def make_certificate(ca: Path, name: str) -> TlsFiles:
-    """Make a certificate for 127.0.0.1 that *ca* has signed."""
+def make_certificate(ca: Path, name: str, *, days: int = 1) -> TlsFiles:
+    """Make a certificate for 127.0.0.1 that *ca* has signed; with less than no *days* it is over."""
     folder = ca.parent
     request, certificate, key = (folder / f"{name}.{end}" for end in ("csr", "pem", "key"))
     extensions = folder / "extensions.cnf"
@@ -43,7 +43,15 @@ def make_certificate(ca: Path, name: str) -> TlsFiles:
             "-CAkey",
             str(ca.with_suffix(".key")),
         ),
-        *("-CAcreateserial", "-days", "1", "-out", str(certificate), "-extfile", str(extensions)),
+        *(
+            "-CAcreateserial",
+            "-days",
+            str(days),
+            "-out",
+            str(certificate),
+            "-extfile",
+            str(extensions),
+        ),
     )
     return TlsFiles(certificate, key, ca)
 

@@ -107,6 +107,15 @@ async def test_a_client_checks_who_serves(files: TlsFiles, tmp_path: Path) -> No
             await ask(address, foreign)
 
 
+async def test_an_expired_certificate_is_refused_by_that_word(tmp_path: Path) -> None:
+    """Whoever renews certificates must read why nobody connects; who trusts anybody is still served."""
+    expired = make_certificate(make_authority(tmp_path), "server", days=-1)
+    async with serving(expired, "permissive") as (_, address):
+        with pytest.raises(ConnectFailed, match=r"(?i)certificate has expired"):
+            await ask(address, client_context(TlsFiles(ca=expired.ca)))
+        assert await ask(address, None) == b"hello"
+
+
 async def test_clients_may_have_to_show_a_certificate(files: TlsFiles, tmp_path: Path) -> None:
     """Mutual TLS: signed by the CA, or no service."""
     assert files.ca is not None
