@@ -28,7 +28,9 @@ SETTLE_TIMEOUT_S = 60.0
 #: Longer than the longest lease of a peer (RocketMQ's lock: 60 s).
 TAKEOVER_TIMEOUT_S = 100.0
 FAILOVER_TIMEOUT_S = 60.0
-DISK_SETTLE_S = 45.0
+DISK_SETTLE_S = 60.0
+#: So many looks alike: what begins only after a pause (of seconds, everywhere) has begun by then.
+RESTING_LOOKS = 4
 MIB = 1 << 20
 KIB = 1 << 10
 
@@ -190,16 +192,16 @@ def _fill(running: Running) -> float:
 
 
 def _settled_disk(running: Running) -> int:
-    """Wait until compactions have come to rest, and return what is left."""
+    """Wait until flushes and compactions have come to rest for some looks, and return what is left."""
     deadline = time.monotonic() + DISK_SETTLE_S
-    last = running.peer.disk()
+    looks = [running.peer.disk()]
     while time.monotonic() < deadline:
         time.sleep(running.scale.calm_s)
-        now = running.peer.disk()
-        if abs(now - last) < last // 200:
-            return now
-        last = now
-    return last
+        looks.append(running.peer.disk())
+        last = looks[-RESTING_LOOKS:]
+        if len(last) == RESTING_LOOKS and max(last) - min(last) < max(last) // 200:
+            break
+    return looks[-1]
 
 
 def drain(running: Running, work: Work) -> Figures:
