@@ -39,6 +39,7 @@ FILES: Final = {
     "java": "clients/test_java.py",
     "jflt": "clients/test_java_filters.py",
     "jreq": "clients/test_java_requests.py",
+    "jtls": "clients/test_java_tls.py",
     "jtrc": "clients/test_java_trace.py",
     "jtx": "clients/test_java_transactions.py",
     "life": "client/test_consumer_life.py",
@@ -60,6 +61,7 @@ FILES: Final = {
     "set": "client/test_settings.py",
     "sgn": "client/test_signing.py",
     "snd": "client/test_sending.py",
+    "tls": "runtime/test_tls.py",
     "trc": "client/test_tracing.py",
     "trs": "client/test_traces.py",
 }
@@ -79,13 +81,13 @@ FOLDERS: Final = {
     "sto": "broker/store",
     "t": "trouble",
 }
-# The catalogue's rows by section: how many there are of each, so that none is forgotten.
+# Rows by section, so that none is forgotten: those of the catalogue, and the kinds of trouble.
 CATALOGUE: Final = {
     "PRO": 15, "SND": 12, "SEL": 9, "ORD": 17, "GRP": 10, "CLI": 9, "PSH": 21, "ODL": 28, "ACM": 6,
     "CON": 15, "RBL": 10, "LCK": 26, "PQ": 10, "RTY": 16, "OFS": 13, "PUL": 14, "LPL": 3, "FLW": 7,
     "BRD": 6, "FLT": 7, "DLY": 5, "TXN": 3, "BAT": 5, "QRY": 3, "TRC": 5, "ACL": 2, "NSR": 8, "BRK": 7,
     "STO": 7, "HAD": 9, "ADM": 6, "MET": 8, "CFG-C": 11, "CFG-P": 9, "CFG-S": 25, "CFG-X": 6,
-    "CFG-B": 10, "CFG-T": 13, "LOG": 24, "PRB": 21, "KFK": 6, "OTH": 9,
+    "CFG-B": 10, "CFG-T": 13, "LOG": 24, "PRB": 21, "KFK": 6, "OTH": 9, "TRB": 11,
 }  # fmt: skip
 
 HEAD: Final = """\
