@@ -294,6 +294,9 @@ class BrokerCore:
     def applied(self, outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
         """React to what an entry did; comes before the callbacks of its proposals."""
         if not self.context.leading:
+            for outcome in outcomes:
+                if type(outcome) is LocksGranted:
+                    self.locks.seen(outcome, now)
             return []
         effects: list[Effect] = []
         appended: list[Append] = []

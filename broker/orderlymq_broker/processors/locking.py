@@ -2,10 +2,11 @@
 Queue locks as clients ask for them: 41, 42, the lock table (20501), and the leader's clock of leases.
 
 The rules: a reply leaves when its record is committed, one record per request; a lease runs on this
-leader's monotonic clock from the moment its grant was applied, and starts again in full with a new
-leader: longer than needed, never shorter; expired means strictly later than the lease; what is
-gathered of offset commits goes into the log before any change of a lock. The table itself, and why
-an expiry cannot free a renewed lock: ``state/locks.py``.
+replica's monotonic clock from the moment at which it applied the grant, be it as the leader or, for a
+later leader, as a follower, which is never before the client asked: longer than needed, never
+shorter. A replica that has not seen the renewal itself runs the lease in full. Expired means strictly
+later than the lease; what is gathered of offset commits goes into the log before any change of a
+lock. The table itself, and why an expiry cannot free a renewed lock: ``state/locks.py``.
 """
 
 from collections.abc import Sequence
@@ -51,6 +52,8 @@ class LockProcessor:
         # When each lease ends; an entry of the heap counts only while it agrees with this.
         self._ends: dict[_Key, int] = {}
         self._due: list[tuple[int, _Key]] = []
+        # The newest renewal of each lock that this replica has applied while it ran: stamp and time.
+        self._seen: dict[_Key, tuple[int, int]] = {}
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -143,11 +146,18 @@ class LockProcessor:
     # -- leases ------------------------------------------------------------------------------------
 
     def start(self, now: Now) -> None:
-        """Begin every lease anew: how much of it is left, only the former leader knew."""
+        """Go on with every lease from the renewal that was seen here, with others from now."""
         self._ends.clear()
         self._due.clear()
+        seen, self._seen = self._seen, {}
         for lock in self._context.state.locks.held():
-            self._run((lock.group, lock.topic, lock.queue_id), now.monotonic_ms + lock.lease_ms)
+            key = (lock.group, lock.topic, lock.queue_id)
+            stamp, at_ms = seen.get(key, (0, 0))
+            if stamp == lock.stamp:
+                self._seen[key] = (stamp, at_ms)
+            else:
+                at_ms = now.monotonic_ms
+            self._run(key, at_ms + lock.lease_ms)
 
     def stop(self) -> None:
         """Forget all leases."""
@@ -156,9 +166,17 @@ class LockProcessor:
 
     def granted(self, outcome: LocksGranted, now: Now) -> None:
         """Start or renew the leases of what was granted."""
+        self.seen(outcome, now)
         end = now.monotonic_ms + outcome.lease_ms
         for topic, queue_id, _ in outcome.granted:
             self._run((outcome.group, topic, queue_id), end)
+
+    def seen(self, outcome: LocksGranted, now: Now) -> None:
+        """Note when a grant was applied here, for the time when this replica leads."""
+        for topic, queue_id, _ in outcome.granted:
+            lock = self._context.state.locks.get(outcome.group, topic, queue_id)
+            if lock is not None:
+                self._seen[outcome.group, topic, queue_id] = (lock.stamp, now.monotonic_ms)
 
     def freed(self, queues: Sequence[_Key]) -> list[str]:
         """Stop the leases of freed queues; return the groups in which a queue is free now."""

@@ -6,7 +6,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.state.records import GroupSet, LockRef, LocksExpired, TopicSet
+from orderlymq_broker.state.records import (
+    GroupSet,
+    LockRef,
+    LocksExpired,
+    LocksRequested,
+    TopicSet,
+)
 from orderlymq_protocol import fastjson
 from tests.broker.processors.driver import ALICE, BOB, Shell
 from tests.broker.processors.requests import create, heartbeat, lock, lock_body, unlock
@@ -133,19 +139,59 @@ def test_a_renewal_in_the_same_turn_as_the_expiry_keeps_the_lock(shell: Shell) -
     assert [(each["clientId"], each["epoch"]) for each in table(shell)] == [("alice", 1)]
 
 
-def test_a_new_leader_restarts_every_lease_in_full(shell: Shell) -> None:
-    """Longer than needed, never shorter: it cannot know how much is left."""
+def test_a_leader_that_has_not_seen_the_renewal_runs_the_lease_in_full() -> None:
+    """Longer than needed, never shorter: after its restart it cannot know how much is left."""
+    shell = Shell().lead()
     create(shell, ORDERS)
     lock(shell, "alice", 0)
     shell.pass_time(50_000, step=1_000)
 
+    successor = shell.restart()
+    successor.monotonic_ms = shell.monotonic_ms
+    successor.lead()
+    successor.pass_time(LEASE_MS, step=1_000)
+    assert lock(successor, "bob", 0, peer=BOB) == {}
+    successor.pass_time(200)
+
+    assert lock(successor, "bob", 0, peer=BOB) == {0: 2}
+
+
+def test_a_new_leader_counts_a_lease_from_the_renewal_it_has_applied(shell: Shell) -> None:
+    """It was applied after it was granted, so that is never too short; leases end in spite of fail-overs.
+
+    Counted anew by each leader, a dead client's locks would outlive any number of them.
+    """
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.pass_time(10_000, step=1_000)
     shell.follow()
+    renewal = LocksRequested(
+        "billing", "alice", "192.0.2.1:40001", LEASE_MS, (("orders", 0),), orderly=True
+    )
+    create(shell, renewal)
+    shell.monotonic_ms += 40_000
+
     shell.lead()
-    shell.pass_time(LEASE_MS, step=1_000)
+    shell.pass_time(LEASE_MS - 40_000, step=1_000)
     assert lock(shell, "bob", 0, peer=BOB) == {}
     shell.pass_time(200)
 
     assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+
+def test_what_was_seen_of_a_former_holder_does_not_count_for_the_next(shell: Shell) -> None:
+    """A lease is counted only from the very renewal that the table names."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.pass_time(50_000, step=1_000)
+    unlock(shell, "alice", 0)
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+    shell.follow()
+    shell.lead()
+    shell.pass_time(LEASE_MS, step=1_000)
+
+    assert lock(shell, "alice", 0) == {}
 
 
 def test_the_table_of_locks_survives_a_fail_over() -> None:
