@@ -47,11 +47,13 @@ from orderlymq.wire import (
     is_stored,
     lock_request,
     pull_request,
+    read_assignment,
     read_locks,
     read_offset,
     read_pull,
     send_back_request,
 )
+from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import request
 from orderlymq_protocol.headers import (
@@ -323,6 +325,34 @@ class BrokerCalls:
             except (*_TROUBLE, NameServersUnreachable) as error:
                 _log.info("the members of %s are not known: %s", self._group, error)
         return None
+
+    async def assigned(self, topic: str, strategy: str) -> list[MessageQueue] | None:
+        """Return the queues that a broker gives this member; None on trouble, which changes nothing."""
+        body = fastjson.dumps(
+            {
+                "topic": topic,
+                "consumerGroup": self._group,
+                "clientId": self._instance.client_id,
+                "strategyName": strategy if strategy in _SERVED_STRATEGIES else "AVG",
+                "messageModel": "CLUSTERING",
+            }
+        )
+        # Always the same order: every raft group has the decision, the first one has it first.
+        for name in self._instance.routes.brokers(topic):
+            address = self._instance.routes.address(name)
+            if address is None:
+                continue
+            command = request(RequestCode.QUERY_ASSIGNMENT, {}, body)
+            try:
+                answer = check(await self._instance.invoke(address, command), address)
+                return read_assignment(answer.body)
+            except (*_TROUBLE, NameServersUnreachable, ValueError, KeyError, TypeError) as error:
+                _log.info("the queues of %s are not known: %s", self._group, error)
+        return None
+
+
+# What brokers divide by when no operator has decided.
+_SERVED_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, tuple[MessageQueue, ...]]:

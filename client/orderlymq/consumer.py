@@ -469,6 +469,8 @@ class Consumer:
             await self._instance.beat_all()
             return None
         strategy = self.settings.allocate_message_queue_strategy
+        if self.settings.server_assignment:
+            return await self._calls.assigned(topic, strategy.name)
         return assign(strategy, self.group, self.client_id, route.subscribe, members)
 
     async def _persist_forever(self) -> None:

@@ -192,6 +192,8 @@ class ConsumerSettings:
         max_reconsume_times: -1 means 16 concurrent, 2147483647 ordered.
         suspend_current_queue_time_ms: applied between 10 and 30000.
         consume_timeout_minutes: a concurrent message this long in a listener goes back to the broker.
+        server_assignment: take the queues that the brokers name (QUERY_ASSIGNMENT) instead of computing
+            them; RocketMQ's clientRebalance=false. An operator may have decided the division.
         lock_lease_ms: how long a grant of a queue lock is asked for; RocketMQ brokers grant 60 s anyway.
         lock_renew_ms: at most a third of the lease, so that two lost renewals do not lose the queue.
         shutdown_timeout_ms: how long closing waits for running listeners.
@@ -230,6 +232,7 @@ class ConsumerSettings:
     )
     consume_timeout_minutes: int = _key(15, "consumeTimeout", 1, INT32_MAX)
     broker_suspend_max_time_ms: int = _key(15_000, "brokerSuspendMaxTimeMillis", 1, 25_000)
+    server_assignment: bool = _key(default=False, rocketmq="")
     lock_lease_ms: int = _key(15_000, "rocketmq.client.rebalance.lockMaxLiveTime", 100, 60_000)
     lock_renew_ms: int = _key(5_000, "rocketmq.client.rebalance.lockInterval", 10, 20_000)
     max_time_consume_continuously_ms: int = _key(

@@ -356,6 +356,16 @@ def read_offset(answer: RemotingCommand) -> int:
     return OffsetResponseHeader.from_ext(answer.ext).offset
 
 
+def read_assignment(body: bytes) -> list[MessageQueue]:
+    """Read which queues a broker gives a member (QUERY_ASSIGNMENT).
+
+    Raises:
+        ValueError, KeyError, TypeError: It is no assignment.
+    """
+    found = fastjson.loads(body)["messageQueueAssignments"]
+    return [MessageQueue.from_json_value(each["messageQueue"]) for each in found]
+
+
 # -- locks
 
 

@@ -1,5 +1,6 @@
 """Division of queues: what RocketMQ's strategies give for the same sorted input."""
 
+from collections.abc import Sequence
 from hashlib import md5
 
 import pytest
@@ -17,8 +18,18 @@ from orderlymq.assignment import (
     MachineRoomNearby,
     assign,
 )
+from orderlymq.consumer import Consumer
+from orderlymq.contexts import ConcurrentContext
 from orderlymq.errors import SettingError
+from orderlymq.message import ReceivedMessage
+from orderlymq.producer import Producer
+from orderlymq.settings import ConsumeFrom, ConsumerSettings
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_runtime.connection import Connection
+from tests.client.fakecluster import BROKER, refuse, running, until
 
 
 def _queues(count: int, broker: str = "broker-a") -> list[MessageQueue]:
@@ -189,3 +200,38 @@ def test_strategies_carry_rocketmqs_names() -> None:
     assert sorted(STRATEGIES) == ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"]
     with pytest.raises(SettingError, match="virtual_nodes"):
         ConsistentHash(-1)
+
+
+async def test_a_consumer_that_leaves_the_division_to_the_brokers_takes_what_they_name() -> None:
+    """And keeps what it has while they cannot say."""
+    queues: list[int] = [2]
+
+    def answer(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        wish = fastjson.loads(command.body)
+        numbers = queues if wish["topic"] == "T" else []
+        named = [{"topic": wish["topic"], "brokerName": BROKER, "queueId": n} for n in numbers]
+        body = [{"attachments": None, "messageQueue": each, "mode": "PULL"} for each in named]
+        return command.reply(body=fastjson.dumps({"messageQueueAssignments": body}))
+
+    seen: list[bytes] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _context: ConcurrentContext) -> None:
+        seen.extend(message.body for message in messages)
+
+    settings = ConsumerSettings(server_assignment=True, consume_from=ConsumeFrom.FIRST)
+    async with running(topics={"T": 4, "%RETRY%G": 1}) as cluster:
+        cluster.faults[int(RequestCode.QUERY_ASSIGNMENT)] = [answer] * 100
+        async with (
+            Consumer("G", cluster.address, topics="T", settings=settings, listener=listener),
+            Producer("P", cluster.address) as producer,
+        ):
+            for number in range(4):
+                await producer.send("T", str(number).encode(), queue=number)
+            await until(lambda: seen == [b"2"])
+            queues.append(0)
+            cluster.notify("G")
+            await until(lambda: seen == [b"2", b"0"])
+            cluster.faults[int(RequestCode.QUERY_ASSIGNMENT)] = [refuse(1)] * 100
+            cluster.notify("G")
+            await producer.send("T", b"more", queue=2)
+            await until(lambda: seen == [b"2", b"0", b"more"])
