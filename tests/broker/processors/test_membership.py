@@ -325,3 +325,15 @@ def test_a_held_pull_under_the_registered_subscription_is_woken_by_its_tags(shel
     send(shell, props=properties(TAGS="paid"))
 
     assert shell.reply_to(opaque) is not None
+
+
+def test_a_heartbeat_with_a_fingerprint_gets_no_promise_of_the_short_form(shell: Shell) -> None:
+    """5.x may leave subscriptions out where a broker says so (IS_SUPPORT_HEART_BEAT_V2); we never do."""
+    body = fastjson.loads(heartbeat_body("alice"))
+    body |= {"heartbeatFingerprint": 12_345, "withoutSub": False}
+
+    reply = shell.call(34, {}, fastjson.dumps(body))
+
+    assert reply.code == 0
+    assert not {name for name in reply.ext if "HEART_BEAT_V2" in name or "SUB_CHANGE" in name}
+    assert "orders" in shell.state.members.subscriptions("billing")
