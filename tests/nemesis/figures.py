@@ -59,6 +59,26 @@ def figures(events: Iterable[Event]) -> Figures:
     return found
 
 
+def lags_s(events: Iterable[Event]) -> dict[str, list[float]]:
+    """Return, per group, how long each acknowledged message waited for its first delivery, sorted."""
+    acknowledged: dict[str, int] = {}
+    first: dict[str, dict[str, int]] = defaultdict(dict)
+    for event in events:
+        if event.kind is Kind.ACK:
+            acknowledged.setdefault(event.message, event.at)
+        elif event.kind is Kind.DELIVER:
+            times = first[event.group]
+            times[event.message] = min(times.get(event.message, event.at), event.at)
+    return {
+        group: sorted(
+            max(times[message] - at, 0) / SECOND
+            for message, at in acknowledged.items()
+            if message in times
+        )
+        for group, times in first.items()
+    }
+
+
 def family(process: str) -> str:
     """Return what a process is: "SDK", or "Java" with the major version of its client."""
     _, java, version = process.partition("java-")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.nemesis.faults import Outcome
-from tests.nemesis.figures import SECOND, Figures, figures, gaps
+from tests.nemesis.figures import SECOND, Figures, figures, gaps, lags_s
 from tests.nemesis.picture import draw
 from tests.nemesis.run import Record
 from tests.nemesis.schedule import Ability, Kind
@@ -47,6 +47,10 @@ def as_json(record: Record, counted: Figures) -> dict[str, Any]:
             ),
         ],
         "drained_s": record.drained_s,
+        "delivery_lag_s": {
+            group: dict(zip(("median", "p99", "worst"), _spread(lags), strict=True))
+            for group, lags in lags_s(record.events).items()
+        },
         "stores_failed": record.watch.stores_failed,
         "faults": [_fault(record, counted, outcome) for outcome in record.outcomes],
         "leaders": [[_since(record, at), node] for at, node in record.watch.leaders()],
@@ -85,6 +89,12 @@ def as_text(record: Record, counted: Figures) -> str:
         f"  drained {record.drained_s} s after the last send"
         if record.drained_s is not None
         else "  not drained",
+        *(
+            f"  {group}: delivered {median:.2f} s after the acknowledgement in the median, "
+            f"99 % within {most:.1f} s, all within {worst:.1f} s"
+            for group, lags in lags_s(record.events).items()
+            for median, most, worst in [_spread(lags)]
+        ),
         "",
         "  fault                          at s   lasted  longest time without an acknowledgement",
         *(_line(record, counted, outcome) for outcome in record.outcomes),
@@ -113,6 +123,14 @@ def _line(record: Record, counted: Figures, outcome: Outcome) -> str:
         f"  {kind:27} {_since(record, outcome.began):8.1f} {lasted:8.1f}  {waits}  "
         f"[{outcome.target}{notes}]"
     )
+
+
+def _spread(lags: list[float]) -> tuple[float, float, float]:
+    """Return median, 99th percentile and maximum of sorted values."""
+    if not lags:
+        return 0.0, 0.0, 0.0
+    last = len(lags) - 1
+    return round(lags[last // 2], 3), round(lags[last * 99 // 100], 3), round(lags[-1], 3)
 
 
 def _since(record: Record, at: int) -> float:

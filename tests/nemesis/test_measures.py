@@ -1,7 +1,7 @@
 """What is measured is what a client waited for: checked on histories of a few events."""
 
 from orderlymq.oracle import Event, Kind
-from tests.nemesis.figures import Gap, figures, gaps, rates
+from tests.nemesis.figures import Gap, figures, gaps, lags_s, rates
 from tests.nemesis.measures import (
     SECOND,
     Target,
@@ -93,3 +93,17 @@ def test_rates_and_gaps_are_those_of_the_history() -> None:
     assert rates(counted.acks["SDK"], 0, at(3.0)) == [2, 0, 0, 0]
     assert gaps(counted.acks) == [Gap(at(0.2), at(0.9)), Gap(at(0.9), at(2.5))]
     assert counted.longest_gap_s("Java 4", at(1.0), at(2.0)) == 2.3
+
+
+def test_a_lag_is_from_the_acknowledgement_to_the_first_delivery() -> None:
+    """A redelivery does not count, nor what a group never got; one delivered before its answer waited 0."""
+    events = [
+        Event(at(1.0), Kind.ACK, message="m1"),
+        Event(at(2.0), Kind.ACK, message="m2"),
+        Event(at(2.0), Kind.ACK, message="m3"),
+        Event(at(1.5), Kind.DELIVER, message="m1", group="G"),
+        Event(at(9.0), Kind.DELIVER, message="m1", group="G"),
+        Event(at(1.9), Kind.DELIVER, message="m2", group="G"),
+    ]
+
+    assert lags_s(events) == {"G": [0.0, 0.5]}
