@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("ORDERLYMQ_SIM_SEEDS", "40"))
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [3, 17])
 def test_a_seed_is_the_same_run_in_every_process(seed: int) -> None:
     """Byte for byte: nothing depends on the order of a hash table, a clock or an address."""

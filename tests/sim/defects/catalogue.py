@@ -6,9 +6,10 @@ from tests.sim.defects.broker import PROCESSORS, STATE
 from tests.sim.defects.client import CONSUMER, PRODUCER
 from tests.sim.defects.planting import Defect
 from tests.sim.defects.raft import LOOP, RAFT
+from tests.sim.defects.services import DISKS, NAMES, SERVICES
 
 DEFECTS: Final[tuple[Defect, ...]] = tuple(
     defect
-    for catalogue in (RAFT, LOOP, STATE, PROCESSORS, CONSUMER, PRODUCER)
+    for catalogue in (RAFT, LOOP, STATE, PROCESSORS, SERVICES, DISKS, NAMES, CONSUMER, PRODUCER)
     for defect in catalogue.defects
 )

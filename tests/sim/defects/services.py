@@ -1,0 +1,181 @@
+"""Defects of what surrounds the log: transactions, delays, retention, rights, growth, routes, disks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from orderlymq_broker.processors import sending, transacting
+from orderlymq_broker.processors.access import AccessControl
+from orderlymq_broker.processors.context import answer
+from orderlymq_broker.processors.delaying import DelayService
+from orderlymq_broker.processors.effects import Now
+from orderlymq_broker.processors.fencing import Fence
+from orderlymq_broker.processors.retention import RetentionService
+from orderlymq_broker.processors.transacting import TransactionProcessor
+from orderlymq_broker.state import growth
+from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.state.transactions import TransactionTable
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_nameserver.routes import RouteRegistry
+from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.disk import SimulatedStore
+
+SERVICES = Catalogue("services")
+DISKS = Catalogue("disk")
+NAMES = Catalogue("name server")
+
+
+@SERVICES.defect("append the copy of a half for each end", "one commit, one copy")
+def _commit_each_end(bed: Bed) -> None:
+    real = TransactionTable.end
+
+    def end(self: TransactionTable, record: Any, writes: Any) -> Any:
+        half = self.get(record.offset)
+        outcome = real(self, record, writes)
+        if record.committed and half is not None:
+            # It stays open, so that the next end finds it.
+            self._put(half, writes)
+        return outcome
+
+    bed.put(TransactionTable, "end", end)
+
+
+@SERVICES.defect("say that a commit is stored when it is proposed", "acknowledged is committed")
+def _end_early(bed: Bed) -> None:
+    real = TransactionProcessor.end
+
+    def end(self: TransactionProcessor, request: Any, peer: Any, now: Any) -> Any:
+        return [*answer(request, peer), *real(self, request, peer, now)]
+
+    bed.put(TransactionProcessor, "end", end)
+
+
+@SERVICES.defect("commit what was rolled back", "a rolled back message is never seen")
+def _rollback_commits(bed: Bed) -> None:
+    bed.put(transacting, "TRANSACTION_ROLLBACK", -1)
+    real = TransactionProcessor.end
+
+    def end(self: TransactionProcessor, request: Any, peer: Any, now: Any) -> Any:
+        if request.ext.get("commitOrRollback") == "12":
+            request.ext["commitOrRollback"] = "8"
+        return real(self, request, peer, now)
+
+    bed.put(TransactionProcessor, "end", end)
+
+
+@SERVICES.defect("hand a delayed message on before its time", "never early by the leader's clock")
+def _early(bed: Bed) -> None:
+    real = DelayService.tick
+
+    def tick(self: DelayService, now: Now) -> Any:
+        return real(self, Now(now.wall_ms + 500, now.monotonic_ms))
+
+    bed.put(DelayService, "tick", tick)
+
+
+@SERVICES.defect("let retention take what still waits", "what waits for its delay is kept")
+def _take_waiting(bed: Bed) -> None:
+    real = RetentionService.find_floor
+
+    def find_floor(self: RetentionService, wall_ms: int) -> int:
+        waiting, self._waiting = self._waiting, ()
+        try:
+            return real(self, wall_ms)
+        finally:
+            self._waiting = waiting
+
+    bed.put(RetentionService, "find_floor", find_floor)
+
+
+@SERVICES.defect("serve who has lost its rights", "a denial that was confirmed holds")
+def _admit_all(bed: Bed) -> None:
+    bed.put(AccessControl, "admit", lambda self, request, peer: None)
+
+
+@SERVICES.defect(
+    "take a forgotten member for a tool", "a commit is accepted under a live epoch only"
+)
+def _forgotten_is_tool(bed: Bed) -> None:
+    real = Fence.judge_commit
+
+    def judge_commit(self: Fence, *arguments: Any, **named: Any) -> Any:
+        named["wants_answer"] = True
+        return real(self, *arguments, **named)
+
+    bed.put(Fence, "judge_commit", judge_commit)
+    bed.put(Fence, "_is_tool", lambda self, group, peer, ext: "omqClientId" not in ext)
+
+
+@SERVICES.defect("let sends pass a growth's fence", "nobody writes behind the fence")
+def _no_growth_fence(bed: Bed) -> None:
+    bed.put(sending, "check_send", lambda context, topic, ext: None)
+
+
+@SERVICES.defect("switch before the groups have consumed", "a switch finds the old queues drained")
+def _switch_early(bed: Bed) -> None:
+    bed.put(growth, "blockers", lambda *arguments, **named: [])
+
+
+@SERVICES.defect("obey an operator that another has followed", "an old token is refused")
+def _obey_all(bed: Bed) -> None:
+    bed.put(Machine, "_stale", lambda self, token: None)
+
+
+@DISKS.defect("read what has rotted", "a flipped bit meets a checksum")
+def _no_checksums(bed: Bed) -> None:
+    def flipped(self: SimulatedStore, family: Family, key: bytes, value: bytes | None) -> Any:
+        if value and (family, key) in self.rotten:
+            return value[:-1] + bytes([value[-1] ^ 1])
+        return value
+
+    def base_get(self: SimulatedStore, family: Family, key: bytes) -> Any:
+        return flipped(self, family, key, MemoryStore.base_get(self, family, key))
+
+    def base_multi_get(self: SimulatedStore, family: Family, keys: list[bytes]) -> Any:
+        values = MemoryStore.base_multi_get(self, family, keys)
+        return [flipped(self, family, key, value) for key, value in zip(keys, values, strict=True)]
+
+    def base_scan(
+        self: SimulatedStore, family: Family, start: bytes, end: bytes, limit: int, *, reverse: bool
+    ) -> Any:
+        pairs = MemoryStore.base_scan(self, family, start, end, limit, reverse=reverse)
+        return [(key, flipped(self, family, key, value)) for key, value in pairs]
+
+    bed.put(SimulatedStore, "base_get", base_get)
+    bed.put(SimulatedStore, "base_multi_get", base_multi_get)
+    bed.put(SimulatedStore, "base_scan", base_scan)
+    bed.put(SimulatedStore, "check_all", lambda self: None)
+
+
+@DISKS.defect("keep half of a torn write", "a ticket is written whole or not at all")
+def _half_a_ticket(bed: Bed) -> None:
+    real = SimulatedStore.crash
+
+    def crash(self: SimulatedStore, kept: int = 0) -> SimulatedStore:
+        survivor = real(self, kept)
+        torn: Sequence[Any] = self._tickets_at_risk()[kept : kept + 1]
+        for layer in torn:
+            for family in Family:
+                for number, (key, value) in enumerate(layer.values[family].items()):
+                    if number % 2 == 0 and value is not None:
+                        survivor._durable[family].put(key, value)
+                        survivor._visible[family].put(key, value)
+        return survivor
+
+    bed.put(SimulatedStore, "crash", crash)
+
+
+@NAMES.defect(
+    "drop an ordered topic with its group", "the queue list does not depend on who is alive"
+)
+def _forget_ordered(bed: Bed) -> None:
+    real = RouteRegistry.route
+
+    def route(self: RouteRegistry, topic: str) -> Any:
+        found = real(self, topic)
+        living = [name for name, _ in self._living()]
+        if found is None or living:
+            return found
+        return type(found)((), (), None, {})
+
+    bed.put(RouteRegistry, "route", route)
