@@ -52,7 +52,6 @@ class Division:
         present: owners by the last decision; also of members that are gone.
         zones: zone of each raft group's leader; without those that are not known.
         calm: nobody has come or gone for the strategy's delay.
-        awaited: members that left in good order a moment ago and may be replaced.
     """
 
     queues: Sequence[MessageQueue]
@@ -60,11 +59,10 @@ class Division:
     present: Mapping[MessageQueue, str] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
     calm: bool = True
-    awaited: frozenset[str] = frozenset()
 
 
 def divide(strategy: Strategy, group: str, division: Division) -> dict[MessageQueue, str]:
-    """Return the owner of each queue; a queue that waits for a restarted member has none."""
+    """Return the owner of each queue; the last ones while nobody is there."""
     names = sorted(member.client_id for member in division.members)
     if not names:
         # The last owners are kept in mind: who comes back takes up where it was.
@@ -94,7 +92,7 @@ def _stick(division: Division, *, by_zone: bool) -> dict[MessageQueue, str]:
     for owner in owners.values():
         loads[owner] += 1
     for queue in queues:
-        if queue not in owners and division.present.get(queue) not in division.awaited:
+        if queue not in owners:
             _give(queue, _least(candidates(queue), loads), owners, loads)
     if division.calm:
         for queue, owner in sorted(owners.items()):  # first into their zone, then evenly inside it

@@ -56,11 +56,6 @@ class Assignment(Model):
         description="Sticky, Zone: queues of members that live on are moved to newcomers only when "
         "nobody has come or gone for this long.",
     )
-    restart_grace: Duration | None = Field(
-        default=None,
-        description="Sticky, Zone: queues of a member that left in good order wait this long for "
-        "whoever comes next. Nobody consumes them meanwhile. They are given away at once when absent.",
-    )
 
 
 class ConsumerGroupSpec(Model):

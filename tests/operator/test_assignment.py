@@ -113,30 +113,6 @@ def test_a_rolling_restart_moves_each_queue_at_most_once(
     assert moved(owners, calm) == [], "and the end is even already"
 
 
-@given(st.sampled_from(STICKY), st.integers(1, 24), st.integers(1, 6))
-def test_a_restart_in_place_moves_each_queue_at_most_once_within_the_grace(
-    strategy: Strategy, count: int, size: int
-) -> None:
-    """One goes, the next comes and takes exactly what waited for it; nobody else is touched."""
-    found = queues(count)
-    alive = [f"old{number}" for number in range(size)]
-    owners = divide(strategy, "billing", Division(found, members(*alive)))
-    moves: Counter[MessageQueue] = Counter()
-    for number in range(size):
-        gone = alive.pop(0)
-        kept = dict(owners)
-        waiting = Division(found, members(*alive), kept, calm=False, awaited=frozenset({gone}))
-        during = divide(strategy, "billing", waiting)
-        if alive:
-            assert moved(kept, during) == []
-        alive.append(f"new{number}")
-        # What waits is remembered as the owner's that left: it is given away when the next one is there.
-        owners = divide(strategy, "billing", Division(found, members(*alive), kept, calm=False))
-        moves.update(moved(kept, owners))
-
-    assert max(moves.values(), default=0) <= 1
-
-
 def test_a_zone_takes_its_own_queues_first() -> None:
     """Zones without members are shared by everybody; a queue goes home only in calm."""
     found = queues(8)
