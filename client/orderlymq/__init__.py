@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orderlymq.instance import ClientInstance
     from orderlymq.litepull import LitePullConsumer
     from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
+    from orderlymq.namespaces import with_namespace, without_namespace
     from orderlymq.producer import Producer
     from orderlymq.pullconsumer import PullConsumer
     from orderlymq.requests import Reply
@@ -61,6 +62,7 @@ _HOMES = {
     "orderlymq.instance": ("ClientInstance",),
     "orderlymq.litepull": ("LitePullConsumer",),
     "orderlymq.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
+    "orderlymq.namespaces": ("with_namespace", "without_namespace"),
     "orderlymq.producer": ("Producer",),
     "orderlymq.pullconsumer": ("PullConsumer",),
     "orderlymq.requests": ("Reply",),
@@ -120,6 +122,8 @@ __all__ = [
     "TransactionState",
     "message_track",
     "split_batch",
+    "with_namespace",
+    "without_namespace",
 ]
 
 

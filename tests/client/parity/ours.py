@@ -1,0 +1,501 @@
+"""
+What stands in the SDK for each method of RocketMQ's Java clients.
+
+A rule is ``(methods, ours, why)``: names of Java, separated by blanks; what serves them here, as names
+below ``orderlymq`` separated by blanks, or nothing where the method is left out; and the reason
+where name or kind differ. Getters and setters of a setting need no rule: ``table.py`` finds them by
+RocketMQ's name of the setting.
+"""
+
+from typing import Final, TypeAlias
+
+Rules: TypeAlias = tuple[tuple[str, str, str], ...]
+
+_LIFE: Final = ("start shutdown", "{0}.start {0}.close", "or `async with`")
+_GROUP: Final = "given when it is made and fixed: a member cannot change its group"
+_LOOK: Final = "questions about queues and messages are the administrator's"
+_IMPL: Final = "an internal of the Java client"
+_VIP: Final = "the second port of brokers for clients up to 4.4; never needed here"
+_POP: Final = "POP is a protocol of RocketMQ 5's proxy, which is not served"
+_STORE: Final = (
+    "offsets are kept by the broker, of broadcasting members in a file; there is no other store"
+)
+_TRACE: Final = "traces are sent when `trace=True`; the dispatcher is an internal"
+_TABLE_5: Final = "RocketMQ 5's own storage or controller, which has no counterpart in a raft group"
+_LATENCY: Final = "a send by key must stay on its queue; brokers are not ranked by their latency"
+
+_QUESTIONS: Final[Rules] = (
+    ("createTopic", "AdminClient.create_topic", _LOOK),
+    ("earliestMsgStoreTime", "AdminClient.earliest_store_time", _LOOK),
+    ("queryMessage", "AdminClient.find_messages", _LOOK),
+    ("viewMessage", "AdminClient.view_message", _LOOK),
+)
+_OFFSETS: Final[Rules] = (
+    ("maxOffset", "AdminClient.max_offset", _LOOK),
+    ("minOffset", "AdminClient.min_offset", _LOOK),
+    ("searchOffset", "AdminClient.search_offset", _LOOK),
+)
+
+
+def _life(name: str) -> tuple[str, str, str]:
+    return _LIFE[0], _LIFE[1].format(name), _LIFE[2]
+
+
+OURS: Final[dict[str, Rules]] = {
+    "DefaultMQProducer": (
+        _life("Producer"),
+        *_QUESTIONS,
+        *_OFFSETS,
+        (
+            "send",
+            "Producer.send Producer.send_nowait Producer.send_batch",
+            "one method instead of 22 overloads: key, queue or selector are arguments; with a callback it "
+            "is `send_nowait`, which returns a future; a list is `send_batch`",
+        ),
+        ("sendOneway", "Producer.send_oneway", ""),
+        ("request", "Producer.request", ""),
+        ("sendMessageInTransaction", "TransactionProducer.send_in_transaction", ""),
+        ("fetchPublishMessageQueues", "Producer.queues", ""),
+        ("getProducerGroup setProducerGroup", "Producer", _GROUP),
+        ("getTraceDispatcher", "", _TRACE),
+        ("getDefaultMQProducerImpl", "", _IMPL),
+        (
+            "addRetryResponseCode getRetryResponseCodes",
+            "",
+            "which answers are tried again is fixed: it decides whether a send can be stored twice",
+        ),
+        (
+            "setAsyncSenderExecutor setCallbackExecutor",
+            "",
+            "callbacks run on the event loop; there is no pool of threads to replace",
+        ),
+        (
+            "isSendLatencyFaultEnable setSendLatencyFaultEnable getLatencyMax setLatencyMax "
+            "getNotAvailableDuration setNotAvailableDuration setStartDetectorEnable",
+            "",
+            _LATENCY,
+        ),
+        ("isSendMessageWithVIPChannel setSendMessageWithVIPChannel", "", _VIP),
+        ("getCompressLevel setCompressLevel", "ProducerSettings.compress_level", ""),
+        (
+            "getCompressType setCompressType getCompressor",
+            "",
+            "bodies are sent as zlib, which every consumer reads; LZ4 and ZSTD are read",
+        ),
+        (
+            "getAutoBatch setAutoBatch batchMaxBytes getBatchMaxBytes batchMaxDelayMs getBatchMaxDelayMs "
+            "totalBatchMaxBytes getTotalBatchMaxBytes initProduceAccumulator sendByAccumulator sendDirect",
+            "",
+            "waiting for a batch costs time; what waits for one connection is written together anyway",
+        ),
+        (
+            "isEnableBackpressureForAsyncMode setEnableBackpressureForAsyncMode "
+            "getBackPressureForAsyncSendNum setBackPressureForAsyncSendNum "
+            "getBackPressureForAsyncSendSize setBackPressureForAsyncSendSize "
+            "setBackPressureForAsyncSendNumInsideAdjust setBackPressureForAsyncSendSizeInsideAdjust "
+            "acquireBackPressureForAsyncSendNumLock acquireBackPressureForAsyncSendSizeLock "
+            "releaseBackPressureForAsyncSendNumLock releaseBackPressureForAsyncSendSizeLock",
+            "",
+            "await the sends, or bound them with a semaphore of your own",
+        ),
+        (
+            "getSendMsgMaxTimeoutPerRequest",
+            "ClientSettings.request_timeout_ms",
+            "the limit of one request",
+        ),
+        ("setSendMsgMaxTimeoutPerRequest", "ClientSettings.request_timeout_ms", "likewise"),
+        ("getTopics setTopics", "", "the route of a topic is asked for at its first send"),
+        (
+            "recallMessage",
+            "Message.cancels",
+            "a message with a time is cancelled by its unique key; handles of 5.3 are not served",
+        ),
+    ),
+    "TransactionMQProducer": (
+        _life("TransactionProducer"),
+        ("sendMessageInTransaction", "TransactionProducer.send_in_transaction", ""),
+        (
+            "getTransactionListener setTransactionListener getTransactionCheckListener "
+            "setTransactionCheckListener",
+            "TransactionProducer",
+            "execute and check are arguments when it is made",
+        ),
+        (
+            "getExecutorService setExecutorService getCheckRequestHoldMax setCheckRequestHoldMax "
+            "getCheckThreadPoolMaxSize setCheckThreadPoolMaxSize getCheckThreadPoolMinSize "
+            "setCheckThreadPoolMinSize",
+            "",
+            "checks are tasks on the event loop, with a limit of their own; there is no pool to size",
+        ),
+    ),
+    "DefaultMQPushConsumer": (
+        _life("Consumer"),
+        *_QUESTIONS,
+        *_OFFSETS,
+        ("subscribe", "Consumer.subscribe", "tags or, with `kind='SQL92'`, SQL"),
+        ("unsubscribe", "Consumer.unsubscribe", ""),
+        ("suspend", "Consumer.suspend", ""),
+        ("resume", "Consumer.resume", ""),
+        ("isPause", "Consumer.state", "the state of the consumer"),
+        ("getSubscription setSubscription", "Consumer.subscriptions", "set with `subscribe`"),
+        (
+            "registerMessageListener getMessageListener setMessageListener isConsumeOrderly",
+            "Consumer",
+            "`listener` and `ordered` are arguments: the kind of a listener is said, not guessed from its class",
+        ),
+        ("registerConsumeMessageHook", "ConsumeHook", "an argument of `Consumer`"),
+        ("fetchSubscribeMessageQueues", "LitePullConsumer.fetch_queues AdminClient.route", ""),
+        ("getConsumerGroup setConsumerGroup", "Consumer", _GROUP),
+        (
+            "sendMessageBack",
+            "ConcurrentContext",
+            "a listener says so with its result; from a pull consumer it is `PullConsumer.send_back`",
+        ),
+        (
+            "getMessageQueueListener setMessageQueueListener",
+            "Consumer.queues",
+            "the queues held now; a listener for changes is left out",
+        ),
+        ("getOffsetStore setOffsetStore", "", _STORE),
+        ("getTraceDispatcher", "", _TRACE),
+        ("getDefaultMQPushConsumerImpl", "", _IMPL),
+        (
+            "updateCorePoolSize",
+            "ConsumerSettings.consume_thread_max",
+            "a setting, fixed at the start",
+        ),
+        (
+            "getPopBatchNums setPopBatchNums getPopInvisibleTime setPopInvisibleTime "
+            "getPopThresholdForQueue setPopThresholdForQueue isClientRebalance setClientRebalance",
+            "",
+            _POP,
+        ),
+        (
+            "getPullBatchSizeInBytes setPullBatchSizeInBytes",
+            "",
+            "the broker bounds an answer; `ConsumerSettings.pull_threshold_size_for_queue_mib` bounds memory",
+        ),
+    ),
+    "DefaultLitePullConsumer": (
+        _life("LitePullConsumer"),
+        ("isRunning", "LitePullConsumer", "calls outside of its life raise StateError"),
+        ("assign", "LitePullConsumer.assign", ""),
+        ("assignment", "LitePullConsumer.assignment", ""),
+        ("subscribe", "LitePullConsumer.subscribe", "tags or, with `kind='SQL92'`, SQL"),
+        ("unsubscribe", "", "close it and make another; subscriptions are part of a membership"),
+        ("poll", "LitePullConsumer.poll", ""),
+        ("seek", "LitePullConsumer.seek", ""),
+        ("seekToBegin", "LitePullConsumer.seek_to_begin", ""),
+        ("seekToEnd", "LitePullConsumer.seek_to_end", ""),
+        ("pause", "LitePullConsumer.pause", ""),
+        ("resume", "LitePullConsumer.resume", ""),
+        (
+            "commit commitSync",
+            "LitePullConsumer.commit",
+            "one method; it has been stored when it returns",
+        ),
+        ("committed", "LitePullConsumer.committed", ""),
+        ("fetchMessageQueues", "LitePullConsumer.fetch_queues", ""),
+        ("offsetForTimestamp", "LitePullConsumer.offset_for_timestamp", ""),
+        (
+            "isAutoCommit setAutoCommit getAutoCommitIntervalMillis setAutoCommitIntervalMillis "
+            "getConsumeFromWhere setConsumeFromWhere getPullBatchSize setPullBatchSize "
+            "getAllocateMessageQueueStrategy setAllocateMessageQueueStrategy",
+            "LitePullConsumer",
+            "arguments when it is made",
+        ),
+        (
+            "getConsumeTimestamp setConsumeTimestamp",
+            "LitePullConsumer.offset_for_timestamp",
+            "then `seek`",
+        ),
+        ("getConsumerGroup setConsumerGroup", "LitePullConsumer", _GROUP),
+        (
+            "getPollTimeoutMillis setPollTimeoutMillis",
+            "LitePullConsumer.poll",
+            "an argument of each poll",
+        ),
+        (
+            "setSubExpressionForAssign",
+            "LitePullConsumer.subscribe",
+            "assigned queues are read whole; select in the program, or subscribe",
+        ),
+        (
+            "registerTopicMessageQueueChangeListener getMessageQueueListener setMessageQueueListener "
+            "getTopicMetadataCheckIntervalMillis setTopicMetadataCheckIntervalMillis",
+            "LitePullConsumer.fetch_queues",
+            "ask when it matters; `ClientSettings.poll_name_server_interval_ms` keeps routes fresh",
+        ),
+        (
+            "getMessageModel setMessageModel",
+            "",
+            "broadcasting is reading all queues: `assign` them",
+        ),
+        (
+            "getPullThreadNums setPullThreadNums getPullThresholdForAll setPullThresholdForAll "
+            "getPullThresholdForQueue setPullThresholdForQueue getPullThresholdSizeForQueue "
+            "setPullThresholdSizeForQueue getConsumeMaxSpan setConsumeMaxSpan",
+            "",
+            "each queue holds at most one pull of `pull_batch_size` messages ahead, so nothing is left to bound",
+        ),
+        (
+            "getBrokerSuspendMaxTimeMillis getConsumerPullTimeoutMillis setConsumerPullTimeoutMillis "
+            "getConsumerTimeoutMillisWhenSuspend setConsumerTimeoutMillisWhenSuspend",
+            "",
+            "held pulls end with the poll that waits for them",
+        ),
+        (
+            "getDefaultBrokerId setDefaultBrokerId isConnectBrokerByUser setConnectBrokerByUser",
+            "",
+            "only leaders are read: a replica may lag behind what was acknowledged",
+        ),
+        (
+            "getTraceDispatcher isEnableMsgTrace setEnableMsgTrace getCustomizedTraceTopic "
+            "setCustomizedTraceTopic",
+            "",
+            "polling is not traced: when a polled message is done is the program's own business",
+        ),
+        ("getOffsetStore setOffsetStore", "", _STORE),
+        ("updateNameServerAddress", "ClientInstance", "given when it is made"),
+    ),
+    "DefaultMQPullConsumer": (
+        _life("PullConsumer"),
+        *_QUESTIONS,
+        ("maxOffset", "PullConsumer.max_offset", ""),
+        ("minOffset", "PullConsumer.min_offset", ""),
+        ("searchOffset", "PullConsumer.offset_for_timestamp", ""),
+        ("pull", "PullConsumer.pull", "tags or SQL as an argument"),
+        (
+            "pullBlockIfNotFound pullBlockIfNotFoundWithMessageSelector",
+            "PullConsumer.pull_block_if_not_found",
+            "tags or SQL as an argument",
+        ),
+        ("fetchSubscribeMessageQueues", "PullConsumer.fetch_queues", ""),
+        ("fetchConsumeOffset", "PullConsumer.committed", ""),
+        ("updateConsumeOffset", "PullConsumer.update_offset", ""),
+        ("persist", "PullConsumer.commit", "stores one offset at once"),
+        ("sendMessageBack", "PullConsumer.send_back", ""),
+        ("getConsumerGroup setConsumerGroup", "PullConsumer", _GROUP),
+        (
+            "fetchMessageQueuesInBalance registerMessageQueueListener getMessageQueueListener "
+            "setMessageQueueListener getRegisterTopics setRegisterTopics addRegisterSubscriptions "
+            "clearRegisterSubscriptions getRegisterSubscriptions isEnableRebalance setEnableRebalance "
+            "getAllocateMessageQueueStrategy setAllocateMessageQueueStrategy",
+            "LitePullConsumer",
+            "who wants queues divided among members subscribes with the lite pull consumer",
+        ),
+        ("getMessageModel setMessageModel", "", "whoever pulls by hand reads what it wants"),
+        (
+            "getMaxReconsumeTimes setMaxReconsumeTimes",
+            "AdminClient.set_group",
+            "`retry_max_times` of the group",
+        ),
+        (
+            "getBrokerSuspendMaxTimeMillis setBrokerSuspendMaxTimeMillis getConsumerPullTimeoutMillis "
+            "setConsumerPullTimeoutMillis getConsumerTimeoutMillisWhenSuspend "
+            "setConsumerTimeoutMillisWhenSuspend",
+            "PullConsumer.pull_block_if_not_found",
+            "times are arguments of each pull",
+        ),
+        ("getOffsetStore setOffsetStore", "", _STORE),
+        ("getDefaultMQPullConsumerImpl", "", _IMPL),
+    ),
+    "DefaultMQAdminExt": (
+        _life("AdminClient"),
+        *_OFFSETS,
+        (
+            "searchLowerBoundaryOffset searchUpperBoundaryOffset",
+            "AdminClient.search_offset",
+            "the lower boundary",
+        ),
+        ("createTopic", "AdminClient.create_topic", ""),
+        (
+            "createAndUpdateTopicConfig createAndUpdateTopicConfigList",
+            "AdminClient.create_topic",
+            "on all broker groups in one call, with its declaration of order",
+        ),
+        (
+            "createOrUpdateOrderConf",
+            "AdminClient.put_kv",
+            "`create_topic(ordered=True)` writes it itself",
+        ),
+        (
+            "deleteTopic deleteTopicInBroker deleteTopicInBrokerConcurrent deleteTopicInNameServer",
+            "AdminClient.delete_topic",
+            "everywhere in one call",
+        ),
+        (
+            "examineTopicConfig getAllTopicConfig getUserTopicConfig",
+            "AdminClient.topic_configs",
+            "",
+        ),
+        ("examineTopicRouteInfo", "AdminClient.route", ""),
+        ("examineTopicStats examineTopicStatsConcurrent", "AdminClient.topic_stats", ""),
+        ("fetchAllTopicList fetchTopicsByCLuster", "AdminClient.topics", "of the one cluster"),
+        (
+            "createAndUpdateSubscriptionGroupConfig createAndUpdateSubscriptionGroupConfigList",
+            "AdminClient.set_group",
+            "",
+        ),
+        ("deleteSubscriptionGroup", "AdminClient.delete_group", ""),
+        (
+            "examineSubscriptionGroupConfig getAllSubscriptionGroup getUserSubscriptionGroup",
+            "AdminClient.groups",
+            "",
+        ),
+        (
+            "examineConsumeStats examineConsumeStatsConcurrent fetchConsumeStatsInBroker",
+            "AdminClient.progress",
+            "of one group over all broker groups",
+        ),
+        ("examineConsumerConnectionInfo", "AdminClient.connections AdminClient.members", ""),
+        (
+            "examineProducerConnectionInfo getAllProducerInfo",
+            "AdminClient.producers",
+            "of one group",
+        ),
+        ("getConsumerRunningInfo getConsumeStatus", "AdminClient.running_info", ""),
+        ("consumeMessageDirectly", "AdminClient.consume_directly", ""),
+        ("queryTopicConsumeByWho", "AdminClient.topic_groups", ""),
+        (
+            "queryTopicsByConsumer queryTopicsByConsumerConcurrent",
+            "AdminClient.topics_of_group",
+            "",
+        ),
+        ("querySubscription", "AdminClient.subscription", ""),
+        (
+            "queryConsumeTimeSpan queryConsumeTimeSpanConcurrent",
+            "AdminClient.consume_time_span",
+            "",
+        ),
+        ("cloneGroupOffset", "AdminClient.clone_offsets", ""),
+        (
+            "resetOffsetByTimestamp resetOffsetByTimestampOld resetOffsetNew resetOffsetNewConcurrent",
+            "AdminClient.reset_offsets",
+            "one method, for members that are online and groups that are not",
+        ),
+        (
+            "resetOffsetByQueueId updateConsumeOffset",
+            "PullConsumer.commit",
+            "with the group's name; a tool sets offsets while no member holds the queue",
+        ),
+        ("queryMessage queryMessageByUniqKey", "AdminClient.find_messages", ""),
+        ("viewMessage", "AdminClient.view_message", ""),
+        (
+            "messageTrackDetail messageTrackDetailConcurrent",
+            "message_track",
+            "a function beside it",
+        ),
+        ("resumeCheckHalfMessage", "AdminClient.check_transaction", ""),
+        ("queryConsumeQueue", "AdminClient.consume_queue", ""),
+        (
+            "examineBrokerClusterInfo getClusterList getTopicClusterList",
+            "AdminClient.cluster_info",
+            "",
+        ),
+        ("fetchBrokerRuntimeStats", "AdminClient.broker_runtime", ""),
+        ("viewBrokerStatsData", "AdminClient.broker_stats", ""),
+        ("getBrokerConfig", "AdminClient.broker_config", ""),
+        ("updateBrokerConfig", "AdminClient.update_broker_config", ""),
+        ("getNameServerConfig", "AdminClient.name_server_config", ""),
+        ("updateNameServerConfig", "AdminClient.update_name_server_config", ""),
+        ("getNameServerAddressList", "AdminClient.instance", "its `name_servers`"),
+        ("putKVConfig createAndUpdateKvConfig", "AdminClient.put_kv", ""),
+        ("getKVConfig", "AdminClient.get_kv", ""),
+        ("getKVListByNamespace", "AdminClient.list_kv", ""),
+        ("deleteKvConfig", "AdminClient.delete_kv", ""),
+        ("wipeWritePermOfBroker", "AdminClient.wipe_write_permission", ""),
+        ("addWritePermOfBroker", "AdminClient.add_write_permission", ""),
+        (
+            "deleteExpiredCommitLog deleteExpiredCommitLogByAddr cleanExpiredConsumerQueue "
+            "cleanExpiredConsumerQueueByAddr",
+            "AdminClient.delete_expired",
+            "one method: retention looks at both",
+        ),
+        (
+            "cleanUnusedTopic cleanUnusedTopicByAddr",
+            "",
+            "a deleted topic leaves nothing behind to clean",
+        ),
+        ("earliestMsgStoreTime", "AdminClient.earliest_store_time", ""),
+        (
+            "createAndUpdatePlainAccessConfig deletePlainAccessConfig updateGlobalWhiteAddrConfig "
+            "examineBrokerClusterAclVersionInfo createUser updateUser deleteUser getUser listUser "
+            "createAcl updateAcl deleteAcl getAcl listAcl",
+            "",
+            "accounts are declared as `User` manifests and applied; mqadmin's 50 to 53 are served",
+        ),
+        (
+            "getAdminExtGroup setAdminExtGroup getCreateTopicKey setCreateTopicKey getDefaultMQAdminExtImpl",
+            "",
+            _IMPL,
+        ),
+        (
+            "updateAndGetGroupReadForbidden",
+            "AdminClient.set_group",
+            "`consume_enable=False` stops a group as a whole",
+        ),
+        ("setMessageRequestMode exportPopRecords", "", _POP),
+        (
+            "createStaticTopic",
+            "",
+            "queues stay with their group; topics are placed by their manifest",
+        ),
+        (
+            "addBrokerToContainer removeBrokerFromContainer cleanControllerBrokerData electMaster "
+            "getControllerConfig updateControllerConfig getControllerMetaData getBrokerEpochCache "
+            "getBrokerHAStatus getInSyncStateData resetMasterFlushOffset checkRocksdbCqWriteProgress "
+            "exportRocksDBConfigToJson getColdDataFlowCtrInfo removeColdDataFlowCtrGroupConfig "
+            "updateColdDataFlowCtrGroupConfig setCommitLogReadAheadMode",
+            "",
+            _TABLE_5 + "; see `AdminClient.group_status` and `transfer_leadership`",
+        ),
+    ),
+    "ClientConfig": (
+        (
+            "getNamesrvAddr setNamesrvAddr",
+            "ClientInstance",
+            "given when a client is made",
+        ),
+        (
+            "getNamespace setNamespace getNamespaceV2 setNamespaceV2 withNamespace withoutNamespace "
+            "queueWithNamespace queuesWithNamespace",
+            "with_namespace without_namespace",
+            "names are wrapped by the program: a client has topics of several namespaces",
+        ),
+        ("buildMQClientId changeInstanceNameToPID", "Producer.client_id", "made at the start"),
+        ("cloneClientConfig resetClientConfig toString", "ClientSettings", "a frozen dataclass"),
+        ("isVipChannelEnabled setVipChannelEnabled", "", _VIP),
+        ("getLanguage setLanguage", "", "always PYTHON"),
+        ("getAccessChannel setAccessChannel", "", "where the traces of Alibaba's cloud go"),
+        (
+            "isEnableTrace setEnableTrace getTraceTopic setTraceTopic getTraceMsgBatchNum "
+            "setTraceMsgBatchNum",
+            "Producer Consumer",
+            "`trace` is an argument of both",
+        ),
+        (
+            "getDetectInterval setDetectInterval getDetectTimeout setDetectTimeout isSendLatencyEnable "
+            "setSendLatencyEnable isStartDetectorEnable setStartDetectorEnable",
+            "",
+            _LATENCY,
+        ),
+        (
+            "getPullTimeDelayMillsWhenException setPullTimeDelayMillsWhenException",
+            "",
+            "failed pulls are tried again after growing pauses",
+        ),
+        ("getSocksProxyConfig setSocksProxyConfig", "", "connections are made directly"),
+        (
+            "isDecodeDecompressBody setDecodeDecompressBody isDecodeReadBody setDecodeReadBody",
+            "",
+            "bodies are always read and inflated",
+        ),
+        (
+            "isEnableHeartbeatChannelEventListener setEnableHeartbeatChannelEventListener "
+            "isUseHeartbeatV2 setUseHeartbeatV2 isEnableStreamRequestType setEnableStreamRequestType",
+            "",
+            _IMPL,
+        ),
+    ),
+}

@@ -1,0 +1,39 @@
+"""The SDK has, or leaves out with a reason, every public method of RocketMQ's Java clients."""
+
+import pytest
+
+from tests.client.parity.java import CLASSES
+from tests.client.parity.ours import OURS
+from tests.client.parity.table import MARK, PAGE, java_methods, resolve, rows, text
+
+
+def test_every_class_has_a_table() -> None:
+    """Those that the methods were read of, and no other."""
+    assert set(OURS) == set(CLASSES) == set(java_methods())
+
+
+@pytest.mark.parametrize("name", list(CLASSES))
+def test_every_method_has_a_row_and_every_name_of_ours_exists(name: str) -> None:
+    """What is left out says why; what is named differently, too, unless it is Python's spelling."""
+    found = rows(name)
+
+    assert [row.method for row in found] == sorted(java_methods()[name])
+    for row in found:
+        for each in row.ours:
+            assert resolve(each) is not None
+        assert row.ours or row.why, row
+
+
+@pytest.mark.parametrize("name", list(CLASSES))
+def test_no_rule_is_for_a_method_that_is_gone(name: str) -> None:
+    """Rules follow the jars."""
+    named = {method for methods, _, _ in OURS[name] for method in methods.split()}
+
+    assert named <= set(java_methods()[name])
+
+
+def test_the_page_shows_the_tables() -> None:
+    """`python -m tests.client.parity.table` writes them anew."""
+    page = PAGE.read_text()
+
+    assert page[page.index(MARK) :] == text()
