@@ -24,8 +24,8 @@ test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, m
 	@$(BIN)/python -m pytest tests/clients
 
 .PHONY: test-suite
-test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests against our brokers, the long ones too
-	@$(BIN)/python -m pytest tests/clients/test_rocketmq_suite.py --whole-suite
+test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of every version against our brokers
+	@$(BIN)/python -m pytest tests/clients/test_rocketmq_suite.py tests/clients/test_rocketmq_examples.py --whole-suite
 
 .PHONY: test-spark
 test-spark: $(VENV)/.dev ## Run the tests of the Spark pipelines
