@@ -67,6 +67,8 @@ def _page(
     yield ""
     yield from _classes(lines)
     yield ""
+    yield from _ways(lines)
+    yield ""
     for name, title in pictures:
         yield f"![{title}]({folder}/{name})"
         yield ""
@@ -121,6 +123,26 @@ def _classes(lines: Sequence[Line]) -> Iterator[str]:
                     f"| {durability.value} | {peer.title} ({peer.version()}) | {peer.acknowledged} "
                     f"| {peer.client_version} |"
                 )
+
+
+def _ways(lines: Sequence[Line]) -> Iterator[str]:
+    yield "## How it is done"
+    yield ""
+    yield (
+        "Three nodes of each, replication factor 3, eight ordered queues per topic, bodies that do not compress. Each sender"
+        " waits for its acknowledgement before it sends again; what is acknowledged inside the measured seconds counts. A"
+        " drain begins when every consumer knows its queues, and fails when a message is missing or out of order. A leader is"
+        " killed (SIGKILL) under eight senders that try again after 5 ms, one per queue; the time ends with the first"
+        " acknowledged send that began after the kill, and afterwards everything is read back. A consumer is killed with a"
+        " message in its hands; the time ends when the other member of its group gets that message. Disk and memory are"
+        " read when the files have come to rest."
+    )
+    yield ""
+    yield "`python -m bench.fetch` gets the peers, `apt-get install rabbitmq-server` RabbitMQ. What each is told:"
+    yield ""
+    for peer in _present(lines):
+        module = peer.__module__.rpartition(".")[2]
+        yield f"* [{peer.title}](../bench/peers/{module}.py): {peer.driven}"
 
 
 def _present(lines: Sequence[Line]) -> list[type[Peer]]:

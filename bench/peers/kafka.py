@@ -19,6 +19,10 @@ class Kafka(Peer):
     title = f"Kafka {VERSION}"
     durability = Durability.MEMORY
     acknowledged = "in the page cache of all in-sync replicas, at least two"
+    driven = (
+        "one producer with `acks=all` and `linger.ms=0`, a batch is 32 sends whose acknowledgements are awaited together;"
+        " one node leads all partitions; consumers of a group, session timeout 45 s as it comes"
+    )
     client = "kafka"
     client_version = "kafka-clients 4.1.1"
     extra: ClassVar[str] = ""

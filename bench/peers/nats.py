@@ -18,6 +18,11 @@ class Nats(Peer):
     title = f"NATS JetStream {VERSION}"
     durability = Durability.MEMORY
     acknowledged = "in the page cache of a majority, synced every 2 minutes"
+    driven = (
+        "one connection, a stream with a subject per queue, a batch is 32 asynchronous publishes awaited together; a durable"
+        " pull consumer per subject that acknowledges up to the last of 256, but with `max_ack_pending: 1` and the default"
+        " `ack_wait` of 30 s in take-overs, where order must survive"
+    )
     client = "nats"
     client_version = "jnats 2.21.5"
     balances = False

@@ -139,6 +139,7 @@ class Peer(abc.ABC):
     title: ClassVar[str]
     durability: ClassVar[Durability]
     acknowledged: ClassVar[str]
+    driven: ClassVar[str]  # how its client does the work, where clients differ
     client: ClassVar[str]  # which of the load program's clients speaks to it
     client_version: ClassVar[str]
     #: Whether it speaks RocketMQ's protocol, so that the bench can talk to it without a client library.

@@ -20,6 +20,10 @@ class OrderlyMQ(Peer):
     title = "OrderlyMQ"
     durability = Durability.DISK
     acknowledged = "written and synced in RocksDB's log on a majority (`flushDiskType: SYNC_FLUSH`)"
+    driven = (
+        "one producer, sends by queue selector, batches as the client's own batch message; orderly push consumers, 32"
+        " messages per call; routes are asked for every second instead of every 30"
+    )
     client = "rocketmq"
     client_version = "rocketmq-client 4.9.8"
     speaks_remoting = True
@@ -120,5 +124,6 @@ class OrderlyMQOnTheWire(OrderlyMQ):
 
     name = "orderlymq-wire"
     title = "OrderlyMQ, load program on the wire"
+    driven = "four connections shared by all senders, one frame per send; no batches, no consumers"
     client = "wire"
     client_version = "frames written by the load program"

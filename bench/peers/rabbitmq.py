@@ -19,6 +19,10 @@ class RabbitMQ(Peer):
     title = "RabbitMQ quorum queues"
     durability = Durability.DISK
     acknowledged = "written and synced in the log of a majority"
+    driven = (
+        "four connections, a channel per sender, a confirm awaited per message or batch; a queue has a single active"
+        " consumer with a prefetch of 1024, of 1 in take-overs"
+    )
     client = "rabbitmq"
     client_version = "amqp-client 5.26.0"
     balances = False
