@@ -167,6 +167,7 @@ class _Facts:
 
     history: Sequence[Event]
     sends: dict[str, Event] = field(default_factory=dict)
+    repeats: dict[str, Event] = field(default_factory=dict)  # the newest attempt of each send
     acks: dict[str, Event] = field(default_factory=dict)
     refusals: dict[str, Event] = field(default_factory=dict)
     unknowns: dict[str, Event] = field(default_factory=dict)
@@ -185,10 +186,11 @@ class _Facts:
             match event.kind:
                 case Kind.SEND:
                     self.sends.setdefault(event.message, event)
+                    self.repeats[event.message] = event
                 case Kind.ACK:
                     self.acks.setdefault(event.message, event)
                 case Kind.REFUSED:
-                    self.refusals.setdefault(event.message, event)
+                    self.refusals[event.message] = event
                 case Kind.UNKNOWN:
                     self.unknowns.setdefault(event.message, event)
                 case Kind.STORED:
@@ -295,6 +297,9 @@ def _resurrected(facts: _Facts) -> list[Finding]:
     for message, refused in facts.refusals.items():
         if message in facts.acks:
             continue  # a later attempt of the same send succeeded
+        repeat = facts.repeats.get(message)
+        if repeat is not None and repeat.at > refused.at:
+            continue  # it was tried again, and nobody knows how that ended
         sightings = [*facts.stored.get(message, ()), *facts.deliveries.get(message, ())]
         if sightings:
             sight = min(sightings, key=lambda event: event.at)

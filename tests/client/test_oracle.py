@@ -364,3 +364,18 @@ def test_a_key_that_moved_must_not_be_worked_on_in_two_queues_at_once() -> None:
     ]
 
     assert judge(timed(late)).number(Defect.REORDERED) == 1
+
+
+def test_a_refusal_counts_only_while_nothing_was_tried_after_it() -> None:
+    """A producer that tries again and is killed leaves it open how that ended."""
+    refused = [
+        Event(1, Kind.SEND, process="p", topic="t", message="m"),
+        Event(2, Kind.REFUSED, process="p", topic="t", message="m"),
+    ]
+    again = Event(3, Kind.SEND, process="p", topic="t", message="m")
+    stored = Event(9, Kind.STORED, topic="t", message="m", queue="q", offset=0)
+
+    assert judge([*refused, stored]).number(Defect.RESURRECTED) == 1
+    assert judge([*refused, again, stored]).number(Defect.RESURRECTED) == 0
+    later = Event(4, Kind.REFUSED, process="p", topic="t", message="m")
+    assert judge([*refused, again, later, stored]).number(Defect.RESURRECTED) == 1

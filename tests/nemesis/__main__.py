@@ -56,6 +56,11 @@ def _options() -> argparse.Namespace:
         default="namespaces",
         help="loopback: no network faults, but dead consumers are proven dead",
     )
+    parser.add_argument(
+        "--election-ms",
+        type=int,
+        help="election time-out, for machines so busy that brokers often stand still for longer",
+    )
     parser.add_argument("--no-java", action="store_true", help="SDK clients only")
     parser.add_argument("--bare", action="store_true", help="without namespaces and file systems")
     parser.add_argument("--out", type=Path, default=Path(".nemesis"), help="for reports and logs")
@@ -79,7 +84,9 @@ def _play(options: argparse.Namespace) -> int:
         cluster_disks = {
             node: Disk(scratch / f"disk-{node}.img", scratch / f"disk-{node}") for node in nodes
         }
-    cluster = Cluster(where.resolve(), replicas, ground, cluster_disks)
+    cluster = Cluster(
+        where.resolve(), replicas, ground, cluster_disks, raft=_timing(options.election_ms)
+    )
     library = ioerrors.build(scratch)
     if library is not None:
         abilities |= Ability.IO_ERRORS
@@ -96,6 +103,16 @@ def _play(options: argparse.Namespace) -> int:
         shutil.rmtree(scratch, ignore_errors=True)
     sys.stdout.write(write_reports(record, where))
     return 0 if record.kept else 1
+
+
+def _timing(election_ms: int | None) -> dict[str, int]:
+    if election_ms is None:
+        return {}
+    return {
+        "election_ms": election_ms,
+        "heartbeat_ms": election_ms // 4,
+        "tick_ms": election_ms // 8,
+    }
 
 
 def _ground(options: argparse.Namespace, replicas: int) -> tuple[Ability, Ground]:

@@ -182,9 +182,16 @@ class Client:
             process = f"{self.name}.{number}"
             for line in _objects(self.directory / f"{process}.log"):
                 fields = event_of(line, process, self.group)
-                if fields is not None:
-                    kind, attributes = fields
-                    self.recorder.record(kind, process=process, at=line["at"], **attributes)
+                if fields is None:
+                    continue
+                kind, attributes = fields
+                self.recorder.record(kind, process=process, at=line["at"], **attributes)
+                if line["event"] == "failed":
+                    # The program tries again; how that ends is only known if it says so.
+                    attributes["detail"] = "again"
+                    self.recorder.record(
+                        Kind.SEND, process=process, at=line["at"] + 1, **attributes
+                    )
 
 
 def _objects(log: Path) -> Iterator[dict[str, Any]]:

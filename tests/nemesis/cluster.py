@@ -46,6 +46,7 @@ class Cluster:
     disks: dict[int, Disk] = field(default_factory=dict)
     io_errors: dict[int, IoErrors] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    raft: Mapping[str, Any] = field(default_factory=dict)
     name_server: Child = field(init=False)
     brokers: dict[int, Child] = field(init=False, default_factory=dict)
 
@@ -103,7 +104,10 @@ class Cluster:
             "http": {"host": place.host, "port": place.http_port},
             "data_dir": str(self.data_dir(node)),
             "name_servers": [dict(zip(("host", "port"), self.ground.name_server, strict=True))],
-            "raft": dict(RAFT),
+            "raft": {**RAFT, **self.raft},
+            # Its topics are declared. A Java producer whose first question for a topic times out
+            # would take the template of new topics, where one is shown, and other queues.
+            "auto_create_topic": False,
             **self.settings,
         }
         if place.listen_host is not None:

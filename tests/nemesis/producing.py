@@ -60,6 +60,7 @@ async def _send(
             await asyncio.sleep(RETRY_S)
             if stop.is_set():
                 return
+            recorder.record(Kind.SEND, detail="again", **facts)
         number += 1
         await asyncio.sleep(options.pause_s)
 

@@ -32,7 +32,7 @@ from tests.nemesis.watching import Watch
 
 # A queue whose Java holder was killed without proof of its death stands still for 60 s, its successor
 # asks every 20 s.
-DRAIN_TIMEOUT_S: Final = 150.0
+DRAIN_TIMEOUT_S: Final = 240.0
 WELL_TIMEOUT_S: Final = 60.0
 # Sends that begin after the last fault, so that the group is seen to work.
 CALM_SENDS_S: Final = 5.0
@@ -207,8 +207,6 @@ class Run:
                     f"group {group} has not consumed all {DRAIN_TIMEOUT_S:.0f} s after the faults: "
                     f"{behind}"
                 )
-                # Said nevertheless, so that the oracle names the messages.
-                recorder.record(EventKind.DRAINED, group=group, topic=TOPIC)
             await self._read_log(client, recorder)
         finally:
             await client.close()
