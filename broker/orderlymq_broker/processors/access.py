@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from orderlymq_broker.processors.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.context import Context, RequestRefused
 from orderlymq_broker.processors.effects import Peer
-from orderlymq_broker.state.records import AccountSet
+from orderlymq_broker.state.accessrecords import AccountSet
 from orderlymq_protocol.clientbodies import HeartbeatData, LockBatchRequest
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
@@ -46,6 +46,7 @@ ADMIN_CODES: Final = frozenset(
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
