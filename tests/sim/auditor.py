@@ -14,7 +14,7 @@ from orderlymq_protocol.headers import QueryConsumerOffsetHeader
 from orderlymq_runtime.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client
-from tests.sim.laws import Key
+from tests.sim.model import Key
 from tests.sim.timeline import MS, SECOND
 
 if TYPE_CHECKING:

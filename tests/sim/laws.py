@@ -11,7 +11,6 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.message import ReceivedMessage
@@ -41,15 +40,10 @@ from orderlymq_broker.store.entry import EntryParts
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.names import SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
-from orderlymq_raft import (
-    AppendResponse,
-    Message,
-    Role,
-    RoleChange,
-    Vote,
-    VoteResponse,
-)
+from orderlymq_raft import Role, RoleChange
 from orderlymq_runtime.client import RemotingError
+from tests.sim.model import Key, Model, ModelLock
+from tests.sim.promises import Promises
 
 if TYPE_CHECKING:
     from tests.sim.replica import Replica
@@ -65,8 +59,6 @@ _GUARDED: Final = frozenset(
     }
 )
 
-Key = tuple[str, str, int]  # group, topic, queue
-
 
 class LawBroken(BaseException):
     """A check failed; no handler of a core's errors may swallow it."""
@@ -76,34 +68,6 @@ class LawBroken(BaseException):
         self.check = check
         self.text = text
         self.trace = "" if cause is None else "".join(traceback.format_exception(cause))
-
-
-@dataclass(slots=True)
-class ModelLock:
-    """What the log says of one lock; free when *client* is empty."""
-
-    client: str = ""
-    epoch: int = 0
-    stamp: int = 0
-    committed: int = 0  # offset when the present holder got it
-    delivered: int = 0  # newest epoch under which something was delivered
-
-
-@dataclass(slots=True)
-class Model:
-    """The committed log, read by a reader that shares no code with the state machine."""
-
-    index: int = 0
-    entries: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # term, checksum
-    locks: dict[Key, ModelLock] = field(default_factory=dict)
-    offsets: dict[Key, int] = field(default_factory=dict)
-    topics: dict[int, str] = field(default_factory=dict)
-    places: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
-    at: dict[tuple[int, int, int], str] = field(default_factory=dict)  # topic id, queue, offset
-    ends: Counter[tuple[int, int]] = field(default_factory=Counter)
-    due: dict[str, int] = field(default_factory=dict)  # delayed messages: wall ms
-    floors: Counter[tuple[int, int]] = field(default_factory=Counter)  # first offset kept
-    halves: dict[int, str] = field(default_factory=dict)  # open ones by offset: unique key
 
 
 class Laws:
@@ -127,9 +91,7 @@ class Laws:
         # Accounts without rights: since a confirmed denial, until they may have them again.
         self.denied: dict[str, int] = {}
         self._schedule_id = self._given_up_id = -1
-        # What replicas have said that only their disks can make true: terms, and votes in them.
-        self._promised: Counter[str] = Counter()
-        self._votes: dict[tuple[str, int], int] = {}
+        self.promises = Promises(self)
         self._terms: dict[str, int] = {}
 
     @property
@@ -152,40 +114,8 @@ class Laws:
         """Note that a replica reads its disk: what it stored must be what the group has applied."""
         # A term that was not durable yet may be forgotten in a crash, but none that was told.
         self._terms[replica.name] = replica.node.term
-        promised = self._promised[replica.name]
-        self.ensure(
-            replica.node.term >= promised,
-            "terms",
-            f"{replica.name} begins in term {replica.node.term}, it has spoken in {promised}",
-        )
+        self.promises.opened(replica)
         self._compare(replica)
-
-    def said(self, replica: "Replica", message: Message) -> None:
-        """Note what a replica promises: that it is in a term, and for whom it has voted there."""
-        name = replica.name
-        if isinstance(message, Vote | VoteResponse | AppendResponse):
-            self._promised[name] = max(self._promised[name], message.term)
-        if isinstance(message, VoteResponse) and message.granted:
-            other = self._votes.setdefault((name, message.term), message.target)
-            self.ensure(
-                other == message.target,
-                "one vote",
-                f"{name} votes for {other} and {message.target} in term {message.term}",
-            )
-
-    def forgotten(self, replica: "Replica") -> None:
-        """Note that a replica has lost its disk: nothing that it said binds it."""
-        self._promised.pop(replica.name, None)
-        for key in [key for key in self._votes if key[0] == replica.name]:
-            del self._votes[key]
-
-    def tail_cut(self, replica: "Replica", index: int, old: int, new: int) -> None:
-        """Check that a log is cut only where a leader of another term has something else."""
-        self.ensure(
-            old < new,
-            "log cut",
-            f"{replica.name} writes entry {index} of term {new} again over term {old}",
-        )
 
     def role_changed(self, replica: "Replica", change: RoleChange) -> None:
         """At most one leader in each term, and no term falls."""

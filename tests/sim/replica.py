@@ -82,7 +82,7 @@ class ObservedLog(RaftLogStore):
         if entries and entries[0].index <= self.last_index():
             self.cuts += 1
             first = entries[0]
-            self.replica.world.laws.tail_cut(
+            self.replica.world.laws.promises.tail_cut(
                 self.replica, first.index, self.term(first.index), first.term
             )
         super().append(batch, entries, hard_state)
@@ -234,7 +234,7 @@ class Replica(ServerProcess):
         self.store = SimulatedStore() if wipe else self.store.crash(kept)
         self.wiped = self.wiped or wipe
         if wipe:
-            self.world.laws.forgotten(self)
+            self.world.laws.promises.forgotten(self)
         self.registrar.stop(silent=silent)
         for link in self._links.values():
             link.forget()
@@ -293,7 +293,7 @@ class Replica(ServerProcess):
         world = self.world
         forgotten = self.loop.has_forgotten
         for message in messages:
-            world.laws.said(self, message)
+            world.laws.promises.said(self, message)
             target = world.replicas.get(message.target)
             if target is None:
                 continue
