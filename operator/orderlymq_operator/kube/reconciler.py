@@ -107,7 +107,8 @@ class Reconciler:
                 continue
             leaders = [scope.live.leader(group) for group in scope.backend.around.groups]
             addresses = tuple(f"{pod.ip}:{names.BROKER_PORT}" for pod in leaders if pod is not None)
-            found.append(Target(key, scope.backend.admin, addresses))
+            complete = len(addresses) == len(leaders)
+            found.append(Target(key, scope.backend.admin, addresses, complete))
         return found
 
     async def reconcile(self, key: ClusterKey) -> float | None:

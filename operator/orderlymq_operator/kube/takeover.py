@@ -29,16 +29,22 @@ BIND_S: Final = 2.0
 # Between looks at a pod that may be dead, and how long one hint keeps somebody looking.
 _LOOK_FIRST_S: Final = 0.05
 _LOOK_MAX_S: Final = 0.5
-_LOOKS_S: Final = 20.0
+# Beyond the lease of any lock of RocketMQ's clients there is nothing left to hand over.
+_LOOKS_S: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A Cluster with consumers: how its leaders are called, at present."""
+    """A Cluster with consumers: how its leaders are called, at present.
+
+    Attributes:
+        complete: every raft group had a leader at the last look; else somebody is missing in *addresses*.
+    """
 
     key: ClusterKey
     admin: Admin
     addresses: tuple[str, ...]
+    complete: bool
 
 
 class Takeover:
@@ -121,11 +127,14 @@ class Takeover:
                 task.cancel()
             await asyncio.gather(*self._looking.values(), return_exceptions=True)
 
-    async def _bind(self, target: Target, *, settled: bool) -> dict[str, LockHolder]:
-        """Read who holds locks, and bind those who were connected BIND_S ago, too, when *settled*."""
+    async def _bind(self, target: Target, *, settled: bool) -> tuple[dict[str, LockHolder], bool]:
+        """Read who holds locks, and bind those who were connected BIND_S ago, too, when *settled*.
+
+        Returns the holders, and whether every raft group has answered.
+        """
         known = self._bindings.setdefault(target.key, {})
         holders: dict[str, LockHolder] = {}
-        complete = True
+        complete = target.complete
         for address in target.addresses:
             try:
                 holders |= await target.admin.lock_holders(address)
@@ -145,7 +154,7 @@ class Takeover:
         if complete:
             for client_id in known.keys() - holders.keys():
                 del known[client_id]
-        return holders
+        return holders, complete
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -160,10 +169,9 @@ class Takeover:
         began = time.monotonic()
         delay_s = _LOOK_FIRST_S
         while time.monotonic() - began < _LOOKS_S:
-            if not self._leads():
-                return
             try:
-                if await self._settle(pod, began):
+                # Who stands by for a moment must not forget what it was told meanwhile.
+                if self._leads() and await self._settle(pod, began):
                     return
             except (ApiError, AdminError) as error:
                 _log.warning("cannot look after the clients of pod %s: %s", pod.name, error)
@@ -187,9 +195,9 @@ class Takeover:
 
     async def _release(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
         """Have the clients of a dead pod forgotten; return how many must be waited for."""
-        holders = await self._bind(target, settled=False)
+        holders, complete = await self._bind(target, settled=False)
         known = self._bindings[target.key]
-        left = 0
+        left = 0 if complete else 1  # who could not be asked may know more
         for client_id, holder in holders.items():
             binding = known.get(client_id)
             if binding is not None:
