@@ -192,7 +192,7 @@ class RocksStore:
         """
         options = ReadOptions()
         options.set_verify_checksums(True)
-        options.fill_cache(False)
+        options.fill_cache(False)  # type: ignore[call-arg] # the stubs know no argument
         options.set_readahead_size(READ_AHEAD_SIZE)
         count = 0
         try:
