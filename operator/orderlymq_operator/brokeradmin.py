@@ -6,13 +6,14 @@ value or `AdminError`, which says who answered what. What is to be called is dec
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
 import orjson
 
 from orderlymq.signing import signed
 from orderlymq_operator.actions import GroupConfig, TopicConfig, UserConfig
+from orderlymq_operator.assignment import Member
 from orderlymq_operator.growth import (
     FenceTopic,
     LiftTopic,
@@ -21,10 +22,12 @@ from orderlymq_operator.growth import (
     PublishTopic,
     SwitchTopic,
 )
+from orderlymq_operator.tending import Owners, SetDivision
 from orderlymq_protocol import clientbodies, configbodies, statsbodies
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.configbodies import SINGLE_TAG
+from orderlymq_protocol.names import is_retry_topic
 from orderlymq_protocol.routebodies import TopicRouteData
 from orderlymq_runtime.client import RemotingClient, RemotingError
 
@@ -34,6 +37,15 @@ _DEFAULT_TOPIC: Final = "TBW102"
 _LOOK_TIMEOUT_S: Final = 1.0
 # A change waits for its replication; during an election it waits for that as well.
 _CHANGE_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """A consumer group as one raft group knows it: its members, and decisions by topic."""
+
+    ordered: bool = False
+    members: tuple[Member, ...] = ()
+    decisions: Mapping[str, Owners] = field(default_factory=dict)
 
 
 class AdminError(Exception):
@@ -310,6 +322,40 @@ class Admin:
                 found[topic] = count
         return found
 
+    async def group_sight(self, address: str, group: str) -> GroupSeen:
+        """Return what one raft group knows of a consumer group; empty where it is not known at all."""
+        ext = {"consumerGroup": group}
+        command = request(RequestCode.ORDERLYMQ_GROUP_MEMBERS, ext)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return GroupSeen()  # a broker of an earlier version, not yet updated
+        _check(address, answer)
+        try:
+            found = orjson.loads(answer.body)
+            return GroupSeen(
+                found["ordered"],
+                tuple(_member(each) for each in found["members"]),
+                {
+                    topic: tuple((broker, queue, client) for broker, queue, client in owners)
+                    for topic, owners in found["assignments"].items()
+                },
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def set_division(self, address: str, step: SetDivision) -> None:
+        """Store who takes which queue of a topic, for members that ask."""
+        ext = {"consumerGroup": step.consumer_group, "topic": step.topic}
+        ext["operatorToken"] = str(self.operator_token)
+        body = orjson.dumps(step.owners)
+        await self._change(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, body))
+
+    async def notify_members(self, address: str, group: str) -> None:
+        """Tell the members of a consumer group to look again."""
+        ext = {"consumerGroup": group, "action": "notify"}
+        ext["operatorToken"] = str(self.operator_token)
+        await self._change(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext))
+
     async def route(self, address: str, topic: str) -> Mapping[str, int]:
         """Return how many queues of a topic are written per broker, as a name server tells clients."""
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
@@ -412,6 +458,15 @@ def _user_config(account: Mapping[str, Any]) -> UserConfig:
         account["whiteRemoteAddress"],
         account["fingerprint"],
     )
+
+
+def _member(found: Mapping[str, Any]) -> Member:
+    wishes = frozenset(
+        (topic, expression)
+        for topic, expression, _ in found["subscriptions"]
+        if not is_retry_topic(topic)
+    )
+    return Member(found["clientId"], "", found["address"], wishes)
 
 
 def _growth(found: Mapping[str, Any]) -> ObservedGrowth:

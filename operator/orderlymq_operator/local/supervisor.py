@@ -25,6 +25,7 @@ from orderlymq_operator.actions import (
     Subject,
 )
 from orderlymq_operator.brokeradmin import Admin, AdminError
+from orderlymq_operator.grouptending import GroupTending
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.describe import describe
 from orderlymq_operator.local.directory import DataDirectory, State
@@ -69,6 +70,7 @@ class Supervisor:
         self._directory = directory
         self._state = state
         self._backend: LocalBackend | None = None
+        self._tending: GroupTending | None = None
         self._observed = Observed()
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -94,8 +96,10 @@ class Supervisor:
         """Keep the cluster until `stop_requested` is set or the task is cancelled; then end it in order."""
         client = RemotingClient(tls=peer_context(self.desired.cluster))
         async with aiohttp.ClientSession() as session:
+            admin = self._admin(client)
+            self._tending = GroupTending(admin)
             self._backend = LocalBackend(
-                self._directory, self._state, session, self._admin(client), self._report_process
+                self._directory, self._state, session, admin, self._report_process
             )
             try:
                 await self._reconcile_until_stopped()
@@ -121,9 +125,26 @@ class Supervisor:
         while not self.stop_requested.is_set():
             async with self._turn:
                 calm = await self._pass()
+                await self._tend()
             # An action that fails again and again is tried more and more slowly.
             busy_s = min(_IDLE_S, _BUSY_S * 2 ** min(self._failures, _DOUBLINGS_MAX))
             await self._rest(_IDLE_S if calm else busy_s)
+
+    async def _tend(self) -> None:
+        """Tend the consumer groups, while every raft group can say what it has."""
+        backend, groups = self._running_backend(), self._observed.groups
+        whole = all(found.topics is not None for found in groups.values())
+        if self._tending is None or not groups or not whole:
+            return
+        await self._tending.tend(
+            self.desired,
+            {name: backend.group_address(name) for name in groups},
+            {
+                name: {topic: config.queues for topic, config in (found.topics or {}).items()}
+                for name, found in groups.items()
+            },
+            time.monotonic_ns() // 1_000_000,
+        )
 
     async def _rest(self, duration_s: float) -> None:
         """Wait until there is a reason to look again."""

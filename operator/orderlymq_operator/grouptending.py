@@ -1,0 +1,125 @@
+"""
+Tending the consumer groups of one cluster: look at each, ask its tender, carry out what it says.
+
+Rule: what fails is tried again at the next look; a group that cannot be seen whole is left alone, because half of its
+members would get all of its queues. What is decided stands in `tending` and `assignment`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from orderlymq_operator.assignment import Examination
+from orderlymq_operator.brokeradmin import Admin, AdminError, GroupSeen
+from orderlymq_operator.models import ConsumerGroup, Desired
+from orderlymq_operator.tending import GroupTender, GroupView, SetDivision
+from orderlymq_protocol.messagequeue import MessageQueue
+
+_log = logging.getLogger(__name__)
+
+# Members that ask learn of a decision by a notice; looking more often would find nothing earlier.
+LOOK_PAUSE_MS: Final = 1_000
+
+
+class GroupTending:
+    """Tends all consumer groups of a cluster; lives as long as its operator."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+        self._tenders: dict[str, GroupTender] = {}
+        self._looked_ms: int | None = None
+
+    def examination(self, consumer_group: str) -> Examination | None:
+        """Return what the last look found about a group; None before the first."""
+        tender = self._tenders.get(consumer_group)
+        return None if tender is None else tender.examination
+
+    async def tend(
+        self,
+        desired: Desired,
+        addresses: Mapping[str, str],
+        queues: Mapping[str, Mapping[str, int]],
+        now_ms: int,
+        zones: Mapping[str, str] | None = None,
+    ) -> None:
+        """Look at every group, unless the last look was just now.
+
+        Args:
+            desired: whose consumer groups.
+            addresses: where the leader of each raft group answers.
+            queues: number of queues by raft group and topic.
+            now_ms: a monotonic clock.
+            zones: zone of each raft group's leader, where known.
+        """
+        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_PAUSE_MS:
+            return
+        self._looked_ms = now_ms
+        known = {group.group_name for group in desired.groups}
+        for name in self._tenders.keys() - known:
+            del self._tenders[name]
+        for group in desired.groups:
+            try:
+                await self._tend_one(group, addresses, queues, now_ms, zones or {})
+            except AdminError as error:
+                _log.debug("the group %s is not tended now: %s", group.group_name, error)
+
+    async def _tend_one(
+        self,
+        group: ConsumerGroup,
+        addresses: Mapping[str, str],
+        queues: Mapping[str, Mapping[str, int]],
+        now_ms: int,
+        zones: Mapping[str, str],
+    ) -> None:
+        name = group.group_name
+        places = list(addresses.items())
+        seen = dict(
+            zip(
+                addresses,
+                await asyncio.gather(*(self._admin.group_sight(a, name) for _, a in places)),
+                strict=True,
+            )
+        )
+        holders: dict[MessageQueue, str] = {}
+        for place, address in places:
+            for lock in await self._admin.locks(address):
+                if lock.group == name:
+                    holders[MessageQueue(lock.topic, place, lock.queue)] = lock.client_id
+        tender = self._tenders.setdefault(name, GroupTender(name))
+        view = _view(group, seen, holders, queues, zones)
+        for step in tender.look(group.spec.assignment, view, now_ms):
+            for address in addresses.values():
+                if isinstance(step, SetDivision):
+                    await self._admin.set_division(address, step)
+                else:
+                    await self._admin.notify_members(address, step.consumer_group)
+
+
+def _view(
+    group: ConsumerGroup,
+    seen: Mapping[str, GroupSeen],
+    holders: Mapping[MessageQueue, str],
+    queues: Mapping[str, Mapping[str, int]],
+    zones: Mapping[str, str],
+) -> GroupView:
+    wanted = {topic.name for topic in group.spec.topics} or {
+        topic
+        for found in seen.values()
+        for member in found.members
+        for topic, _ in member.subscriptions
+    }
+    return GroupView(
+        group.spec.ordering == "Ordered" or any(found.ordered for found in seen.values()),
+        {place: found.members for place, found in seen.items()},
+        sorted(
+            MessageQueue(topic, place, number)
+            for place, counts in queues.items()
+            for topic, count in counts.items()
+            if topic in wanted
+            for number in range(count)
+        ),
+        holders,
+        {place: found.decisions for place, found in seen.items()},
+        zones,
+    )
