@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orderlymq_broker.processors.admin_access import _fingerprint
-from orderlymq_broker.state.records import AccountSet
+from orderlymq_broker.state.accessrecords import AccountSet
 from orderlymq_operator.actions import DeleteUser, Observed, SetUser, UserConfig
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.secretsource import read_secret

@@ -17,7 +17,7 @@ from orderlymq_broker.processors.addresses import AddressPatternError, address_m
 from orderlymq_broker.processors.changing import propose
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer
-from orderlymq_broker.state.records import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand

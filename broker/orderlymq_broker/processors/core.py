@@ -43,9 +43,9 @@ from orderlymq_broker.processors.transacting import TransactionProcessor
 from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.processors.watching import Watch
 from orderlymq_broker.settings import BrokerSettings
+from orderlymq_broker.state.accessrecords import AccessChanged
 from orderlymq_broker.state.machine import BrokerState
 from orderlymq_broker.state.records import (
-    AccessChanged,
     Append,
     AssignmentChanged,
     GroupChanged,

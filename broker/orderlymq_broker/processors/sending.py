@@ -25,14 +25,8 @@ from orderlymq_broker.processors.timing import TimerService
 from orderlymq_broker.processors.transacting import ADDED_SIZE, TransactionProcessor, is_half
 from orderlymq_broker.processors.view import Flight
 from orderlymq_broker.state.dedup import send_identity
-from orderlymq_broker.state.records import (
-    Append,
-    HalfOpened,
-    Outcome,
-    Refused,
-    TimersEnded,
-    TopicSet,
-)
+from orderlymq_broker.state.records import Append, HalfOpened, Outcome, Refused, TopicSet
+from orderlymq_broker.state.timerrecords import TimersEnded
 from orderlymq_broker.state.topics import PERM_INHERIT, PERM_WRITE, Topic
 from orderlymq_protocol.batch import BatchEntry, BatchError, decode_batch
 from orderlymq_protocol.codes import RequestCode, ResponseCode

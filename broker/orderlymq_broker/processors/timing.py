@@ -25,7 +25,8 @@ from orderlymq_broker.processors.scanning import (
     without,
 )
 from orderlymq_broker.processors.view import LeaderView
-from orderlymq_broker.state.records import Outcome, Record, TimerRef, TimersEnded
+from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_broker.state.timerrecords import TimerRef, TimersEnded
 from orderlymq_broker.state.timers import decode_timer
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import (

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.records import AccessChanged, AccountSet
+from orderlymq_broker.state.accessrecords import AccessChanged, AccountSet
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.state.topics import Versioned
 from orderlymq_broker.store.kv import Reader

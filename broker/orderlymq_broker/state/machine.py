@@ -15,6 +15,7 @@ import msgspec
 
 from orderlymq_broker.state import growth
 from orderlymq_broker.state.access import AccessTable
+from orderlymq_broker.state.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.assignments import AssignmentTable
 from orderlymq_broker.state.dedup import DedupWindow
 from orderlymq_broker.state.growth import GrowthTable
@@ -31,8 +32,6 @@ from orderlymq_broker.state.queues import (
 )
 from orderlymq_broker.state.records import (
     NO_TOKEN,
-    AccountDeleted,
-    AccountSet,
     Append,
     AssignmentSet,
     ClientDead,
@@ -65,15 +64,14 @@ from orderlymq_broker.state.records import (
     Refused,
     RetentionAdvanced,
     SettingsSet,
-    TimersEnded,
     TopicChanged,
     TopicDeleted,
     TopicSet,
     Trimmed,
-    WhiteAddressesSet,
     decode_records,
 )
 from orderlymq_broker.state.tables import TableWrites, encode_row, erase_range, read_rows
+from orderlymq_broker.state.timerrecords import TimersEnded
 from orderlymq_broker.state.timers import TimerTable
 from orderlymq_broker.state.topics import GroupTable, TopicTable
 from orderlymq_broker.state.transactions import TransactionTable

@@ -14,6 +14,14 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
+from orderlymq_broker.state.accessrecords import (
+    AccessChanged,
+    AccountDeleted,
+    AccountSet,
+    WhiteAddressesSet,
+)
+from orderlymq_broker.state.timerrecords import TimersEnded, TimersMoved
+
 # Written by the broker itself, not by an operator: nothing to compare.
 NO_TOKEN: Final = -1
 
@@ -297,61 +305,6 @@ class HalfResumed(Struct, frozen=True, array_like=True, tag=54):
     offset: int
 
 
-# -- timers ----------------------------------------------------------------------------------------
-
-
-class TimerRef(Struct, frozen=True, array_like=True):
-    """One timer message: when it is due (wall ms) and where it stands in the timer topic."""
-
-    due_ms: int
-    offset: int
-    physical: int
-
-
-class TimersEnded(Struct, frozen=True, array_like=True, tag=90):
-    """Timers wait no more; the copies of delivered ones are appends of the same entry."""
-
-    timers: tuple[TimerRef, ...]
-
-
-# -- access ----------------------------------------------------------------------------------------
-
-
-class AccountSet(Struct, frozen=True, array_like=True, tag=60):
-    """An account is created or replaced.
-
-    Attributes:
-        secret_key: as its holder signs with it; the protocol's signatures need it in the clear.
-        default_topic_perm, default_group_perm: DENY, PUB, SUB or PUB|SUB where no other is said.
-        white_address: requests from there need no signature; empty for nowhere.
-    """
-
-    access_key: str
-    secret_key: str
-    admin: bool = False
-    default_topic_perm: str = "DENY"
-    default_group_perm: str = "DENY"
-    topic_perms: dict[str, str] = {}
-    group_perms: dict[str, str] = {}
-    white_address: str = ""
-
-    def __repr__(self) -> str:
-        # A secret must not come into a log by way of a message that shows a record.
-        return f"AccountSet({self.access_key!r}, admin={self.admin})"
-
-
-class AccountDeleted(Struct, frozen=True, array_like=True, tag=61):
-    """An account goes."""
-
-    access_key: str
-
-
-class WhiteAddressesSet(Struct, frozen=True, array_like=True, tag=62):
-    """Requests from these addresses need no account."""
-
-    addresses: tuple[str, ...]
-
-
 # -- growth of ordered topics ------------------------------------------------------------------------
 
 
@@ -582,18 +535,6 @@ class HalvesMoved(Struct, frozen=True):
 
     offsets: tuple[int, ...]
     change: HalfChange
-
-
-class TimersMoved(Struct, frozen=True):
-    """The timers that wait no more."""
-
-    timers: tuple[TimerRef, ...]
-
-
-class AccessChanged(Struct, frozen=True):
-    """The accounts or white addresses changed, or were so already."""
-
-    changed: bool
 
 
 class AssignmentChanged(Struct, frozen=True):

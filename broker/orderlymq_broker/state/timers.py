@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.records import Append, TimerRef, TimersEnded, TimersMoved
+from orderlymq_broker.state.records import Append
 from orderlymq_broker.state.tables import TableWrites, read_pairs
+from orderlymq_broker.state.timerrecords import TimerRef, TimersEnded, TimersMoved
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import Table, table_bounds, table_key
 

@@ -5,9 +5,8 @@ from typing import get_args
 import msgspec
 import pytest
 
+from orderlymq_broker.state.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.records import (
-    AccountDeleted,
-    AccountSet,
     Append,
     AssignmentSet,
     ClientDead,
@@ -39,14 +38,12 @@ from orderlymq_broker.state.records import (
     RetentionAdvanced,
     SettingsSet,
     Subscription,
-    TimerRef,
-    TimersEnded,
     TopicDeleted,
     TopicSet,
-    WhiteAddressesSet,
     decode_records,
     encode_records,
 )
+from orderlymq_broker.state.timerrecords import TimerRef, TimersEnded
 
 EXAMPLES: list[Record] = [
     Append(1, 2, 3, 4, 150, -5, 6, "U", "a b", b"\x00\xff", 9),

@@ -1,0 +1,44 @@
+"""What the raft log says about accounts, by the rules of ``records.py``."""
+
+from msgspec import Struct
+
+
+class AccountSet(Struct, frozen=True, array_like=True, tag=60):
+    """An account is created or replaced.
+
+    Attributes:
+        secret_key: as its holder signs with it; the protocol's signatures need it in the clear.
+        default_topic_perm, default_group_perm: DENY, PUB, SUB or PUB|SUB where no other is said.
+        white_address: requests from there need no signature; empty for nowhere.
+    """
+
+    access_key: str
+    secret_key: str
+    admin: bool = False
+    default_topic_perm: str = "DENY"
+    default_group_perm: str = "DENY"
+    topic_perms: dict[str, str] = {}
+    group_perms: dict[str, str] = {}
+    white_address: str = ""
+
+    def __repr__(self) -> str:
+        # A secret must not come into a log by way of a message that shows a record.
+        return f"AccountSet({self.access_key!r}, admin={self.admin})"
+
+
+class AccountDeleted(Struct, frozen=True, array_like=True, tag=61):
+    """An account goes."""
+
+    access_key: str
+
+
+class WhiteAddressesSet(Struct, frozen=True, array_like=True, tag=62):
+    """Requests from these addresses need no account."""
+
+    addresses: tuple[str, ...]
+
+
+class AccessChanged(Struct, frozen=True):
+    """The accounts or white addresses changed, or were so already."""
+
+    changed: bool

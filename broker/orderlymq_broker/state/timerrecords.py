@@ -1,0 +1,23 @@
+"""What the raft log says about timer messages, by the rules of ``records.py``."""
+
+from msgspec import Struct
+
+
+class TimerRef(Struct, frozen=True, array_like=True):
+    """One timer message: when it is due (wall ms) and where it stands in the timer topic."""
+
+    due_ms: int
+    offset: int
+    physical: int
+
+
+class TimersEnded(Struct, frozen=True, array_like=True, tag=90):
+    """Timers wait no more; the copies of delivered ones are appends of the same entry."""
+
+    timers: tuple[TimerRef, ...]
+
+
+class TimersMoved(Struct, frozen=True):
+    """The timers that wait no more."""
+
+    timers: tuple[TimerRef, ...]
