@@ -12,6 +12,8 @@ from orderlymq.oracle import Event, Kind
 SECOND: Final = 1_000_000_000
 #: How far after its cause a hand-over is looked for; a client that needs longer is counted so.
 WINDOW_S: Final = 90.0
+#: A queue to which nothing is sent for so long has nothing to take over.
+BUSY_S: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +54,23 @@ def times_of(events: Iterable[Event], kind: Kind, belongs: Callable[[Event], boo
 def taken_over_s(events: Iterable[Event], group: str, victim: str, cause: int) -> list[float]:
     """Return, per queue that *victim* worked on at last, when another client of *group* did.
 
-    Its queues are those whose newest delivery before *cause* was to it. A queue that nobody took
-    within the window counts with the whole window.
+    Its queues are those whose newest delivery before *cause* was to it, and to which something is
+    sent within the next seconds. One that nobody took within the window counts with the window.
     """
     newest: dict[str, Event] = {}
     first: dict[str, int] = {}
+    busy: set[str] = set()
     until = cause + int(WINDOW_S * SECOND)
     for event in sorted(events, key=lambda event: event.at):
+        if event.kind is Kind.ACK and cause < event.at <= cause + BUSY_S * SECOND:
+            busy.add(event.queue)
         if event.kind is not Kind.DELIVER or event.group != group:
             continue
         if event.at <= cause:
             newest[event.queue] = event
         elif event.client != victim and event.at <= until:
             first.setdefault(event.queue, event.at)
-    lost = [queue for queue, event in newest.items() if event.client == victim]
+    lost = [queue for queue, event in newest.items() if event.client == victim and queue in busy]
     return [(first.get(queue, until) - cause) / SECOND for queue in sorted(lost)]
 
 

@@ -43,8 +43,10 @@ def test_a_pause_that_begins_before_the_window_counts() -> None:
 
 
 def test_only_queues_of_the_dead_count_as_taken_over() -> None:
-    """Queue 1 was another's all the time; queue 2 was given away before; queue 3 nobody took."""
+    """Queue 1 was another's, queue 2 was given away before, queue 3 nobody took, queue 4 got nothing."""
     events = [
+        *(Event(at(10.1), Kind.ACK, queue=f"g:{number}") for number in range(4)),
+        delivery(1, "g:4", "a"),
         delivery(1, "g:0", "a"),
         delivery(1, "g:1", "b"),
         delivery(1, "g:2", "a"),
