@@ -19,10 +19,13 @@ from orderlymq_operator.kube.resources import LEASES, Json
 _log = logging.getLogger(__name__)
 
 NAME: Final = "orderlymq-operator"
-LEASE_S: Final = 15
+# Long enough for an API server that is busy for some seconds; a process that ends gives the lease back, and
+# one that crashed takes it again under its own name at once.
+LEASE_S: Final = 30
 RENEW_S: Final = 5.0
 # A third of the lease remains: nobody else acts before this one has stopped.
-RENEW_LIMIT_S: Final = 10.0
+RENEW_LIMIT_S: Final = 20.0
+_ATTEMPT_S: Final = 5.0
 _WAIT_S: Final = 2.0
 # 2026-01-01: the field has 31 bits, and holders change less than once a second.
 _EPOCH_S: Final = 1_767_225_600
@@ -57,14 +60,15 @@ class Election:
         """Take the lease when it is free, keep it, give it back at the end."""
         try:
             while True:
+                pause_s = RENEW_S
                 try:
-                    async with asyncio.timeout(RENEW_LIMIT_S / 2):
+                    async with asyncio.timeout(_ATTEMPT_S):
                         held = await self._try()
                 except (ApiError, TimeoutError) as error:
-                    _log.warning("cannot renew the lease: %s", error)
-                    held = self.leads
+                    _log.warning("cannot renew the lease: %s", str(error) or "no answer in time")
+                    held, pause_s = self.leads, _WAIT_S
                 self._note(held)
-                await asyncio.sleep(RENEW_S if self._leads else _WAIT_S)
+                await asyncio.sleep(pause_s if self._leads else _WAIT_S)
         finally:
             if self._leads:
                 await asyncio.shield(self._give_back())
