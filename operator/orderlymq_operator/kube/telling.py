@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 # Writes of statuses at a time: thousands of Topics at once must leave room for others.
 _AT_ONCE: Final = 8
 _PASSING: Final = {"Progressing"}
+# What passes by itself, as an election does: a condition says it, an event for each would bury the others.
+_QUIET: Final = _PASSING | {"GroupNotReady", "BrokerUnavailable", "NameServerUnavailable"}
 
 
 class Teller:
@@ -112,7 +114,7 @@ class Teller:
         """Write an event when an object becomes ready or stops being so for a reason worth one."""
         former = statuses.condition_of(item.status, "Ready")
         known = (former or {}).get("reason")
-        if ready.reason == known or ready.reason in _PASSING or known is None:
+        if ready.reason in {known, *_QUIET} or known in {None, *_QUIET}:
             return
         await self.event(
             item, "Normal" if ready.status == "True" else "Warning", ready.reason, ready.message
