@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from orderlymq_broker.processors import sending, transacting
+from orderlymq_broker.processors import growing, sending, transacting
 from orderlymq_broker.processors.access import AccessControl
 from orderlymq_broker.processors.context import answer
 from orderlymq_broker.processors.delaying import DelayService
 from orderlymq_broker.processors.effects import Now
-from orderlymq_broker.processors.fencing import Fence
 from orderlymq_broker.processors.retention import RetentionService
 from orderlymq_broker.processors.transacting import TransactionProcessor
 from orderlymq_broker.state import growth
@@ -92,20 +91,6 @@ def _admit_all(bed: Bed) -> None:
     bed.put(AccessControl, "admit", lambda self, request, peer: None)
 
 
-@SERVICES.defect(
-    "take a forgotten member for a tool", "a commit is accepted under a live epoch only"
-)
-def _forgotten_is_tool(bed: Bed) -> None:
-    real = Fence.judge_commit
-
-    def judge_commit(self: Fence, *arguments: Any, **named: Any) -> Any:
-        named["wants_answer"] = True
-        return real(self, *arguments, **named)
-
-    bed.put(Fence, "judge_commit", judge_commit)
-    bed.put(Fence, "_is_tool", lambda self, group, peer, ext: "omqClientId" not in ext)
-
-
 @SERVICES.defect("let sends pass a growth's fence", "nobody writes behind the fence")
 def _no_growth_fence(bed: Bed) -> None:
     bed.put(sending, "check_send", lambda context, topic, ext: None)
@@ -113,7 +98,9 @@ def _no_growth_fence(bed: Bed) -> None:
 
 @SERVICES.defect("switch before the groups have consumed", "a switch finds the old queues drained")
 def _switch_early(bed: Bed) -> None:
-    bed.put(growth, "blockers", lambda *arguments, **named: [])
+    # In the state machine, and where an operator is told who is in the way.
+    bed.put(growth, "blockers", lambda state, topic: [])
+    bed.put(growing, "blockers", lambda state, topic: [])
 
 
 @SERVICES.defect("obey an operator that another has followed", "an old token is refused")
