@@ -44,6 +44,9 @@ NOT_SERVED = {
 }
 #: Programs that are no use as a test.
 NO_TEST = {
+    "simple.AclClient": "needs the account that stands in it; test_java_access.py covers its hook",
+    "simple.PullConsumer": "prints nothing",
+    "simple.TestProducer": "looks for what it has sent before it can be found, and never ends",
     "simple.PullConsumerTest": "waits for a broker named like its author's computer",
     "openmessaging.SimplePullConsumer": "sends to a topic that it then does not end reading",
 }
@@ -316,6 +319,8 @@ def test_namespaces(examples: Examples) -> None:
         found = consumer.until(r"Msg topic is:(\w+)", 100)
     assert len(set(found)) == 1
     assert "%" not in found[0][0]
+    with examples.start("namespace.PullConsumerWithNamespace") as consumer:
+        consumer.until(r"pullStatus=FOUND")
 
 
 def test_asynchronous_sends_and_oneway(examples: Examples) -> None:
@@ -344,6 +349,19 @@ def test_lite_pull(newest: Examples) -> None:
         consumer.until(MESSAGE, 1_000)
     with newest.start("simple.LitePullConsumerAssign") as consumer:
         consumer.until(MESSAGE, 200)
+    # Of its second topic nobody has heard.
+    newest.cluster.command("topic", "create", "TopicTest1", "--queues", "4")
+    with newest.start("simple.LitePullConsumerAssignWithSubExpression") as consumer:
+        consumer.until(MESSAGE, 100)
+
+
+def test_open_tracing(newest: Examples) -> None:
+    """With a tracer of its own: one send, many received, one half message."""
+    assert sent(newest.finish("tracemessage.OpenTracingProducer")) == 1
+    with newest.start("tracemessage.OpenTracingPushConsumer") as consumer:
+        consumer.until(RECEIVED, 1)
+    with newest.start("tracemessage.OpenTracingTransactionProducer") as producer:
+        producer.until(r"sendStatus=SEND_OK")
 
 
 def test_requests(newest: Examples) -> None:
@@ -376,11 +394,22 @@ def test_benchmarks(newest: Examples) -> None:
         ("benchmark.TransactionProducer", ("-w", "4", "-cu", "0.2", "-su", "0.2", *report)),
     ):
         with newest.start(program, *words) as load:
-            reports = load.until(r"Send TPS: *(\d+).*?Send Failed: *(\d+)", 3)
-        assert all(int(failed) == 0 for _, failed in reports), (program, reports)
-        assert int(reports[-1][0]) > 0, (program, reports)
+            load.until(r"Send TPS: *([1-9]\d*)", 2)
+            failures = set(re.findall(r"Send Failed: *(\d+)", "".join(load.lines)))
+        assert failures == {"0"}, program
     with newest.start("benchmark.Consumer", "-ri", "2000", "-n", ns) as load:
         load.until(r"TPS: *([1-9]\d*)", 2)
+
+
+def test_the_load_program_for_times(newest: Examples) -> None:
+    """Messages for one of two seconds to come are received when these are over."""
+    words = ("-n", newest.cluster.name_server, "-t", "TimesTest")
+    newest.cluster.command("topic", "create", "TimesTest", "--queues", "4")
+    slots = ("-tc", "2", "-st", "2", "-mt", "10")
+    with newest.start("benchmark.timer.TimerProducer", *words, *slots) as producer:
+        with newest.start("benchmark.timer.TimerConsumer", *words) as consumer:
+            consumer.until(r"TPS: *([1-9]\d*)", 1, timeout_s=90)
+        assert "Exception" not in "".join(producer.lines)
 
 
 def test_every_example_is_run_or_has_a_reason(newest: Examples) -> None:
@@ -389,7 +418,8 @@ def test_every_example_is_run_or_has_a_reason(newest: Examples) -> None:
     names = set()
     for version in VERSIONS:
         for path in _unpacked(version, newest.cluster).rglob("*.class"):
-            if b"([Ljava/lang/String;)V" in path.read_bytes() and "$" not in path.name:
+            code = path.read_bytes()
+            if b"([Ljava/lang/String;)V" in code and b"\x04main" in code and "$" not in path.name:
                 relative = path.relative_to(newest.cluster.directory / f"examples-{version}")
                 names.add(".".join(relative.with_suffix("").parts).removeprefix(PACKAGE))
 
