@@ -22,6 +22,7 @@ from orderlymq_operator.kube.reconciler import Reconciler
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.kube.settings import OperatorSettings
 from orderlymq_operator.kube.takeover import Takeover
+from orderlymq_operator.kube.tendinggroups import ClusterTending
 from orderlymq_operator.kube.watching import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
 from orderlymq_operator.models import KINDS
@@ -63,6 +64,7 @@ class OperatorProcess:
         self._takeover = Takeover(
             api, metrics, self._reconciler.targets, lambda: self._election.leads
         )
+        self._tending = ClusterTending(self._reconciler.tended, lambda: self._election.leads)
         self._watching = asyncio.Event()
         self._resynced_at = time.monotonic()
         self._problem = "starting"
@@ -84,6 +86,7 @@ class OperatorProcess:
                 tasks.create_task(self._resync(), name="resync")
                 tasks.create_task(self._watch(), name="watches")
                 tasks.create_task(self._takeover.run(), name="takeover")
+                tasks.create_task(self._tending.run(), name="tending")
                 for number in range(_WORKERS):
                     tasks.create_task(self._work(), name=f"worker {number}")
         except* _Ended:

@@ -39,6 +39,7 @@ from orderlymq_operator.kube.resources import STATEFUL_SETS
 from orderlymq_operator.kube.statuses import Circumstances
 from orderlymq_operator.kube.takeover import Target
 from orderlymq_operator.kube.telling import Teller
+from orderlymq_operator.kube.tendinggroups import Tended
 from orderlymq_operator.models import Cluster
 from orderlymq_operator.plan import plan
 
@@ -62,6 +63,7 @@ class Scope:
     live: Live
     backend: KubeBackend
     found: Circumstances
+    observed: Observed | None = None
 
 
 class Reconciler:
@@ -109,6 +111,27 @@ class Reconciler:
             addresses = tuple(f"{pod.ip}:{names.BROKER_PORT}" for pod in leaders if pod is not None)
             complete = len(addresses) == len(leaders)
             found.append(Target(key, scope.backend.admin, addresses, complete))
+        return found
+
+    def tended(self) -> dict[ClusterKey, Tended]:
+        """Return every Cluster whose consumer groups can be seen whole, as its last pass found it."""
+        found = {}
+        for key, scope in self.seen.items():
+            groups = {} if scope.observed is None else scope.observed.groups
+            leaders = {name: scope.live.leader(name) for name in groups}
+            tables = {name: group.topics for name, group in groups.items()}
+            addresses = {
+                name: f"{pod.ip}:{names.BROKER_PORT}"
+                for name, pod in leaders.items()
+                if pod is not None and tables[name] is not None
+            }
+            if groups and scope.wish.desired.groups and len(addresses) == len(groups):
+                queues = {
+                    name: {topic: config.queues for topic, config in (table or {}).items()}
+                    for name, table in tables.items()
+                }
+                desired = scope.wish.desired
+                found[key] = Tended(scope.backend.admin, desired, addresses, queues)
         return found
 
     async def reconcile(self, key: ClusterKey) -> float | None:
@@ -171,6 +194,7 @@ class Reconciler:
         await self._finalizers.settle(scope.wish)
         applied = await backend.ensure()
         observed = await backend.observe()
+        scope.observed = observed
         growing = self._growing[(item.namespace, item.name)] = _growing(observed)
         actions = self._plan(scope, observed)
         scope.found.step = statuses.step_of(actions, applied)

@@ -120,7 +120,10 @@ class Takeover:
             while True:
                 if self._leads():
                     for target in self._targets():
-                        await self._bind(target, settled=True)
+                        try:
+                            await self._bind(target, settled=True)
+                        except Exception:
+                            _log.exception("cannot bind the clients of %s/%s", *target.key)
                 await asyncio.sleep(BIND_S)
         finally:
             for task in self._looking.values():

@@ -1,0 +1,71 @@
+"""
+Tends the consumer groups of every Cluster: divides queues for members that ask, and wakes groups with orphaned queues.
+
+Rule: only while this process leads, and only Clusters of which every raft group had answered at the last pass; what is
+decided and how often is looked stands in `grouptending`.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.assignment import Examination
+from orderlymq_operator.brokeradmin import Admin
+from orderlymq_operator.grouptending import GroupTending
+from orderlymq_operator.kube.inventory import ClusterKey
+from orderlymq_operator.models import Desired
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """A Cluster at its last pass: where its leaders answer, and how many queues each has of a topic."""
+
+    admin: Admin
+    desired: Desired
+    addresses: Mapping[str, str]
+    queues: Mapping[str, Mapping[str, int]]
+
+
+class ClusterTending:
+    """Tends all Clusters; `run` until cancelled."""
+
+    def __init__(
+        self, clusters: Callable[[], Mapping[ClusterKey, Tended]], leads: Callable[[], bool]
+    ) -> None:
+        self._clusters = clusters
+        self._leads = leads
+        self._tending: dict[ClusterKey, tuple[int, GroupTending]] = {}
+
+    def examination(self, key: ClusterKey, consumer_group: str) -> Examination | None:
+        """Return what the last look found about a group; None before the first."""
+        found = self._tending.get(key)
+        return None if found is None else found[1].examination(consumer_group)
+
+    async def run(self) -> None:
+        """Look at every group about once a second until cancelled."""
+        while True:
+            if self._leads():
+                clusters = self._clusters()
+                for key in self._tending.keys() - clusters.keys():
+                    del self._tending[key]
+                await asyncio.gather(*(self._tend(key, one) for key, one in clusters.items()))
+            await asyncio.sleep(_LOOK_S)
+
+    async def _tend(self, key: ClusterKey, one: Tended) -> None:
+        known = self._tending.get(key)
+        # Whoever leads anew decides anew, under its own token.
+        if known is None or known[0] != one.admin.operator_token:
+            known = self._tending[key] = (one.admin.operator_token, GroupTending(one.admin))
+        now_ms = time.monotonic_ns() // 1_000_000
+        try:
+            await known[1].tend(one.desired, one.addresses, one.queues, now_ms)
+        except Exception:
+            # A look at one Cluster must not end those at others, nor the operator.
+            _log.exception("tending the groups of %s/%s failed", *key)
