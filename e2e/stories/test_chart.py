@@ -14,8 +14,6 @@ from e2e.space import Space
 CHART = str(ROOT / "charts" / "orderlymq")
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 
-pytestmark = pytest.mark.ci
-
 VALUES: dict[str, list[str]] = {
     "all namespaces": [],
     "some namespaces": ["watchNamespaces={default,kube-public}", "crds.install=false"],
@@ -41,6 +39,7 @@ def _render(machine: Machine, values: list[str]) -> list[dict[str, Any]]:
     return [item for item in yaml.safe_load_all(text) if item]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", VALUES)
 def test_every_object_is_accepted_by_the_api_server(
     bare: Space, machine: Machine, name: str
@@ -61,6 +60,7 @@ def test_every_object_is_accepted_by_the_api_server(
         )
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -76,6 +76,7 @@ def test_a_wrong_value_is_refused_by_name(machine: Machine, value: str, words: s
         _render(machine, [value])
 
 
+@pytest.mark.ci
 def test_monitoring_is_made_for_prometheus_and_grafana(machine: Machine) -> None:
     """ServiceMonitor, PodMonitor, PrometheusRule and dashboard come with their toggles, and only then."""
     wanted = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
@@ -92,6 +93,7 @@ def test_monitoring_is_made_for_prometheus_and_grafana(machine: Machine) -> None
     assert json.loads(board["data"]["orderlymq.json"])["panels"]
 
 
+@pytest.mark.ci
 def test_nothing_runs_as_root_or_writes_to_its_root_file_system(machine: Machine) -> None:
     """Every pod of the chart fits the restricted profile."""
     pods = [

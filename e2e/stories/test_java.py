@@ -14,8 +14,6 @@ IMAGE = "orders-app-java:dev"
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 KILLS = 3
 
-pytestmark = pytest.mark.ci
-
 
 @pytest.fixture(scope="module")
 def java(machine: Machine) -> str:

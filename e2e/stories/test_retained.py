@@ -1,13 +1,9 @@
 """A Cluster is deleted and made again: with Retain its messages, offsets and message ids are still there."""
 
-import pytest
-
 from e2e.orders import Orders, kept
 from e2e.space import Space
 
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
-
-pytestmark = pytest.mark.ci
 
 
 def test_a_deleted_cluster_comes_back_with_everything(space: Space, orders: Orders) -> None:

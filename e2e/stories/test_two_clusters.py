@@ -2,15 +2,11 @@
 
 from dataclasses import replace
 
-import pytest
-
 from e2e.conftest import sweep
 from e2e.orders import Orders, kept
 from e2e.space import Space
 
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
-
-pytestmark = pytest.mark.ci
 
 
 def test_what_happens_to_one_does_not_touch_the_other(space: Space, orders: Orders) -> None:
