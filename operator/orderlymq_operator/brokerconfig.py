@@ -26,6 +26,7 @@ _TAKEN: Final = frozenset({Use.LIVE, Use.START})
 
 _LOCK: Final = BROKER_KEYS[LOCK_KEY]
 _HOURS: Final = BROKER_KEYS["fileReservedTime"]
+_TIMER: Final = BROKER_KEYS["timerMaxDelaySec"]
 _QUEUES: Final = BROKER_KEYS["defaultTopicQueueNums"]
 
 
@@ -44,6 +45,12 @@ class BrokerConfig(Model):
     register_name_server_period: Duration = Field(
         default=Duration("30s"),
         description="From one registration with the name servers to the next; 10s to 60s.",
+    )
+    timer_wheel_enable: bool = Field(
+        default=True, description="Take messages that say at which time they are wanted."
+    )
+    timer_max_delay_sec: Annotated[int, Field(ge=_TIMER.low, le=_TIMER.high)] = Field(
+        default=259_200, description="Seconds that such a message may wait at most."
     )
     file_reserved_time: Annotated[int, Field(ge=_HOURS.low, le=_HOURS.high)] | None = Field(
         default=None, description="Hours that messages are kept; the same as retention.time."

@@ -208,6 +208,21 @@ _SERVED: Final = (
         1,
         1_000,
     ),
+    _boolean(
+        "timerWheelEnable",
+        "true",
+        Use.LIVE,
+        "messages may say when they are wanted (TIMER_DELIVER_MS and the like); off: refused",
+    ),
+    _integer(
+        "timerMaxDelaySec",
+        259_200,
+        Use.LIVE,
+        "the longest that such a message may wait",
+        1,
+        366 * 86_400,
+        unit="s",
+    ),
     BrokerKey(
         "messageDelayLevel",
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",
@@ -382,7 +397,6 @@ _REFUSED: Final = tuple(
             {
                 "longPollingEnable": "true",
                 "litePullMessageEnable": "true",
-                "timerWheelEnable": "true",
                 "notifyConsumerIdsChangedEnable": "true",
                 "messageIndexEnable": "true",
                 "checkCRCOnRecover": "true",

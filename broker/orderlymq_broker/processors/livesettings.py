@@ -127,6 +127,14 @@ LIVE: Final[Mapping[str, LiveKey]] = {
     "transactionTimeOut": _timer("transaction_timeout_ms"),
     "transactionCheckInterval": _timer("transaction_check_interval_ms"),
     "transactionCheckMax": _timer("transaction_check_max"),
+    "timerWheelEnable": _timer("timer_enable"),
+    "timerMaxDelaySec": LiveKey(
+        lambda settings: settings.timers.timer_delay_max_ms // 1000,
+        lambda settings, seconds: msgspec.structs.replace(
+            settings,
+            timers=msgspec.structs.replace(settings.timers, timer_delay_max_ms=seconds * 1000),
+        ),
+    ),
 }
 
 
