@@ -21,7 +21,7 @@ from tests.nemesis.schedule import Fault, Kind
 
 # How long a replica may need for its part of a rolling restart, or to catch up from nothing. A
 # group that needs longer is reported, not waited for: other faults go on.
-WELL_S: Final = 45.0
+WELL_S: Final = 90.0
 # A process that fails needs a moment to end, on a busy machine seconds.
 NOTICE_S: Final = 10.0
 LOSS_MAX: Final = 0.3
