@@ -17,7 +17,7 @@ from typing import Final
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.net.address import LeaderAddress, addresses_of
 from orderlymq_broker.net.assigning import Assigning
-from orderlymq_broker.net.clients import Clients, Line
+from orderlymq_broker.net.clients import PULL_CODES, Clients, Line
 from orderlymq_broker.net.forwarding import Inbox, Outbox
 from orderlymq_broker.net.leadership import Leadership
 from orderlymq_broker.net.liveness import Liveness
@@ -359,6 +359,12 @@ class BrokerProcess:
         if command.code in _INTRODUCTIONS:
             clients = self.instance.core.clients_of(line.id)
             self._liveness.seen(line.id, clients, *line.peer)
+        elif command.code in PULL_CODES and not self._liveness.knows(line.id):
+            # After a change of leader a client pulls at once and says who it is up to half a
+            # minute later. Which member of its group it is, its process tells before that.
+            group = command.ext.get("consumerGroup", "")
+            members = list(self.instance.state.members.of_group(group))
+            self._liveness.seen(line.id, members, *line.peer)
 
     def _line_lost(self, line: Line) -> None:
         self._liveness.lost(line.id)

@@ -89,10 +89,15 @@ class Liveness:
         self._on_dead = on_dead
         # (connection, client id) -> the process, None while it is being looked for or unproven.
         self._known: dict[tuple[int, str], Process | None] = {}
+        self._connections: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def seen(self, connection: int, client_ids: list[str], host: str, port: int) -> None:
-        """Note which clients speak on a connection from *host*:*port*."""
+        """Note which clients speak, or may speak, on a connection from *host*:*port*.
+
+        Only those whose process owns its other end count.
+        """
+        self._connections.add(connection)
         if not is_local(host):
             return
         for client_id in client_ids:
@@ -104,8 +109,13 @@ class Liveness:
             if pid is not None:
                 self._spawn(self._identify(key, pid, host, port))
 
+    def knows(self, connection: int) -> bool:
+        """Tell whether it was said which clients may speak on a connection."""
+        return connection in self._connections
+
     def lost(self, connection: int) -> None:
         """Go and look whether the clients of a closed connection are dead."""
+        self._connections.discard(connection)
         for key in [key for key in self._known if key[0] == connection]:
             process = self._known.pop(key)
             if process is not None:

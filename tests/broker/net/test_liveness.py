@@ -126,6 +126,30 @@ async def test_a_killed_client_is_proven_dead(
     await liveness.close()
 
 
+async def test_of_the_members_that_may_be_meant_only_the_owner_of_the_connection_counts(
+    child: tuple[asyncio.subprocess.Process, str, int],
+) -> None:
+    """After a change of leader a client pulls before it says who it is; its process tells."""
+    process, host, port = child
+    dead: asyncio.Queue[str] = asyncio.Queue()
+    liveness = Liveness(lambda client_id, proof: dead.put_nowait(client_id))
+    mine, other = f"127.0.0.1@{process.pid}#1", f"127.0.0.1@{os.getpid()}#2"
+    assert not liveness.knows(1)
+    liveness.seen(1, [other, mine], host, port)
+    await settled(liveness)
+    assert liveness.knows(1)
+
+    process.kill()
+    liveness.lost(1)
+    async with asyncio.timeout(3.0):
+        assert await dead.get() == mine
+    await settled(liveness)
+
+    assert dead.empty()
+    assert not liveness.knows(1)
+    await liveness.close()
+
+
 async def test_a_living_client_that_closed_its_connection_is_not(
     child: tuple[asyncio.subprocess.Process, str, int],
 ) -> None:
