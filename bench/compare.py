@@ -10,6 +10,7 @@ a slow minute hits all of them. Results go to a file line by line; a run that is
 import argparse
 import fnmatch
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -138,6 +139,8 @@ def main() -> None:
     parser.add_argument("--no-limits", action="store_true", help="do not measure the machine")
     parser.add_argument("--write", type=Path, help="also write this page and its pictures")
     given = parser.parse_args()
+    # A run that is told to stop stops its peers first: they are sessions of their own and would live on.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     scale = page.scaled(
         CI if given.ci else QUICK if given.quick else FULL, given.stored, given.kills, given.seconds
     )

@@ -8,6 +8,7 @@ starts our own cluster, puts it to one work after the other, and lets py-spy loo
 import argparse
 import fnmatch
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -160,6 +161,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=Path("build/profiles"))
     parser.add_argument("--ports", type=int, default=PORTS)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     given.directory.mkdir(parents=True, exist_ok=True)
     fetch.load_program()
     scale = replace(FULL, seconds=given.seconds + 1.0, warm_s=WARM_S, stored=given.stored)
