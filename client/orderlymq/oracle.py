@@ -447,7 +447,10 @@ class _Queues:
 
         self._check_gap(line, event)
         committed = line.committed
-        if committed is not None and event.offset < committed.offset:
+        # A later holder begins where the former one's last commit stood. One holder's own commit may be
+        # on its way while it asks where to begin again: that is a redelivery, and no defect.
+        later = committed is not None and 0 <= committed.epoch < event.epoch
+        if committed is not None and later and event.offset < committed.offset:
             why = f"delivered again although everything before {committed.offset} is committed"
             self._add(Defect.ROLLED_BACK, event, why, committed)
         line.open[event.client] = event

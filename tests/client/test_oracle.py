@@ -180,7 +180,7 @@ PLANTED = {
         [
             deliver("a", 0),
             done("a", 0),
-            commit(1),
+            replace(commit(1), epoch=1),
             deliver("a", 0, client="c2", epoch=2),
             done("a", 0),
         ],
