@@ -263,7 +263,12 @@ class PullProcessor:
     # -- answers -----------------------------------------------------------------------------------
 
     def _read(
-        self, header: PullMessageHeader, topic: Topic, matches: Matches | None, *, bulk: bool = False
+        self,
+        header: PullMessageHeader,
+        topic: Topic,
+        matches: Matches | None,
+        *,
+        bulk: bool = False,
     ) -> Reading:
         return read_queue(
             self._context.reader,
