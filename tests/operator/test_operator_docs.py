@@ -44,7 +44,8 @@ def _form(part: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in part["enum"])
     if part["type"] == "integer":
         return f"{part.get('minimum', '')} to {part.get('maximum', '')}"
-    return {"string": "text", "object": "map", "array": "list"}.get(part["type"], part["type"])
+    kind = str(part["type"])
+    return {"string": "text", "object": "map", "array": "list"}.get(kind, kind)
 
 
 def fields_table(kind: str) -> str:
