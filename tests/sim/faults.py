@@ -56,9 +56,12 @@ class Faults:
             replica.disk.fail_next = False
             replica.store.unreadable = False
             replica.paused_until = min(replica.paused_until, world.timeline.now)
-            if replica.store.rotten and replica.alive:
+            if replica.store.rotten:
                 # Nobody has met the damage yet: the doctor does, before it meets another one.
-                replica.crash(wipe=True)
+                if not replica.alive:
+                    replica.start()
+                if replica.alive:
+                    replica.crash(wipe=True)
             if not replica.alive and replica.id not in world.removed:
                 replica.start()
         for server in world.name_servers:
