@@ -108,7 +108,24 @@ class BrokerCore:
         self.watch = Watch(self.context, self.locks, self.queries)
         followers = Followers(self.context)
         self._other_when_following = followers.refuse
-        self._handlers: dict[int, Handler] = {
+        self._handlers = self._handlers_of_a_leader()
+        self._follower_handlers: dict[int, Handler] = followers.handlers()
+        self._follower_handlers[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
+        # Those that only read what is committed, or only this replica's own connections. Not the
+        # list of members: a follower's may be old, and who is missing in it drops all its queues.
+        for code in (
+            RequestCode.QUERY_MESSAGE,
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            RequestCode.HEART_BEAT,
+            RequestCode.UNREGISTER_CLIENT,
+            RequestCode.CHECK_CLIENT_CONFIG,
+            RequestCode.ORDERLYMQ_GROUP_STATUS,
+        ):
+            self._follower_handlers[code] = self._handlers[code]
+        self._companions: list[Companion] = [self.watch]
+
+    def _handlers_of_a_leader(self) -> dict[int, Handler]:
+        return {
             RequestCode.SEND_MESSAGE: self.sends.send,
             RequestCode.SEND_MESSAGE_V2: self.sends.send,
             RequestCode.SEND_BATCH_MESSAGE: self.sends.send,
@@ -139,20 +156,6 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_SET_ASSIGNMENT: self.divisions.change,
             RequestCode.ORDERLYMQ_GROUP_MEMBERS: self.divisions.members,
         }
-        self._follower_handlers: dict[int, Handler] = followers.handlers()
-        self._follower_handlers[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
-        # Those that only read what is committed, or only this replica's own connections. Not the
-        # list of members: a follower's may be old, and who is missing in it drops all its queues.
-        for code in (
-            RequestCode.QUERY_MESSAGE,
-            RequestCode.VIEW_MESSAGE_BY_ID,
-            RequestCode.HEART_BEAT,
-            RequestCode.UNREGISTER_CLIENT,
-            RequestCode.CHECK_CLIENT_CONFIG,
-            RequestCode.ORDERLYMQ_GROUP_STATUS,
-        ):
-            self._follower_handlers[code] = self._handlers[code]
-        self._companions: list[Companion] = [self.watch]
 
     # -- requests ----------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ and stops the process. What leaders do with the outcomes: ``processors/core.py``
 
 from hashlib import blake2b
 from struct import Struct
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeAlias, assert_never
 
 import msgspec
 
@@ -89,6 +89,10 @@ from orderlymq_broker.store.layout import (
     table_key,
 )
 
+# What an operator asks for; each carries its token.
+OperatorRecord: TypeAlias = (
+    ClientDead | GrowthFenced | GrowthLifted | GrowthSwitched | GrowthPublished | AssignmentSet
+)
 # Row of the counters that holds the greatest token of an operator.
 _OPERATOR_ROW: Final = "operator"
 # applied index u64 | its term u64 | physical end of the log at that index u64 | retention floor u64
@@ -375,20 +379,17 @@ class Machine:
                 return state.timers.end(record, writes)
             case OffsetsReset():
                 return state.offsets.reset(record.commits, writes)
-            case ClientDead():
-                return self._stale(record.token) or self._bury_client(record)
-            case GrowthFenced():
-                return self._stale(record.token) or growth.fence(state, record, wall_ms, writes)
-            case GrowthLifted():
-                return self._stale(record.token) or growth.lift(state, record, wall_ms, writes)
-            case GrowthSwitched():
-                return self._stale(record.token) or growth.switch(state, record, wall_ms, writes)
-            case GrowthPublished():
-                return self._stale(record.token) or growth.publish(state, record, wall_ms, writes)
+            case (
+                ClientDead()
+                | GrowthFenced()
+                | GrowthLifted()
+                | GrowthSwitched()
+                | GrowthPublished()
+                | AssignmentSet()
+            ):
+                return self._stale(record.token) or self._apply_operators(record, wall_ms)
             case GrowthOpened():
                 return growth.open_all(state, record, wall_ms, writes)
-            case AssignmentSet():
-                return self._stale(record.token) or state.assignments.set(record, writes)
             case RetentionAdvanced():
                 return self._advance_retention(record, batch)
             case TopicDeleted():
@@ -405,6 +406,24 @@ class Machine:
                 return state.overrides.set(record.values, wall_ms, writes)
             case Append():
                 raise AssertionError("appends are applied with their message")
+            case _:
+                assert_never(record)
+
+    def _apply_operators(self, record: OperatorRecord, wall_ms: int) -> Outcome:
+        state, writes = self.state, self._writes
+        match record:
+            case ClientDead():
+                return self._bury_client(record)
+            case GrowthFenced():
+                return growth.fence(state, record, wall_ms, writes)
+            case GrowthLifted():
+                return growth.lift(state, record, wall_ms, writes)
+            case GrowthSwitched():
+                return growth.switch(state, record, wall_ms, writes)
+            case GrowthPublished():
+                return growth.publish(state, record, wall_ms, writes)
+            case AssignmentSet():
+                return state.assignments.set(record, writes)
             case _:
                 assert_never(record)
 
