@@ -31,6 +31,9 @@ _LOOK_FIRST_S: Final = 0.05
 _LOOK_MAX_S: Final = 0.5
 # Beyond the lease of any lock of RocketMQ's clients there is nothing left to hand over.
 _LOOKS_S: Final = 90.0
+# A leader that was just elected, or just replaced, may not know a client that the log holds: nobody of a dead pod
+# has to be seen for this long, by leaders that all answer, before it is let go.
+_SURE_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,18 +174,27 @@ class Takeover:
         """Look at a pod until it is proven gone and its clients forgotten, or the hint is old."""
         began = time.monotonic()
         delay_s = _LOOK_FIRST_S
+        clear_since: float | None = None
         while time.monotonic() - began < _LOOKS_S:
             try:
                 # Who stands by for a moment must not forget what it was told meanwhile.
-                if self._leads() and await self._settle(pod, began):
+                left = await self._settle(pod, began) if self._leads() else 1
+                if left is None:
+                    return
+                if left:
+                    clear_since = None
+                elif clear_since is None:
+                    clear_since = time.monotonic()
+                elif time.monotonic() - clear_since >= _SURE_S:
                     return
             except (ApiError, AdminError) as error:
+                clear_since = None
                 _log.warning("cannot look after the clients of pod %s: %s", pod.name, error)
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _LOOK_MAX_S)
 
-    async def _settle(self, pod: PodFacts, began: float) -> bool:
-        """Take one look; return whether nothing is left to do."""
+    async def _settle(self, pod: PodFacts, began: float) -> int | None:
+        """Take one look; return how many clients were there, or None when the pod lives."""
         found = await self._api.get(PODS, pod.namespace, pod.name)
         present = None if found is None else pod_facts(found)
         binding = Binding("", pod.namespace, pod.name, pod.uid, pod.node, pod.starts)
@@ -190,14 +202,14 @@ class Takeover:
         if proof is None and pod.node:
             proof = proof_of(binding, present, await self._api.get(NODES, None, pod.node))
         if proof is None:
-            return True  # it lives; when that changes, another hint comes
+            return None  # it lives; when that changes, another hint comes
         left = 0
         for target in self._targets():
             left += await self._release(target, pod, proof, began)
-        return left == 0
+        return left
 
     async def _release(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
-        """Have the clients of a dead pod forgotten; return how many must be waited for."""
+        """Have the clients of a dead pod forgotten; return how many there were, and whether somebody did not answer."""
         holders, complete = await self._bind(target, settled=False)
         known = self._bindings[target.key]
         left = 0 if complete else 1  # who could not be asked may know more
@@ -211,9 +223,9 @@ class Takeover:
                 mine = bool(pod.ip) and host == pod.ip and host not in self._pods
             if not mine:
                 continue
+            left += 1  # also who is forgotten now: the next look tells whether that has come into the log
             waited_s = time.monotonic() - began
             if holder.connected and (proof.patience_s is None or waited_s < proof.patience_s):
-                left += 1
                 continue
             await self._forget(target, client_id, proof)
             known.pop(client_id, None)
