@@ -14,11 +14,13 @@ from kubernetes import client, config
 from orderlymq import Consumer, OrderedContext, OrderedResult, Producer, ReceivedMessage
 
 _GROUP: Final = "orderlymq.io"
+# Brokers keep the topics that are called after their cluster for themselves.
+_TOPIC: Final = "selftest"
 _VERSION: Final = "v1alpha1"
 _KEYS: Final = 5
 _STEPS: Final = 20
 _READY_S: Final = 150
-_CONSUMED_S: Final = 30
+_CONSUMED_S: Final = 60
 
 
 def _objects(name: str) -> list[tuple[str, dict[str, Any]]]:
@@ -36,7 +38,12 @@ def _objects(name: str) -> list[tuple[str, dict[str, Any]]]:
         (
             "topics",
             "Topic",
-            {"clusterRef": {"name": name}, "queues": 4, "deletionPolicy": "Retain"},
+            {
+                "clusterRef": {"name": name},
+                "topicName": _TOPIC,
+                "queues": 4,
+                "deletionPolicy": "Retain",
+            },
         ),
         ("consumergroups", "ConsumerGroup", {"clusterRef": {"name": name}}),
     ]
@@ -83,9 +90,9 @@ async def _send_and_consume(servers: str, name: str) -> None:
     async with Producer("selftest", servers) as producer:
         for step in range(_STEPS):
             for key in range(_KEYS):
-                await producer.send(name, str(step), key=f"key-{key}")
+                await producer.send(_TOPIC, str(step), key=f"key-{key}")
     async with Consumer(
-        name, servers, topics=name, ordered=True, consume_from="first", listener=listener
+        name, servers, topics=_TOPIC, ordered=True, consume_from="first", listener=listener
     ):
         async with asyncio.timeout(_CONSUMED_S):
             await complete.wait()
