@@ -4,7 +4,10 @@ import java.io.BufferedReader;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Field;
+import java.lang.reflect.Modifier;
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -25,6 +28,7 @@ public final class Administering {
             PrintStream errors = System.err;
             System.setOut(captured);
             System.setErr(captured);
+            forget();
             try {
                 MQAdminStartup.main0(line.split("\t", -1), null);
             } finally {
@@ -32,6 +36,19 @@ public final class Administering {
                 System.setErr(errors);
             }
             Report.event("printed", "text", printed.toString(StandardCharsets.UTF_8));
+        }
+    }
+
+    /**
+     * Empties mqadmin's list of commands, which each start fills anew: the first of a name is taken,
+     * and some keep the client that their last run has shut down.
+     */
+    private static void forget() throws IllegalAccessException {
+        for (Field field : MQAdminStartup.class.getDeclaredFields()) {
+            if (Modifier.isStatic(field.getModifiers()) && field.getType() == List.class) {
+                field.setAccessible(true);
+                ((List<?>) field.get(null)).clear();
+            }
         }
     }
 }
