@@ -356,6 +356,10 @@ def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
     for message, deliveries in facts.deliveries.items():
         for event in deliveries:
             firsts.setdefault((event.group, message), event)
+    since: dict[str, int] = {}
+    for event in facts.history:
+        if event.group:
+            since.setdefault(event.group, event.at)
     groups = {group for group, _ in firsts}
 
     findings = []
@@ -366,6 +370,12 @@ def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
             if first is None or second is None:
                 continue
             if facts.acks[before.message].queue != facts.acks[after.message].queue:
+                if any(
+                    before.at <= grown.at <= facts.acks[after.message].at
+                    and grown.at < since[group]
+                    for grown in facts.growths[after.topic]
+                ):
+                    continue  # nobody could wait for a group that came after the key had moved
                 # In two queues nothing but the end of the first one's work keeps the order.
                 first = facts.dones.get((group, before.message), first)
             if second.at < first.at:

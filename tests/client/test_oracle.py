@@ -366,6 +366,17 @@ def test_a_key_that_moved_must_not_be_worked_on_in_two_queues_at_once() -> None:
     assert judge(timed(late)).number(Defect.REORDERED) == 1
 
 
+def test_a_group_that_came_after_a_growth_may_read_both_lists_side_by_side() -> None:
+    """A growth waits for the groups that there are; one that is known before it gets no such leave."""
+    later = replace(ack("b", 0), queue="g0:7")
+    early = [replace(deliver("b", 0), queue="g0:7"), deliver("a", 0), done("a", 0)]
+    sent = [send("a"), ack("a", 0), GROWN, send("b"), later]
+    granted = Event(0, Kind.LOCK, topic="orders", group=deliver("a", 0).group, queue="g0:0")
+
+    assert judge(timed([*sent, *early, SCANNED])).number(Defect.REORDERED) == 0
+    assert judge(timed([granted, *sent, *early, SCANNED])).number(Defect.REORDERED) == 1
+
+
 def test_a_refusal_counts_only_while_nothing_was_tried_after_it() -> None:
     """A producer that tries again and is killed leaves it open how that ended."""
     refused = [

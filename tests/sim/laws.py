@@ -335,8 +335,10 @@ class Laws:
             after.total > self.queues, "growth", f"{self.queues} queues become {after.total}"
         )
         model = self.model
-        for group in {consumer.group for consumer in self.world.consumers}:
-            if not replica.state.is_ordered(group):
+        for group in sorted({consumer.group for consumer in self.world.consumers}):
+            if not (self._has_locked(group) or replica.state.members.of_group(group)):
+                # Who comes later reads both lists side by side (docs/guarantees.md, clause 12).
+                self.world.coverage["growth before a group came"] += 1
                 continue
             for queue in range(self.queues):
                 end = model.ends[self.topic_id, queue]
@@ -348,6 +350,9 @@ class Laws:
                 )
         self.totals.append(after.total)
         self.world.history.event(Kind.GROWN, topic=self.world.topic, detail=str(after.total))
+
+    def _has_locked(self, group: str) -> bool:
+        return any(key[0] == group for key in self.model.locks)
 
     def _system_topics(self, replica: "Replica") -> None:
         topics = replica.state.topics
@@ -535,14 +540,22 @@ class Laws:
         )
         self.observed[key] = max(self.observed[key], offset)
 
-    def passed_over(self, queue: int, asked: int, offset: int) -> None:
-        """Check that a consumer is sent elsewhere only when what it asked for was dropped."""
+    def floor(self, queue: int) -> int:
+        """Return the first offset of a queue of the topic that retention has left."""
+        return self.model.floors[self.topic_id, queue]
+
+    def passed_over(self, queue: int, asked: int, offset: int, floor_then: int) -> None:
+        """Check that a consumer is sent elsewhere only when what it asked for was dropped.
+
+        It is sent to the first offset that was kept between its question and the answer's arrival.
+        """
         self.world.coverage["consumer moved by retention"] += 1
-        floor = self.model.floors[self.topic_id, queue]
+        floor = self.floor(queue)
         self.ensure(
-            asked < offset == floor,
+            asked < offset and floor_then <= offset <= floor,
             "offset illegal",
-            f"who pulls {queue}@{asked} is sent to {offset}, the first that is kept is {floor}",
+            f"who pulls {queue}@{asked} is sent to {offset}, the first that is kept is {floor}, "
+            f"it was {floor_then} when it asked",
         )
 
     def pulled(self, topic: str, queue: int, offset: int, key: str) -> None:

@@ -275,7 +275,7 @@ def open_all(
 
 
 def readers_of(state: "BrokerState", topic: str) -> list[str]:
-    """Return the groups that subscribe to a topic now or have committed in it."""
+    """Return the groups that subscribe to a topic now, or have ever locked or committed in it."""
     online = {
         group for group in state.members.groups() if topic in state.members.subscriptions(group)
     }
@@ -283,18 +283,20 @@ def readers_of(state: "BrokerState", topic: str) -> list[str]:
         group for group in state.offsets.groups() if topic in state.offsets.of_group(group)
     }
 
-    return sorted(online | committed)
+    # Who had a lock was given messages, though it may have left before its first commit.
+    return sorted({*online, *committed, *state.locks.groups_of(topic)})
 
 
 def blockers(state: "BrokerState", topic: "Topic") -> list[Blocker]:
     """Return who has not consumed to the end, the farthest behind first.
 
-    Ordered groups only: others promise no order. What a group handed back for later counts as not
-    consumed, and so does a transaction whose end would put a message into the old queue.
+    Ordered groups only: others promise no order; of a group that has only just come nobody can tell
+    yet. What a group handed back for later counts as not consumed, and so does a transaction whose
+    end would put a message into the old queue.
     """
     found: list[Blocker] = []
     for group in readers_of(state, topic.name):
-        if not state.is_ordered(group) or state.members.is_broadcasting(group):
+        if not _may_be_ordered(state, group, topic) or state.members.is_broadcasting(group):
             continue
         online = len(state.members.of_group(group))
         who = f"{online} member{'s' * (online != 1)} online" if online else "nobody online"
@@ -315,6 +317,19 @@ def blockers(state: "BrokerState", topic: "Topic") -> list[Blocker]:
         found.append(Blocker("", NO_QUEUE, halves, text))
 
     return sorted(found, key=lambda blocker: (-blocker.messages, blocker))
+
+
+def _may_be_ordered(state: "BrokerState", group: str, topic: "Topic") -> bool:
+    """Tell whether a group consumes in order, or is online and has neither locked nor committed yet.
+
+    A heartbeat does not say how a client consumes: its first lock or its first commit does, within
+    seconds.
+    """
+    if state.is_ordered(group):
+        return True
+    committed = state.offsets.of_group(group).get(topic.name, {})
+
+    return bool(state.members.of_group(group)) and not any(committed.values())
 
 
 def _left(state: "BrokerState", group: str, topic: "Topic") -> Iterator[tuple[int, int]]:

@@ -108,6 +108,14 @@ class LockTable:
         for locks in groups.values():
             yield from (lock for lock in locks.values() if lock.client_id)
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that hold or once held a queue of a topic."""
+        return [
+            group
+            for group, locks in self._groups.items()
+            if any(name == topic for name, _ in locks)
+        ]
+
     def request(
         self, record: LocksRequested, stamp: int, wall_ms: int, writes: TableWrites
     ) -> LocksGranted:

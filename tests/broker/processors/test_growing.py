@@ -250,12 +250,38 @@ def test_only_ordered_groups_are_waited_for(topic: Shell) -> None:
     heartbeat(topic, "two@2", peer=BOB, group="search")
     heartbeat(topic, "three@3", peer=BOB, group="cache", model="BROADCASTING")
     send(topic, e=0)
-    commit(topic, 1)
+    send(topic, e=0)
+    commit(topic, 2)
+    create(topic, OffsetsReset((Commit("search", "orders", 0, 1),)))
     change(topic, "fence")
 
     assert growth(topic)["blockers"] == []
     assert growth(topic)["readers"] == ["billing", "cache", "search"]
     assert change(topic, "switch").code == 0
+
+
+def test_a_group_that_has_only_just_come_is_waited_for(topic: Shell) -> None:
+    """A heartbeat does not tell whether its sender consumes in order; its first lock would be too late."""
+    create(topic, GroupSet("search"))
+    heartbeat(topic, "two@2", peer=BOB, group="search")
+    send(topic, e=0)
+    commit(topic, 1)
+    change(topic, "fence")
+
+    assert "group search lacks 1 messages" in (change(topic, "switch").remark or "")
+    create(topic, OffsetsReset((Commit("search", "orders", 0, 1),)))
+    assert change(topic, "switch").code == 0
+
+
+def test_a_group_that_left_before_its_first_commit_is_in_the_way_too(topic: Shell) -> None:
+    """It was given messages of the old list and will be given them again; found by the simulator."""
+    send(topic, e=0)
+    unlock(topic, "one@1", 0, 1, 2, 3)
+    topic.call(35, {"clientID": "one@1", "consumerGroup": "billing"})
+    change(topic, "fence")
+
+    assert growth(topic)["readers"] == ["billing"]
+    assert "lacks 1 messages of queue 0, nobody online" in (change(topic, "switch").remark or "")
 
 
 def test_a_group_without_members_is_in_the_way_too(topic: Shell) -> None:
