@@ -451,6 +451,7 @@ class Consumer(Client):
         )
 
         had_lost = self._lost_already(queue, ask.epoch)
+        floor = self.world.laws.floor(queue.queue_id)
 
         def answered(answer: Answer) -> None:
             if had_lost and isinstance(answer, RemotingCommand):
@@ -474,7 +475,7 @@ class Consumer(Client):
                 self._post(PullFailed(queue, ask.generation, str(error), refused=True))
                 return
             if result.status is PullStatus.OFFSET_ILLEGAL:
-                self._moved(ask, result.next_offset)
+                self._moved(ask, result.next_offset, floor)
                 return
             for message in result.messages:
                 self.world.laws.pulled(
@@ -484,10 +485,10 @@ class Consumer(Client):
 
         self.call(command, SUSPEND_MS * MS + CALL_TIMEOUT_US, answered)
 
-    def _moved(self, ask: Pull, offset: int) -> None:
+    def _moved(self, ask: Pull, offset: int, floor: int) -> None:
         """Go on where the queue begins now: what came before was dropped."""
         queue = ask.queue
-        self.world.laws.passed_over(queue.queue_id, ask.offset, offset)
+        self.world.laws.passed_over(queue.queue_id, ask.offset, offset, floor)
         self._post(OffsetIllegal(queue, ask.generation, offset))
         state = self._core.queues.get(queue)
         if state is not None and state.intake.generation != ask.generation:

@@ -51,19 +51,7 @@ class Faults:
             self.failed_transfer()
         world.network.heal()
         for replica in world.replicas.values():
-            replica.disk.slow_max_us = 0
-            replica.disk.full = False
-            replica.disk.fail_next = False
-            replica.store.unreadable = False
-            replica.paused_until = min(replica.paused_until, world.timeline.now)
-            if replica.store.rotten:
-                # Nobody has met the damage yet: the doctor does, before it meets another one.
-                if not replica.alive:
-                    replica.start()
-                if replica.alive:
-                    replica.crash(wipe=True)
-            if not replica.alive and replica.id not in world.removed:
-                replica.start()
+            self._heal_replica(replica)
         for server in world.name_servers:
             if not server.alive:
                 server.start()
@@ -75,6 +63,24 @@ class Faults:
             consumer.paused_until = min(consumer.paused_until, world.timeline.now)
             if not consumer.alive:
                 consumer.start()
+
+    def _heal_replica(self, replica: "Replica") -> None:
+        world = self._world
+        replica.disk.slow_max_us = 0
+        replica.disk.full = False
+        replica.disk.fail_next = False
+        replica.store.unreadable = False
+        replica.paused_until = min(replica.paused_until, world.timeline.now)
+        if not replica.alive and replica.id in world.removed:
+            return
+        if replica.store.rotten:
+            # Nobody has met the damage yet: the doctor does, before it meets another one.
+            if not replica.alive:
+                replica.start()
+            if replica.alive:
+                replica.crash(wipe=True)
+        if not replica.alive and replica.id not in world.removed:
+            replica.start()
 
     def _later(self) -> None:
         mean = self._world.plan.every_us

@@ -52,9 +52,14 @@ class Promises:
             del self._votes[key]
 
     def tail_cut(self, replica: "Replica", index: int, old: int, new: int) -> None:
-        """Check that a log is cut only where a leader of another term has something else."""
+        """Check that a log is cut only where a leader of a newer term has something else.
+
+        What that leader has may be older than what is cut: an entry that its own leader lost in a
+        crash, with the entry of its next term at the same index, which nobody else has seen.
+        """
         self._laws.ensure(
-            old < new,
+            old != new and old < replica.node.term,
             "log cut",
-            f"{replica.name} writes entry {index} of term {new} again over term {old}",
+            f"{replica.name} in term {replica.node.term} writes entry {index} of term {new} again "
+            f"over term {old}",
         )
