@@ -163,7 +163,9 @@ def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
                 topic.metadata.name,
                 "spec.type",
                 f"the topic {topic.topic_name!r} exists already and is not ordered",
-                "delete it first, declare type Normal, or choose another topicName",
+                "choose another topicName: brokers have topics called after their cluster and groups"
+                if topic.topic_name in {topic.spec.cluster_ref.name, *observed.groups}
+                else "delete it first, declare type Normal, or choose another topicName",
             )
         elif (count := sum((published or {}).values()) or present) != topic.spec.queues:
             yield from _queue_change(topic, count)
