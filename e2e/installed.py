@@ -1,12 +1,13 @@
 """The operator as its chart installed it: upgrade, take away, measure."""
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.machine import ROOT, say
+from e2e.machine import ROOT, MachineError, say
 from e2e.space import Space
 
 RELEASE: Final = "ob-e2e"
@@ -44,9 +45,22 @@ class Operator(Space):
         self.machine.run(*command, timeout_s=240)
 
     def test(self) -> str:
-        """Run `helm test` and return what it shows."""
+        """Run `helm test` and return what it shows.
+
+        Raises:
+            MachineError: it failed; the text ends with what the pod wrote.
+        """
         command = ("helm", "test", RELEASE, "-n", self.name, "--timeout=280s")
-        return self.machine.run(*command, timeout_s=300)
+        try:
+            return self.machine.run(*command, timeout_s=300)
+        except MachineError as error:
+            selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=selftest"
+            (pod,) = json.loads(
+                self.machine.run("kubectl", "get", "pods", "-A", "-l", selector, "-o", "json")
+            )["items"]
+            place, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+            shown = self.machine.run("kubectl", "logs", "-n", place, name, check=False)
+            raise MachineError(f"{error}\n{shown[-3000:]}") from error
 
     @contextmanager
     def uninstalled(self) -> Iterator[None]:

@@ -5,6 +5,8 @@ What `helm test` runs: make a cluster of one replica, send, consume in order, re
 """
 
 import asyncio
+import signal
+import socket
 import sys
 import time
 from typing import Any, Final
@@ -20,6 +22,8 @@ _VERSION: Final = "v1alpha1"
 _KEYS: Final = 5
 _STEPS: Final = 20
 _READY_S: Final = 150
+# A name that was asked for before it was there is remembered as missing for a while.
+_NAMED_S: Final = 60
 _CONSUMED_S: Final = 60
 
 
@@ -76,6 +80,23 @@ def _wait_until_ready(api: client.CustomObjectsApi, namespace: str, name: str) -
             time.sleep(1)
 
 
+def _wait_until_named(host: str) -> None:
+    until = time.monotonic() + _NAMED_S
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            if time.monotonic() > until:
+                raise SystemExit(f"{host} has no address: {error}") from None
+            time.sleep(1)
+        else:
+            return
+
+
+def _told_to_end(signum: int, frame: object) -> None:
+    raise SystemExit("told to end before the test was over")
+
+
 async def _send_and_consume(servers: str, name: str) -> None:
     seen: dict[str, list[int]] = {}
     complete = asyncio.Event()
@@ -105,13 +126,16 @@ async def _send_and_consume(servers: str, name: str) -> None:
 def main() -> None:
     """Run the test; what it made is removed however it ends."""
     namespace, name = sys.argv[1:3]
+    signal.signal(signal.SIGTERM, _told_to_end)
     config.load_incluster_config()
     api = client.CustomObjectsApi()
     try:
         for plural, made in _objects(name):
             api.create_namespaced_custom_object(_GROUP, _VERSION, namespace, plural, made)
         _wait_until_ready(api, namespace, name)
-        asyncio.run(_send_and_consume(f"{name}-nameserver.{namespace}.svc:9876", name))
+        host = f"{name}-nameserver.{namespace}.svc"
+        _wait_until_named(host)
+        asyncio.run(_send_and_consume(f"{host}:9876", name))
     finally:
         for plural, _ in reversed(_objects(name)):
             try:
