@@ -6,6 +6,7 @@ Starting Java costs more than most commands: they are run one after the other in
 
 import dataclasses
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -113,7 +114,7 @@ def busy_scene(cluster: LocalCluster, java: Java, folder: Path) -> Iterator[Scen
         consumer.heard("done", 11)
         # Delivered twice: after the second failure it is a dead letter.
         consumer.heard("fail", 2)
-        dead = console.run("queryMsgByOffset", *f"-t %DLQ%{group} -b clients-0 -i 0 -o 0".split())
+        dead_id = _dead_letter(console, group)
         yield Scene(
             console,
             java.version,
@@ -131,5 +132,16 @@ def busy_scene(cluster: LocalCluster, java: Java, folder: Path) -> Iterator[Scen
             acknowledged[0]["offsetMsgId"],
             acknowledged[0]["msgId"],
             acknowledged[0]["queue"].rpartition(":")[2],
-            next(line.split()[1] for line in dead.splitlines() if line.startswith("OffsetID:")),
+            dead_id,
         )
+
+
+def _dead_letter(console: Console, group: str) -> str:
+    """Return the offset id of the first dead letter of *group*, which follows the last failure."""
+    query = ("queryMsgByOffset", *f"-t %DLQ%{group} -b clients-0 -i 0 -o 0".split())
+    end = time.monotonic() + 30
+    while (found := re.search(r"(?m)^OffsetID: +(\w+)", console.run(*query))) is None:
+        assert time.monotonic() < end, "no dead letter came"
+        time.sleep(0.2)
+
+    return found[1]
