@@ -1,0 +1,93 @@
+"""The API server and the leader are small ones of our own that speak real HTTP and remoting."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+from kubernetes.aio.client import ApiClient, Configuration
+
+from orderlymq_operator.brokeradmin import Admin
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.takeover import Takeover, Target
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.client import RemotingClient
+from tests.operator.kube.objects import NAMESPACE, pod
+from tests.operator.scripted import Answer, serving
+
+CLIENT = "10.244.1.9@1#7"
+
+
+class Leader:
+    """A raft group's leader with one lock, whose first report of a death is lost with its leader.
+
+    Attributes:
+        buried: clients reported dead, in order.
+    """
+
+    def __init__(self) -> None:
+        self.buried: list[str] = []
+        self._blank_looks = 0
+
+    def locks(self, request: RemotingCommand) -> RemotingCommand:
+        """Show the lock; for two looks after the loss the next leader does not know it yet."""
+        self._blank_looks -= 1
+        held = len(self.buried) < 2 and self._blank_looks < 0
+        lock = {
+            "clientId": CLIENT,
+            "address": "10.244.1.9:4711",
+            "connected": False,
+            "consumerGroup": "billing",
+            "topic": "orders",
+            "queueId": 0,
+        }
+        return request.reply(body=json.dumps({"locks": [lock] if held else []}).encode())
+
+    def bury(self, request: RemotingCommand) -> RemotingCommand:
+        """Answer as a leader that knows of no such client does."""
+        self.buried.append(request.ext["clientId"])
+        self._blank_looks = 2
+        return request.reply()
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    """An API server in which nothing exists."""
+
+    async def absent(request: web.Request) -> web.Response:
+        return web.json_response({"message": "not found"}, status=404)
+
+    application = web.Application()
+    application.router.add_get("/{path:.*}", absent)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    settings = Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    async with Api(ApiClient(configuration=settings), OperatorMetrics()) as found:
+        yield found
+    await runner.cleanup()
+
+
+async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api) -> None:
+    """One blank answer after the report proves nothing: the next leader may show the client again."""
+    leader = Leader()
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    client = RemotingClient()
+    async with serving(answers) as (_, address):
+        target = Target((NAMESPACE, "demo"), Admin(client), (address,), complete=True)
+        takeover = Takeover(api, OperatorMetrics(), lambda: [target], lambda: True)
+        takeover.pod_shown(pod(), gone=False)
+
+        takeover.pod_shown(pod(), gone=True)
+
+        async with asyncio.timeout(20):
+            while len(leader.buried) < 2:  # noqa: ASYNC110 - the leader has nobody to tell
+                await asyncio.sleep(0.02)
+    await client.close()
+    assert leader.buried == [CLIENT, CLIENT]
