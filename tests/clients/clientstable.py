@@ -21,12 +21,14 @@ JAVA: Final = "Java (rocketmq-client)"
 GO: Final = "Go (rocketmq-client-go)"
 NODE: Final = "Node (ali-ons)"
 TOOL: Final = "mqadmin (rocketmq-tools)"
+EXAMPLES: Final = "Apache's examples (rocketmq-example)"
+SUITE: Final = "Apache's own tests (rocketmq-test)"
 
 HEAD: Final = """\
 # Clients
 
 RocketMQ's clients work with OrderlyMQ as they are. Each row is a test that ran this client, unmodified, against
-a cluster of three replicas; the feature is the law that the test states.
+a running cluster; the feature is the law that the test states, the command that was given or the class that was run.
 
 Made by `pytest tests/clients --write-clients-table`.
 
@@ -96,6 +98,11 @@ def row_of(item: pytest.Item) -> Row | None:
     if client is None:
         return None
     version = client[1] or parameters.rstrip("]").split("-")[0]
+    values = item.callspec.params if hasattr(item, "callspec") else {}
+    if "each" in values:
+        return client[0], version, f"`{values['each'].command}`"
+    if "name" in values:
+        return client[0], version, values["name"]
     rest = [part for part in parameters.rstrip("]").split("-") if part and part != version]
     return client[0], version, f"{feature} ({', '.join(rest)})" if rest else feature
 
@@ -104,6 +111,12 @@ def _clients(item: pytest.Item) -> Iterator[tuple[str, str]]:
     fixtures = getattr(item, "fixturenames", ())
     if "mqadmin" in item.path.stem:
         yield TOOL, ""
+    assert isinstance(item, pytest.Function)
+    module = item.module
+    if "suite" in fixtures:
+        yield SUITE, module.VERSION
+    if {"examples", "newest"} & set(fixtures):
+        yield EXAMPLES, "" if "examples" in fixtures else module.VERSIONS[-1]
     if {"java", "any_java", "java_498", "java_540"} & set(fixtures):
         fixed = {"java_498": "4.9.8", "java_540": "5.4.0"}
         yield JAVA, next((fixed[name] for name in fixtures if name in fixed), "")
