@@ -113,6 +113,7 @@ def test_nothing_runs_as_root_or_writes_to_its_root_file_system(machine: Machine
             }
 
 
+@pytest.mark.ci
 def test_helm_test_makes_a_cluster_and_consumes_in_order(operator: Operator, space: Space) -> None:
     """`helm test` proves the installation and leaves nothing behind."""
     shown = operator.test()
