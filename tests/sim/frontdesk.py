@@ -128,7 +128,7 @@ class FrontDesk:
 
     def move(self, settled: Callable[[], bool], transfer: Callable[[], None]) -> None:
         """Do what `Leadership.move` does with a task: hold back, settle, transfer, wait."""
-        self.clients.turn_to(Desk.WAIT)
+        self.clients.turn_to(Desk.HOLD)
         replica = self._replica
         started = replica.timeline.now
 

@@ -32,6 +32,7 @@ class Desk(Enum):
     """What happens to a request that arrives now."""
 
     SERVE = "serve"  # this replica answers
+    HOLD = "hold"  # this replica leads and is about to hand that over
     WAIT = "wait"  # nobody knows yet who answers
     FORWARD = "forward"  # another replica leads and is known
 
@@ -137,7 +138,7 @@ class Clients:
     def line_made(self, line: Line) -> None:
         """Take note of a client."""
         self._lines[line.id] = line
-        if self._always_open and self.desk is not Desk.SERVE:
+        if self._always_open and self.desk not in (Desk.SERVE, Desk.HOLD):
             self._strangers.add(line.id)
 
     def line_received(self, line: Line, commands: list[RemotingCommand]) -> None:

@@ -170,7 +170,7 @@ class Leadership:
         serves on. What *transfer* raises passes.
         """
         self._moved.clear()
-        self._clients.turn_to(Desk.WAIT)
+        self._clients.turn_to(Desk.HOLD)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_S
         try:

@@ -216,3 +216,25 @@ async def test_a_move_that_fails_serves_on() -> None:
 
     assert not moved_on
     assert told(client) == [(1, 0, "node 1")]
+
+
+async def test_who_comes_during_a_planned_move_waits_like_everybody() -> None:
+    """A leader on its way out is no follower: it answers nobody by guess, also who has just come.
+
+    Found by the simulator (seed 235): cut off in the midst of a move, it told a new client an old offset.
+    """
+    world = World(always_open=True)
+    desk = world.desks[1]
+    desk.lead(1)
+    clients = []
+
+    def transfer() -> None:
+        desk.certain = False
+        clients.append(world.connect(1))
+        world.ask(1, clients[0], ask(PULL, 1))
+
+    assert not await desk.leadership.move(settled=lambda: True, transfer=transfer, timeout_s=0.01)
+    assert told(clients[0]) == []
+    desk.certain = True
+    desk.leadership.tick()
+    assert told(clients[0]) == [(1, 0, "node 1")]
