@@ -27,8 +27,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "whole_suite: takes minutes; runs with --whole-suite only")
     if config.getoption(OPTION, default=False):
         config.pluginmanager.register(ClientsTable())
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--whole-suite"):
+        slow = [item for item in items if item.get_closest_marker("whole_suite")]
+        items[:] = [item for item in items if item not in slow]
+        config.hook.pytest_deselected(items=slow)
 
 
 @pytest.fixture(scope="session")
