@@ -53,7 +53,7 @@ sim: $(VENV)/.dev ## Simulate SEEDS groups (default 300) with faults, from SEED 
 
 .PHONY: nemesis
 nemesis: $(VENV)/.dev ## Break real processes for MINUTES (default 4) by the schedule of SEED; see docs/nemesis/README.md
-	@$(BIN)/python -m tests.nemesis --minutes $(or $(MINUTES),4) --seed $(or $(SEED),1)
+	@$(BIN)/python -m tests.nemesis --minutes $(or $(MINUTES),4) --seed $(or $(SEED),1) --replicas $(or $(REPLICAS),0)
 
 .PHONY: handover
 handover: $(VENV)/.dev ## Measure how long clients wait when leadership or a queue changes hands, ROUNDS times (default 20)
