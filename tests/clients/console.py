@@ -114,7 +114,13 @@ def busy_scene(cluster: LocalCluster, java: Java, folder: Path) -> Iterator[Scen
         consumer.heard("done", 11)
         # Delivered twice: after the second failure it is a dead letter.
         consumer.heard("fail", 2)
-        dead_id = _dead_letter(console, group)
+        dead_id = _shown(
+            console,
+            r"(?m)^OffsetID: +(\w+)",
+            f"queryMsgByOffset -t %DLQ%{group} -b clients-0 -i 0 -o 0",
+        )
+        # A client that knows no broker yet when it would greet them does so half a minute later.
+        _shown(console, r"(JAVA)", f"producerConnection -g {producers} -t {topic}")
         yield Scene(
             console,
             java.version,
@@ -136,12 +142,11 @@ def busy_scene(cluster: LocalCluster, java: Java, folder: Path) -> Iterator[Scen
         )
 
 
-def _dead_letter(console: Console, group: str) -> str:
-    """Return the offset id of the first dead letter of *group*, which follows the last failure."""
-    query = ("queryMsgByOffset", *f"-t %DLQ%{group} -b clients-0 -i 0 -o 0".split())
-    end = time.monotonic() + 30
-    while (found := re.search(r"(?m)^OffsetID: +(\w+)", console.run(*query))) is None:
-        assert time.monotonic() < end, "no dead letter came"
-        time.sleep(0.2)
+def _shown(console: Console, pattern: str, command: str, *, timeout_s: float = 60) -> str:
+    """Repeat *command* until it prints *pattern*; return the pattern's first group."""
+    end = time.monotonic() + timeout_s
+    while (found := re.search(pattern, console.run(*command.split()))) is None:
+        assert time.monotonic() < end, f"{command} never showed {pattern}"
+        time.sleep(0.5)
 
     return found[1]
