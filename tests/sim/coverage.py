@@ -64,6 +64,7 @@ WANTED: Final = (
     "notified of a change",
     "one-way partition",
     "operator died",
+    "operator followed in a growth",
     "operator followed while it goes on",
     "partial partition",
     "process ended by its disk",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 GROUP: Final = "broker-a"
 LOOK_US: Final = 250 * MS
 TIMEOUT_US: Final = SECOND
+FOLLOWED_MAX_US: Final = 3 * SECOND
 LIMIT_MS: Final = 4_000
 SETTLE_MS: Final = 3_000
 
@@ -64,7 +65,8 @@ class Grower(Client):
     # -- looking
 
     def _look(self) -> None:
-        self.after(LOOK_US, "look", self._look)
+        # Not in step with a successor, which would be first, or second, at every step.
+        self.after(self.timeline.random.randrange(LOOK_US // 2, 2 * LOOK_US), "look", self._look)
         ext = {"topics": self.world.topic}
         self.call(request(RequestCode.ORDERLYMQ_QUEUE_GROWTH, ext), TIMEOUT_US, self._seen)
 
@@ -125,7 +127,14 @@ class Grower(Client):
 
     def _done(self, action: str, answer: RemotingCommand | RemotingError) -> None:
         good = isinstance(answer, RemotingCommand) and answer.code == ResponseCode.SUCCESS
-        self.world.coverage[f"growth: {action} {'done' if good else 'not done'}"] += 1
+        world = self.world
+        world.coverage[f"growth: {action} {'done' if good else 'not done'}"] += 1
+        followed = action == "fence" and good and "operator" in world.plan.troubles
+        if followed and not world.calm and self is world.growers[-1]:
+            # A growth takes a second or two: a fault at any time would seldom meet it.
+            self.after(FOLLOWED_MAX_US, "operator ends", self.crash)
+            world.coverage["operator followed in a growth"] += 1
+            world.next_operator()
 
     @property
     def token(self) -> int:

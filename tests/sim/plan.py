@@ -1,7 +1,7 @@
 """What one seed decides before the run begins: sizes, habits and which kinds of trouble it will see."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -127,7 +127,7 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         chosen, every_us = CONSUMER_STORM, 400_000
     elif storm < 0.6:
         chosen, every_us = REBUILD_STORM, 400_000
-    return Plan(
+    plan = Plan(
         replicas=5 if chance.random() < 0.2 else 3,
         queues=chance.choice((1, 2, 4)),
         producers=chance.choice((1, 2, 3)),
@@ -156,3 +156,6 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         growths=chance.choice(((), (), (), (5,), (5, 7))),
         troubles=chosen,
     )
+    if plan.growths and "operator" not in chosen and chance.random() < 0.4:
+        plan = replace(plan, troubles=(*chosen, "operator"))
+    return plan
