@@ -1,5 +1,6 @@
 """The administrator's requests beside topics, groups and messages, against a real broker."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import pytest
@@ -83,7 +84,11 @@ async def test_clients_and_queues_of_a_topic(group: Group, admin: AdminClient) -
         assert await admin.search_offset(queue, seen.store_timestamp) == 0
         (entry,) = await admin.consume_queue(queue)
         assert entry.physic_offset == seen.physical_offset
-        (makers,) = await admin.producers("makers")
+        # A broker knows a producer by its heartbeat, which follows the first send.
+        async with asyncio.timeout(30):
+            while not (found := await admin.producers("makers")):  # noqa: ASYNC110 - the broker's to know
+                await asyncio.sleep(0.05)
+        (makers,) = found
         assert [each.client_id for each in makers.connection_set] == [producer.client_id]
         info = await admin.running_info("users", consumer.client_id)
         assert "PROP_CONSUME_TYPE" in info["properties"]
