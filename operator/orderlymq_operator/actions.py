@@ -323,10 +323,12 @@ class ObservedNameServer:
     Attributes:
         order_config: its ORDER_TOPIC_CONFIG, or None while it does not answer.
         routes: queues written per group in its routes of the topics that grow.
+        brokers: names of the groups that are registered with it; None where nobody has asked.
     """
 
     order_config: Mapping[str, str] | None = None
     routes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    brokers: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

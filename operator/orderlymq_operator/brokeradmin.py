@@ -28,7 +28,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.configbodies import SINGLE_TAG
 from orderlymq_protocol.names import is_retry_topic
-from orderlymq_protocol.routebodies import TopicRouteData
+from orderlymq_protocol.routebodies import ClusterInfo, TopicRouteData
 from orderlymq_runtime.client import RemotingClient, RemotingError
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
@@ -178,6 +178,16 @@ class Admin:
         _check(address, answer)
         try:
             return configbodies.KVTable.from_json(answer.body).table
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def registered(self, address: str) -> frozenset[str]:
+        """Return the names of the brokers that a name server knows."""
+        command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        _check(address, answer)
+        try:
+            return frozenset(ClusterInfo.from_json(answer.body).broker_addr_table)
         except ValueError as error:
             raise AdminError(f"{address} answered something unreadable: {error}") from error
 

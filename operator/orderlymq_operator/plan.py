@@ -216,6 +216,16 @@ def _name_server_answers(observed: Observed) -> bool:
     return any(server.order_config is not None for server in observed.name_servers.values())
 
 
+def _unregistered(desired: Desired, observed: Observed) -> str | None:
+    """Return what keeps clients from finding a group: a name server that does not know it, although it answers."""
+    for index, server in sorted(observed.name_servers.items()):
+        if server.brokers is not None:
+            for name in desired.cluster.group_names:
+                if name not in server.brokers:
+                    return f"{name} is not registered with name server {index} yet"
+    return None
+
+
 def _subject(resource: Resource) -> Subject:
     return Subject(resource.kind, resource.metadata.name)
 
@@ -226,6 +236,7 @@ def _conditions(
     """Report what changed of the Ready conditions."""
     reports = {_subject(desired.cluster): _cluster_condition(desired, observed)}
     silent = _unreachable(desired, observed)
+    unregistered = _unregistered(desired, observed)
     growths = _growths(desired, observed)
     for subject, actions in about.items():
         growth = None if silent else growths.get(subject)
@@ -233,6 +244,8 @@ def _conditions(
             report = ConditionReport("False", "BrokerUnavailable", f"{silent[0]} does not answer")
         elif not _name_server_answers(observed):
             report = ConditionReport("False", "BrokerUnavailable", "no name server answers")
+        elif unregistered is not None:
+            report = ConditionReport("False", "BrokerUnavailable", unregistered)
         elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
             report = ConditionReport("False", "SecretMissing", "its secret cannot be read")
         elif growth is not None:
@@ -265,4 +278,7 @@ def _cluster_condition(desired: Desired, observed: Observed) -> ConditionReport:
         problem = group_problem(desired.cluster, observed.groups.get(name))
         if problem is not None:
             return ConditionReport("False", "GroupNotReady", f"{name}: {problem}")
+    unregistered = _unregistered(desired, observed)
+    if unregistered is not None:
+        return ConditionReport("False", "GroupNotReady", unregistered)
     return ConditionReport("True", "Ready", "every group has a leader and all its replicas")

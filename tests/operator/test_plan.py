@@ -13,6 +13,7 @@ from orderlymq_operator.actions import (
     DeleteOrderConfig,
     DeleteTopic,
     GroupConfig,
+    ObservedNameServer,
     PutOrderConfig,
     Refuse,
     ReportCondition,
@@ -316,3 +317,22 @@ def test_a_crash_at_any_point_is_picked_up(
     world.settle(wanted)
 
     assert plan(wanted, world.observed()) == []
+
+
+def test_nothing_is_ready_before_clients_can_find_every_group() -> None:
+    """A broker that leads and has not reached a name server yet is no use to whoever asks there for a route."""
+    wanted = desired(topic(), group())
+    world = _settled(wanted)
+    deaf = ObservedNameServer(dict(world.order_config), brokers=frozenset())
+    told = ObservedNameServer(dict(world.order_config), brokers=frozenset({"demo-0"}))
+
+    early = plan(wanted, replace(world.observed(), name_servers={0: told, 1: deaf}))
+
+    text = "demo-0 is not registered with name server 1 yet"
+    reports = [action.condition for action in early if isinstance(action, ReportCondition)]
+    assert reports == [
+        ConditionReport("False", "GroupNotReady", text),
+        ConditionReport("False", "BrokerUnavailable", text),
+        ConditionReport("False", "BrokerUnavailable", text),
+    ]
+    assert not plan(wanted, replace(world.observed(), name_servers={0: told, 1: told}))

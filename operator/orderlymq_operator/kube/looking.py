@@ -200,13 +200,14 @@ async def read_name_servers(
         address = f"{pod.ip}:{names.NAME_SERVER_PORT}"
         try:
             order = await admin.order_config(address)
+            brokers = await admin.registered(address)
         except AdminError:
             return ObservedNameServer()
         try:
             routes = {name: await admin.route(address, name) for name in sorted(growing)}
         except AdminError:
             routes = {}
-        return ObservedNameServer(order, routes)
+        return ObservedNameServer(order, routes, brokers)
 
     found = await asyncio.gather(*(ask(index) for index in range(count)))
     return dict(enumerate(found))
