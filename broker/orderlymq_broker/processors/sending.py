@@ -83,7 +83,10 @@ class SendProcessor:
         self._appender = appender
         self._transactions = transactions
         self._timers = timers
-        self._cluster_entry = f"CLUSTER\x01{context.settings.cluster}"
+        # What is stored with every message. Consumers of 5.x trace none that does not tell its region.
+        traced = _REGION if context.settings.trace_topic_enable else {}
+        added = {"CLUSTER": context.settings.cluster, **traced}
+        self._stored_with = tuple(f"{name}\x01{value}" for name, value in added.items())
 
     def send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 10, 310 and 320."""
@@ -355,9 +358,10 @@ class SendProcessor:
                     raise self._illegal("a timer message cannot be cancelled in a transaction")
         if wait is NO_WAIT and not batch and not half and "WAIT\x01" in properties:
             properties = without(properties, WAIT)
-        if self._cluster_entry not in properties:
-            separator = "" if not properties or properties.endswith("\x02") else "\x02"
-            properties = properties + separator + self._cluster_entry
+        for entry in self._stored_with:
+            if entry not in properties:
+                separator = "" if not properties or properties.endswith("\x02") else "\x02"
+                properties = properties + separator + entry
         waits = half or wait is not NO_WAIT
         added = self._appender.delayed_size(draft) if waits else 0
         added += ADDED_SIZE if half else 0

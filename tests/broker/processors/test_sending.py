@@ -86,6 +86,20 @@ def test_the_stored_record_is_complete(shell: Shell) -> None:
     assert (record.unique_key, record.keys, record.tags_code) == ("U1", "a b", tags_code("TagA"))
 
 
+def test_where_traces_are_kept_each_message_tells_its_region_once() -> None:
+    """Consumers of 5.x trace no message without it; one that is sent on keeps the one it has."""
+    shell = Shell(settings(trace_topic_enable=True)).lead()
+    create(shell, PLAIN)
+
+    send(shell, props=properties(UNIQ_KEY="U1"), e=0)
+    send(shell, props=properties(MSG_REGION="DefaultRegion", TRACE_ON="true"), e=0)
+
+    (first, again) = messages(pull(shell, queue=0))
+    region = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+    assert decode_properties(first.properties) == {"UNIQ_KEY": "U1", "CLUSTER": "shop", **region}
+    assert again.properties.count(b"MSG_REGION") == 1
+
+
 def test_the_long_form_of_a_send_is_the_same_send(shell: Shell) -> None:
     """Code 10 stores what 310 stores."""
     create(shell, PLAIN)
