@@ -47,16 +47,17 @@ def test_the_life_of_a_message_is_shown_from_end_to_end(traced: LocalCluster, ja
         consumer.finish()
 
     message_id = next(event["msgId"] for event in sent if event["body"] == 1)
-    wanted = {"sent", "stored", "waits for try 2"}
-    # From the push consumer of 5.4.0 no trace has been seen to arrive yet; why is not known.
-    consumer_traces = java.version.startswith("4.")
-    if consumer_traces:
-        wanted |= {"not consumed", "consumed"}
+    wanted = {"sent", "stored", "waits for try 2", "consumed"}
+    # The push consumer of 5.x begins to trace when it has started: its first delivery may be earlier.
+    from_the_start = java.version.startswith("4.")
+    if from_the_start:
+        wanted |= {"not consumed"}
     steps = life(traced, message_id, wanted)
     assert wanted <= {step["what"] for step in steps}, steps
     assert [step["at"] for step in steps] == sorted(step["at"] for step in steps)
     deliveries = [step["details"] for step in steps if step["what"] == "consuming"]
-    assert deliveries == (["delivery 1", "delivery 2"] if consumer_traces else [])
+    both = ["delivery 1", "delivery 2"]
+    assert deliveries == both or (not from_the_start and deliveries == both[1:])
 
 
 def test_our_sdk_traces_as_well(traced: LocalCluster) -> None:
