@@ -382,6 +382,8 @@ def test_requests(newest: Examples) -> None:
             caller.until(r"request to <RequestTopic> cost")
 
 
+# A producer of these may need more than a minute and a half until it ends; each kind of delay has its own tests.
+@pytest.mark.whole_suite
 def test_delays_and_times(newest: Examples) -> None:
     """Delay levels, and the times of RocketMQ 5: ten messages, ten seconds later each."""
     assert sent(newest.finish("schedule.ScheduledMessageProducer")) == 100
