@@ -32,7 +32,7 @@ def test_an_io_error_ends_a_replica_with_the_code_for_it(tmp_path: Path) -> None
         errors.begin()
         # Whatever is written next fails: this never gets an answer.
         subprocess.run(
-            [sys.executable, "-m", "orderlymq", "send", "orders", "--key", "k", "body"],
+            [sys.executable, "-m", "orderlymq", "topic", "create", "orders"],
             env={"ORDERLYMQ_NAME_SERVER": f"127.0.0.1:{BASE + 1}"},
             capture_output=True,
             timeout=60,
