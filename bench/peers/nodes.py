@@ -9,16 +9,16 @@ import abc
 import enum
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 import psutil
+from tests.cluster.processes import is_free
 
 HERE = Path(__file__).parent
 #: Where `make bench` puts what it fetches: jars and executables of peers.
@@ -47,19 +47,9 @@ class Ports:
             RuntimeError: the range is used up.
         """
         for port in self._candidates:
-            if all(_is_free(each) for each in (port, port - 2)):
+            if all(is_free(each) for each in (port, port - 2)):
                 return port
         raise RuntimeError("no free port left; name another range with --ports")
-
-
-def _is_free(port: int) -> bool:
-    with closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 @dataclass(slots=True)

@@ -221,7 +221,7 @@ class Admin:
         _check(address, answer)
         try:
             found = orjson.loads(answer.body)["topics"]
-            return {each["topic"]: _growth(each) for each in found}
+            return {each["topic"]: observed_growth(each) for each in found}
         except (ValueError, KeyError, TypeError) as error:
             raise AdminError(f"{address} answered something unreadable: {error}") from error
 
@@ -479,7 +479,8 @@ def _member(found: Mapping[str, Any]) -> Member:
     return Member(found["clientId"], "", found["address"], wishes)
 
 
-def _growth(found: Mapping[str, Any]) -> ObservedGrowth:
+def observed_growth(found: Mapping[str, Any]) -> ObservedGrowth:
+    """Return a topic's growth from what a broker answers about it (20506)."""
     return ObservedGrowth(
         found["phase"],
         found["total"],

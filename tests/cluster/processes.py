@@ -24,12 +24,13 @@ def free_ports(count: int) -> list[int]:
     port = 20_000 + (os.getpid() * 37) % 20_000
     while len(found) < count:
         port = 20_000 + (port + 7 - 20_000) % 40_000
-        if all(_is_free(candidate) for candidate in (port, port - 2)):
+        if all(is_free(candidate) for candidate in (port, port - 2)):
             found.append(port)
     return found
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen there now."""
     with closing(socket.socket()) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

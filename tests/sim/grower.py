@@ -7,18 +7,16 @@ switch finds everything consumed, and the number of queues never falls.
 """
 
 import json
-from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from orderlymq_operator.brokeradmin import observed_growth
 from orderlymq_operator.growth import (
     FenceTopic,
     GrowthAction,
     GrowthWish,
     GrowthWorld,
     LiftTopic,
-    ObservedBlocker,
-    ObservedGrowth,
     PublishTopic,
     PutQueueList,
     SwitchTopic,
@@ -79,7 +77,7 @@ class Grower(Client):
         (found,) = (each for each in body["topics"] if each["topic"] == self.world.topic)
         servers = self.world.name_servers
         growing = GrowthWorld(
-            {GROUP: _observed(found)},
+            {GROUP: observed_growth(found)},
             tuple(server.queue_list(self.world.topic) for server in servers),
             tuple(server.route_counts(self.world.topic) for server in servers),
         )
@@ -140,22 +138,3 @@ class Grower(Client):
     def token(self) -> int:
         """Return the fencing token of this process."""
         return self._token
-
-
-def _observed(found: Mapping[str, Any]) -> ObservedGrowth:
-    return ObservedGrowth(
-        found["phase"],
-        found["total"],
-        found["nextTotal"],
-        found["queues"],
-        found["writeQueues"],
-        found["attempt"],
-        found["ageMillis"],
-        found["reason"],
-        tuple((queue, offset) for queue, offset in found["barriers"]),
-        tuple(
-            ObservedBlocker(each["group"], each["queue_id"], each["messages"], each["reason"])
-            for each in found["blockers"]
-        ),
-        tuple(found["readers"]),
-    )
