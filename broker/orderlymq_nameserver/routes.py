@@ -8,7 +8,10 @@ Pure: connections are numbers, time is given. Rules kept here:
   registers an older one;
 - an ordered topic keeps its queues and addresses when its group is gone: a key is mapped to a queue by
   the number of queues, so that a shorter list would move keys and break their order. Only a deletion,
-  or a registration with a higher version that lacks the topic, takes it out;
+  or a registration with a higher version that lacks the topic, takes it out. Deletions themselves are
+  not remembered beyond the group's loss: a replica that lags and registers first may bring a deleted
+  topic back until one that knows better registers. Remembering would be worse: a cluster that was made
+  anew under the same name starts at low versions;
 - lists are sorted, equal on every name server: some clients take "the n-th queue" without sorting.
 Requests are read and answered in `processor`.
 """

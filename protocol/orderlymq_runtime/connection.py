@@ -253,7 +253,11 @@ class Connection(asyncio.BufferedProtocol):
         # Only this direction is shut: closing both while the peer still writes makes the kernel send
         # a reset, which destroys answers that lie unread at the peer. What it writes is dropped.
         if transport.get_extra_info("ssl_object") is None:
-            transport.write_eof()
+            try:
+                transport.write_eof()
+            except OSError:  # the peer has reset it and the loop has not read that yet
+                transport.abort()
+                return
             transport.resume_reading()
         else:
             # TLS has no half-closed state; its close delivers what was sent and says good-bye.

@@ -263,6 +263,7 @@ class RegistryMachine(RuleBasedStateMachine):
         self.seen_ms: dict[int, int] = {}
         self.best_of_life: int | None = None
         self.best_ever = 0
+        self.registered: set[int] = set()
 
     @staticmethod
     def is_ordered(name: str) -> bool:
@@ -297,6 +298,7 @@ class RegistryMachine(RuleBasedStateMachine):
         best = self.best_of_life
         self.best_of_life = version if best is None else max(best, version)
         self.best_ever = max(self.best_ever, version)
+        self.registered.add(version)
 
     @rule(connection=CONNECTIONS)
     def lose_connection(self, connection: int) -> None:
@@ -317,9 +319,15 @@ class RegistryMachine(RuleBasedStateMachine):
         if not self.seen_ms:
             self.best_of_life = None
         for name in ("orders", "payments", "plain", "logs"):
+            served = queues(self.server, name)
             version = self.best_ever if self.is_ordered(name) else self.best_of_life
             count = None if version is None else self.history[version].get(name)
-            assert queues(self.server, name) == ({} if count is None else {"group-a": count})
+            if self.is_ordered(name) and count is None and self.best_of_life != self.best_ever:
+                # The group was lost since: a replica that lags may bring back what was deleted.
+                older = {self.history[each].get(name) for each in self.registered}
+                assert served.get("group-a") in older | {None}
+            else:
+                assert served == ({} if count is None else {"group-a": count})
 
 
 TestRegistry = RegistryMachine.TestCase

@@ -17,7 +17,7 @@ from orderlymq_runtime.client import (
     RequestTimeout,
     split_address,
 )
-from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.connection import LINGER_RESET, Connection
 from orderlymq_runtime.server import RemotingServer
 from tests.runtime.peers import PATIENCE_S, Recorder, Serve, echo, ignore, listening
 
@@ -273,6 +273,26 @@ async def test_closing_while_connecting_ends_the_attempt() -> None:
 
         with pytest.raises((ConnectFailed, ConnectionLost)):
             await call
+
+
+async def test_closing_right_after_the_peer_has_reset_the_connection_closes_it() -> None:
+    """Law: `close` ends the connection, also when the kernel knows of its end before the loop does."""
+    client = RemotingClient()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        await client.send_oneway(address, request(1))
+        accepted, _ = listener.accept()
+        await asyncio.to_thread(accepted.recv, 1)  # the request has left: nothing waits here
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+        accepted.close()
+        conn = client.connection(address)
+        assert conn is not None
+        conn.close()
+
+        async with asyncio.timeout(PATIENCE_S):
+            await client.close()
+
+    assert client.traffic.connections == 0
 
 
 async def test_garbage_from_a_server_fails_the_calls_at_once(
