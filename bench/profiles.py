@@ -63,9 +63,9 @@ class Spies:
                 kind,
                 "--output",
                 str(path),
-                "--nonblocking",
             ]
-            command += ["--threads", *(["--native"] if self._given.native else [])]
+            # C frames can only be read from a process that stands still.
+            command += ["--threads", "--native" if self._given.native else "--nonblocking"]
             self._spies.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             print(path)
 
