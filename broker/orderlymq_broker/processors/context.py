@@ -105,6 +105,16 @@ class Context:
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
+    def note_consumer(self, group: str, peer: Peer) -> None:
+        """Note that a connection consumes for *group*, unless it has said so itself.
+
+        For pulls: RocketMQ's consumers pull at once at a new leader and say who they are up to half a
+        minute later. A group without members is read by tools alone.
+        """
+        session = self.sessions.get(peer.connection)
+        if (session is None or not session.heartbeat) and self.state.members.of_group(group):
+            self.sessions.consumed(group, peer.connection)
+
     def set_disk(self, ratio: float) -> None:
         """Take over how full the disk is; refusing starts and ends at different marks."""
         storage = self.settings.storage

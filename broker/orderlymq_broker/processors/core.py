@@ -32,6 +32,7 @@ from orderlymq_broker.processors.founding import founding_records
 from orderlymq_broker.processors.growing import GrowthProcessor
 from orderlymq_broker.processors.locking import LockProcessor
 from orderlymq_broker.processors.membership import MembershipProcessor
+from orderlymq_broker.processors.noticing import Notices
 from orderlymq_broker.processors.pulling import PullProcessor
 from orderlymq_broker.processors.querying import QueryProcessor
 from orderlymq_broker.processors.retention import RetentionService
@@ -93,8 +94,9 @@ class BrokerCore:
         self.members = MembershipProcessor(self.context, self.committer)
         self.retries = RetryProcessor(self.context, self.appender)
         self.delays = DelayService(self.context, self.appender)
-        self.growths = GrowthProcessor(self.context, self.members.notify, self.committer.take)
-        self.divisions = DivisionProcessor(self.context, self.members.notify)
+        self.notices = Notices(self.context)
+        self.growths = GrowthProcessor(self.context, self.notices.tell, self.committer.take)
+        self.divisions = DivisionProcessor(self.context, self.notices.tell)
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(
             self.context,
@@ -261,6 +263,7 @@ class BrokerCore:
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
         self.locks.start(now)
+        self.notices.start(now)
         self.delays.start(now)
         self.timers.start(now)
         self.checks.start(now)
@@ -279,6 +282,7 @@ class BrokerCore:
             return []
         self.committer.forget()
         self.locks.stop()
+        self.notices.stop()
         context.view = LeaderView(0)
 
         effects = self.pulls.release_all()
@@ -325,14 +329,13 @@ class BrokerCore:
                 self.locks.granted(outcome, now)
                 return []
             case LocksFreed():
-                return self.members.notify(self.locks.freed(outcome.queues))
+                return self.notices.freed(self.locks.freed(outcome.queues), now)
             case MembersChanged():
-                freed = self.locks.freed(outcome.freed)
-                return self.members.notify([*outcome.groups, *freed])
+                return self.notices.changed(outcome, self.locks.freed(outcome.freed), now)
             case GrowthMoved():
                 return self.growths.moved(outcome)
             case AssignmentChanged(group, changed=True):
-                return self.members.notify([group])
+                return self.notices.tell([group])
             case AccessChanged(changed=True) if self.access.enabled:
                 # Who waits may have lost its permission; it asks again and is judged anew.
                 return self.pulls.release_all("ACCESS_CHANGED")
@@ -353,6 +356,7 @@ class BrokerCore:
             *self.committer.tick(now),
             *self.locks.tick(now),
             *self.members.tick(now),
+            *self.notices.tick(now),
             *self.delays.tick(now),
             *self.timers.tick(now),
             *self.checks.tick(now),

@@ -178,15 +178,13 @@ class LockProcessor:
             if lock is not None:
                 self._seen[outcome.group, topic, queue_id] = (lock.stamp, now.monotonic_ms)
 
-    def freed(self, queues: Sequence[_Key]) -> list[str]:
-        """Stop the leases of freed queues; return the groups in which a queue is free now."""
-        groups: dict[str, None] = {}
-        for key in queues:
-            if self._context.state.locks.get(*key) is None:
-                self._ends.pop(key, None)
-                groups[key[0]] = None
+    def freed(self, queues: Sequence[_Key]) -> list[_Key]:
+        """Stop the leases of freed queues; return those that are free now."""
+        free = [key for key in queues if self._context.state.locks.get(*key) is None]
+        for key in free:
+            self._ends.pop(key, None)
 
-        return list(groups)
+        return free
 
     def tick(self, now: Now) -> list[Effect]:
         """Propose the end of the leases that are over."""

@@ -1,10 +1,11 @@
 """
-Membership of groups: heartbeats (34), good-byes (35), the list (38), deaths (20502), notices (40).
+Membership of groups: heartbeats (34), good-byes (35), the list (38), deaths (20502).
 
 The rules: what others must know of a member is a record, written when it joins or changes, never per
 heartbeat; the reply to a heartbeat that says something new leaves when that is applied; members of
 an earlier leader are answered until they fail to come back within the grace, or are proven dead; a
-closed connection takes its client out of the list but leaves its locks, for it proves nothing.
+closed connection takes its client out of the list but leaves its locks, for it proves nothing. What
+the others are told: ``noticing.py``.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Final
 
 from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.context import Context, answer
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Send
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.filtering import check_expression
 from orderlymq_broker.processors.growing import check_token
 from orderlymq_broker.processors.locking import check_client
@@ -40,8 +41,8 @@ from orderlymq_protocol.clientbodies import (
     HeartbeatData,
     SubscriptionData,
 )
-from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import GetConsumerListByGroupHeader, UnregisterClientHeader
 from orderlymq_protocol.names import TOPIC_LENGTH_MAX, retry_topic
 from orderlymq_protocol.tags import TagExpressionError, TagFilter
@@ -230,25 +231,6 @@ class MembershipProcessor:
 
         return [Propose(gone)] if gone else []
 
-    def notify(self, groups: Sequence[str], **more: str) -> list[Effect]:
-        """Tell the members of these groups (40) that they should look again; *more* is for our SDK."""
-        context = self._context
-        effects: list[Effect] = []
-        for group in dict.fromkeys(groups):
-            config = context.state.groups.get(group)
-            if config is not None and not config.notify_changes:
-                continue
-            for connection in context.sessions.members_at(group):
-                notice = RemotingCommand(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-                    context.next_opaque(),
-                    FLAG_ONEWAY,
-                    {"consumerGroup": group, **more},
-                )
-                effects.append(Send(connection, notice))
-
-        return effects
-
     # -- parts -------------------------------------------------------------------------------------
 
     def _read_heartbeat(self, request: RemotingCommand, peer: Peer) -> Session:
@@ -261,6 +243,7 @@ class MembershipProcessor:
                 if wish.expression_type == EXPRESSION_SQL92:
                     check_expression(self._context, wish.expression_type, wish.sub_string)
         session = self._context.sessions.identify(peer, body.client_id)
+        self._context.sessions.introduced(peer.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version
         session.producer_groups = {producer.group_name for producer in body.producer_data_set}

@@ -226,6 +226,7 @@ class PullProcessor:
                 f"consumer:[{peer.host}:{peer.port}]",
             )
         matches = choose_filter(context, header, config)
+        context.note_consumer(header.consumer_group, peer)
         verdict = self._fence.judge_pull(
             header.consumer_group, topic.name, header.queue_id, peer, request.ext
         )

@@ -16,6 +16,8 @@ from orderlymq_protocol.clientbodies import ConsumerData
 
 # Producer groups that are remembered per connection beside its heartbeats; programs have one or two.
 SENT_FOR_MAX: Final = 64
+# Groups that one connection may consume for before its first heartbeat; programs have one or two.
+CONSUMED_MAX: Final = 64
 
 
 @dataclass(slots=True)
@@ -78,6 +80,9 @@ class Sessions:
         # Connections that sent half messages, by producer group, and the groups by connection.
         self._senders: dict[str, set[int]] = {}
         self._sent_for: dict[int, set[str]] = {}
+        # Connections that consume and have sent no heartbeat yet, by group, and the groups by connection.
+        self._unnamed: dict[str, set[int]] = {}
+        self._unnamed_groups: dict[int, set[str]] = {}
 
     def get(self, connection: int) -> Session | None:
         """Return the session of a connection, None while it has not said who it is."""
@@ -98,6 +103,7 @@ class Sessions:
         """Forget a connection and return what was known of it."""
         for group in self._sent_for.get(connection, set()).copy():
             self.retire(group, connection)
+        self.introduced(connection)
         session = self._connections.pop(connection, None)
         if session is None:
             return None
@@ -141,6 +147,21 @@ class Sessions:
         groups.discard(group)
         if not groups:
             self._sent_for.pop(connection, None)
+
+    def consumed(self, group: str, connection: int) -> None:
+        """Note that somebody consumes for *group* over a connection that has not said who it is."""
+        groups = self._unnamed_groups.setdefault(connection, set())
+        if len(groups) < CONSUMED_MAX:
+            groups.add(group)
+            self._unnamed.setdefault(group, set()).add(connection)
+
+    def introduced(self, connection: int) -> None:
+        """Forget what was guessed of a connection: it says who it is, or it is gone."""
+        for group in self._unnamed_groups.pop(connection, ()):
+            connections = self._unnamed[group]
+            connections.discard(connection)
+            if not connections:
+                del self._unnamed[group]
 
     def producer_connection(self, client_id: str) -> int | None:
         """Return the newest connection over which a client produces, None when it has none."""
@@ -203,6 +224,10 @@ class Sessions:
                 if (connection := self.presence[group, client_id].connection) in self._connections
             }
         )
+
+    def consumers_at(self, group: str) -> list[int]:
+        """Return the connections of a group's members and of those who consume for it unnamed."""
+        return sorted({*self.members_at(group), *self._unnamed.get(group, ())})
 
     def __len__(self) -> int:
         return len(self._connections)

@@ -172,6 +172,12 @@ class LockTable:
 
         return self._free(over, "lease over", writes)
 
+    def free(self, group: str) -> list[tuple[str, str, int]]:
+        """Return the queues of a group that somebody has held and nobody holds."""
+        locks = self._groups.get(group, _NO_LOCKS)
+
+        return sorted((group, *queue) for queue, lock in locks.items() if not lock.held)
+
     def free_client(self, client_id: str, reason: str, writes: TableWrites) -> LocksFreed:
         """Free everything a client holds, in every group."""
         mine = [lock for lock in self.held() if lock.client_id == client_id]
