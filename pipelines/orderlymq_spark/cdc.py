@@ -1,16 +1,16 @@
 """
-Pipeline cdc-apply: change events of a database into a Delta table that is the source table.
+Pipeline cdc-apply: change events of a database into a Delta table that is the source table, or its history.
 
 Rules: a batch is one merge under (pipeline, batch), so a repeated batch changes nothing; a change with a lower
 position than the table's changes nothing either, and a deleted key leaves its position behind, or late
-events would bring it back. Events that cannot be read go to `errors`, whole, with the reason; without `errors`
-they end the pipeline. What events mean stands in `changes`.
+events would bring it back. A history (`scd: 2`, in `cdchistory`) keeps every change and is a function of the set of
+them. Events that cannot be read go to `errors`, whole, with the reason; without `errors` they end the pipeline.
+What events mean stands in `changes`, what rows look like in `cdcrows`.
 """
 
 import json
 from base64 import b64encode
-from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -18,6 +18,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from orderlymq_spark.catalogue import Outcome, SparkStarter
+from orderlymq_spark.cdchistory import CURRENT, merge_history
+from orderlymq_spark.cdcrows import DELETED, KEY, POSITION, current_rows
 from orderlymq_spark.changes import Change, EventError, last_by_key, read_changes
 from orderlymq_spark.deltatable import is_committed, properties_of
 from orderlymq_spark.errors import OptionError
@@ -25,10 +27,6 @@ from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.running import run_stream
 from orderlymq_spark.specs import CdcSpec
-
-POSITION: Final = "_position"
-DELETED: Final = "_deleted"
-KEY: Final = "_key"
 
 
 def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
@@ -50,7 +48,10 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
         if bad and spec.errors is not None:
             lines = "\n".join(json.dumps(each) for each in bad)
             write_atomically(spec.errors / f"{batch:020}.jsonl", lines)
-        merge(spec, name, batch, list(last_by_key(changes).values()))
+        if spec.scd == 2:
+            merge_history(spec, name, batch, changes)
+        else:
+            merge(spec, name, batch, list(last_by_key(changes).values()))
 
     def make() -> DataStreamWriter:
         frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
@@ -85,7 +86,7 @@ def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None
         if not changes:
             return
         # The first batch makes the table; empty, so that there is one way only to fill it.
-        write_deltalake(path, _rows(spec, changes).slice(0, 0))
+        write_deltalake(path, current_rows(spec, changes).slice(0, 0))
     table = DeltaTable(path)
     if is_committed(table, app_id, batch):
         return
@@ -93,7 +94,7 @@ def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None
         return
     (
         table.merge(
-            _rows(spec, changes),
+            current_rows(spec, changes),
             predicate=f"t.{KEY} = s.{KEY}",
             source_alias="s",
             target_alias="t",
@@ -108,27 +109,6 @@ def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None
 
 def live_rows(spec: CdcSpec) -> pa.Table:
     """Return the rows that are not deleted, as a reader of the table should take them."""
-    reader = DeltaTable(str(spec.path)).to_pyarrow_table()
-    return reader.filter(pa.compute.invert(reader.column(DELETED)))
-
-
-def _rows(spec: CdcSpec, changes: Iterable[Change]) -> pa.Table:
-    every = list(changes)
-    names = dict.fromkeys([*spec.keys, *(n for c in every for n in (c.row or {}))])
-    columns: dict[str, pa.Array] = {
-        KEY: pa.array([json.dumps(c.key) for c in every], pa.string()),
-        POSITION: pa.array([c.position for c in every], pa.int64()),
-        DELETED: pa.array([c.row is None for c in every], pa.bool_()),
-    }
-    for name in names:
-        columns[name] = pa.array([_text(spec, c, name) for c in every], pa.string())
-    return pa.table(columns)
-
-
-def _text(spec: CdcSpec, change: Change, name: str) -> str | None:
-    """Return a value as text: binlog readers differ in types, texts of JSON do not."""
-    row = change.row
-    if row is None:
-        row = dict(zip(spec.keys, change.key, strict=True))
-    value = row.get(name)
-    return value if value is None or isinstance(value, str) else json.dumps(value)
+    rows = DeltaTable(str(spec.path)).to_pyarrow_table()
+    rows = rows.filter(pa.compute.invert(rows.column(DELETED)))
+    return rows.filter(rows.column(CURRENT)) if spec.scd == 2 else rows

@@ -1,9 +1,10 @@
 """
 Change events of three binlog readers as one form, and what a batch of them means for each key. Pure.
 
-Rules: what counts of a key in a batch is its last change by position; a position is the message's place in its
-queue, and a key lives in one queue. A changed primary key is a delete of the old key and an upsert of the new
-one. An event that cannot be read is not lost: it comes back with the reason.
+Rules: what counts of a key in a batch is its last change by position; in a history every change counts, and it is
+the same whatever the cut, the order and the repeats. A position is the message's place in its queue, and a key
+lives in one queue. A changed primary key is a delete of the old key and an upsert of the new one. An event that
+cannot be read is not lost: it comes back with the reason.
 """
 
 import json
@@ -126,6 +127,46 @@ def _key(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Any, ...] | None:
     if missing:
         raise EventError(f"the row has no {missing[0]}; it has {', '.join(row)}")
     return tuple(row[name] for name in keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A row of a source table from one change of its key to the next.
+
+    Attributes:
+        valid_from: position of the change that made it.
+        valid_to: position of the key's next change; None for the last one.
+        change: what the row is; None when the history has it already and only its end is new.
+    """
+
+    key: tuple[Any, ...]
+    valid_from: int
+    valid_to: int | None
+    change: Change | None
+
+
+def new_versions(
+    known: Mapping[tuple[Any, ...], Iterable[int]], changes: Iterable[Change]
+) -> list[Version]:
+    """Return what *changes* add to a history, and which of its versions end elsewhere now.
+
+    Args:
+        known: where the versions begin that the history has of each key.
+        changes: any, also such as the history has already.
+    """
+    added: dict[tuple[Any, ...], dict[int, Change]] = {}
+    for change in changes:
+        added.setdefault(change.key, {})[change.position] = change
+    found: list[Version] = []
+    for key, by_position in added.items():
+        present = frozenset(known.get(key, ()))
+        places = sorted(present | by_position.keys())
+        for place, following in zip(places, [*places[1:], None], strict=True):
+            if place not in present:
+                found.append(Version(key, place, following, by_position[place]))
+            elif following is not None and following not in present:
+                found.append(Version(key, place, following, None))
+    return found
 
 
 def last_by_key(changes: Iterable[Change]) -> dict[tuple[Any, ...], Change]:

@@ -2,14 +2,14 @@
 What a Pipeline says: the models of its YAML, one per type.
 
 Rules: no module of Spark is imported here, so that `pipeline list` and the checks of a file work without it; an
-unknown field is refused with the nearest known one. What each pipeline does stands in the module that
-`catalogue` names.
+unknown field is refused with the nearest known one; what only Kubernetes obeys is left to the operator. What each
+pipeline does stands in the module that `catalogue` names.
 """
 
 import difflib
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,7 +19,7 @@ from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.options import parse_duration_ms, parse_source
 
-NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 class Model(BaseModel):
@@ -174,7 +174,7 @@ class ReplaySpec(StreamSpec):
 
 
 class CdcSpec(StreamSpec):
-    """A binlog topic into a table that is the source table; deleted rows stay, marked."""
+    """A binlog topic into a table that is the source table, or its history; deleted rows stay, marked."""
 
     type: Literal["cdc-apply"]
     path: Path
@@ -182,6 +182,9 @@ class CdcSpec(StreamSpec):
     keys: list[str] = Field(min_length=1)
     table: str | None = None
     errors: Path | None = None
+    scd: Literal[1, 2] = Field(
+        default=1, description="1: each row as it is now, 2: every version that it has had"
+    )
 
 
 SPECS: dict[str, type[PipelineSpec]] = {
@@ -195,6 +198,23 @@ SPECS: dict[str, type[PipelineSpec]] = {
     "replay": ReplaySpec,
     "cdc-apply": CdcSpec,
 }
+
+
+# Fields of the resource that say how the operator runs it; `orderlymq pipeline run` leaves them alone.
+KUBERNETES_ONLY: Final = (
+    "clusterRef",
+    "backend",
+    "schedule",
+    "suspend",
+    "storage",
+    "executors",
+    "env",
+    "image",
+    "imagePullPolicy",
+    "imagePullSecrets",
+    "resources",
+    "placement",
+)
 
 
 class Metadata(Model):
@@ -237,6 +257,8 @@ def parse_pipeline(document: object, where: str = "the manifest") -> Pipeline:
     if not isinstance(document, dict) or document.get("kind") != "Pipeline":
         raise OptionError(f"{where}: kind must be Pipeline (apiVersion orderlymq.io/v1alpha1)")
     spec = document.get("spec")
+    if isinstance(spec, dict):
+        spec = {name: value for name, value in spec.items() if name not in KUBERNETES_ONLY}
     kind = spec.get("type") if isinstance(spec, dict) else None
     model = SPECS.get(str(kind))
     if model is None:
@@ -263,6 +285,7 @@ def _sentence(error: ValidationError, model: type[PipelineSpec]) -> str:
         if each["type"] == "extra_forbidden":
             names = [field.alias or name for name, field in model.model_fields.items()]
             names += [field.alias or name for name, field in Source.model_fields.items()]
+            names += KUBERNETES_ONLY
             near = difflib.get_close_matches(str(each["loc"][-1]), names, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
             texts.append(f"spec.{place} is unknown; {hint}")

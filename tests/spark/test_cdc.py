@@ -3,12 +3,14 @@
 import json
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
+from deltalake import DeltaTable
 
 from orderlymq.message import Message
 from orderlymq_spark import cdc
+from orderlymq_spark.cdchistory import merge_history
 from orderlymq_spark.changes import Change, EventError, Format, last_by_key, read_changes
 from orderlymq_spark.specs import CdcSpec, Source
 from tests.spark.topics import Topics
@@ -63,8 +65,15 @@ def history(form: Format, count: int, seed: int) -> tuple[list[bytes], dict[int,
     return events, table
 
 
-def spec_of(folder: Path, form: Format, topics: Topics | None = None, topic: str = "t") -> CdcSpec:
+def spec_of(
+    folder: Path,
+    form: Format,
+    topics: Topics | None = None,
+    topic: str = "t",
+    scd: Literal[1, 2] = 1,
+) -> CdcSpec:
     return CdcSpec(
+        scd=scd,
         type="cdc-apply",
         source=Source(topic=topic, **({} if topics is None else {"bootstrap": topics.bootstrap})),
         checkpoint=folder / "checkpoint",
@@ -107,6 +116,87 @@ def test_the_table_is_the_source_table_whatever_the_cut_and_the_repeats(
     assert rows_of(spec) == expected
 
 
+def versions_of(spec: CdcSpec) -> list[Row]:
+    names = ["_key", "_valid_from", "_valid_to", "_is_current", "_deleted", "id", "name"]
+    found: list[Row] = DeltaTable(str(spec.path)).to_pyarrow_table().select(names).to_pylist()
+    return sorted(found, key=lambda row: (row["_valid_from"], row["_key"]))
+
+
+def table_at(versions: list[Row], position: int) -> dict[int, Row]:
+    """Read the history as its docs say: the source table as it was after the event at *position*."""
+    return {
+        int(row["id"]): {"id": int(row["id"]), "name": row["name"]}
+        for row in versions
+        if row["_valid_from"] <= position
+        and (row["_valid_to"] is None or position < row["_valid_to"])
+        and not row["_deleted"]
+    }
+
+
+@pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
+def test_a_history_tells_the_source_table_at_every_position(form: Format, tmp_path: Path) -> None:
+    """Whatever stood in the table after each event can be read back; the versions of a key adjoin."""
+    events, expected = history(form, 60, seed=5)
+    spec = spec_of(tmp_path, form, scd=2)
+    changes = [
+        change
+        for position, body in enumerate(events)
+        for change in read_changes(body, form, ["id"], None, position)
+    ]
+    for batch, start in enumerate(range(0, len(changes), 7)):
+        merge_history(spec, "app", batch, changes[start : start + 7])
+
+    versions = versions_of(spec)
+    truth: dict[int, Row] = {}
+    for position in range(len(events)):
+        for change in (each for each in changes if each.position == position):
+            truth.pop(change.key[0], None)
+            if change.row is not None:
+                truth[change.key[0]] = dict(change.row)
+        assert table_at(versions, position) == truth, position
+    assert rows_of(spec) == truth == expected
+    assert {row["_is_current"] == (row["_valid_to"] is None) for row in versions} == {True}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_history_is_a_function_of_the_set_of_changes(seed: int, tmp_path: Path) -> None:
+    """Cut anywhere, each batch twice, old ones once more under new numbers, even in any order: one table."""
+    events, _ = history("maxwell", 40, seed)
+    changes = [
+        change
+        for position, body in enumerate(events)
+        for change in read_changes(body, "maxwell", ["id"], None, position)
+    ]
+    whole = spec_of(tmp_path / "whole", "maxwell", scd=2)
+    merge_history(whole, "app", 0, changes)
+    chance = random.Random(seed)
+    parts: list[list[Change]] = []
+    left = list(changes)
+    while left:
+        size = chance.randrange(1, 12)
+        parts, left = [*parts, left[:size]], left[size:]
+    if seed % 2:
+        chance.shuffle(parts)
+    torn = spec_of(tmp_path / "torn", "maxwell", scd=2)
+    for batch, part in enumerate([*parts, parts[0], parts[-1]]):
+        merge_history(torn, "app", batch, part)
+        merge_history(torn, "app", batch, part)
+
+    assert versions_of(torn) == versions_of(whole)
+
+
+def test_a_batch_that_brings_nothing_new_makes_no_commit(tmp_path: Path) -> None:
+    """A replay of old events under new numbers leaves the table's version as it is."""
+    spec = spec_of(tmp_path, "maxwell", scd=2)
+    changes = [Change((1,), {"id": 1, "name": "a"}, 0), Change((1,), None, 1)]
+    merge_history(spec, "app", 0, changes)
+    before = DeltaTable(str(spec.path)).version()
+
+    merge_history(spec, "app", 1, changes)
+
+    assert DeltaTable(str(spec.path)).version() == before
+
+
 @pytest.mark.parametrize(
     "body", [b"{", b"[]", b'{"op": "x"}', b'{"op": "c", "after": {"name": "no key"}}']
 )
@@ -122,15 +212,16 @@ def test_tombstones_and_schema_changes_change_no_row(body: bytes) -> None:
 
 @pytest.mark.spark
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("scd", [1, 2])
 def test_a_topic_becomes_a_table_and_bad_events_are_kept(
-    spark: "SparkSession", topics: Topics, tmp_path: Path
+    spark: "SparkSession", topics: Topics, tmp_path: Path, scd: Literal[1, 2]
 ) -> None:
     """From the topic through Spark; an event that is no JSON is kept whole, with its place."""
     topic = topics.make(queues=1)
     events, expected = history("debezium", 40, seed=9)
     bodies = [*events[:10], b"not json", *events[10:]]
     topics.fill(topic, [Message(topic=topic, body=body, key="t") for body in bodies])
-    spec = spec_of(tmp_path, "debezium", topics, topic)
+    spec = spec_of(tmp_path, "debezium", topics, topic, scd)
 
     cdc.run("customers", spec, lambda: spark)
 
