@@ -3,6 +3,10 @@
 #   docker build -t orderlymq:dev .
 #   docker run --rm orderlymq:dev orderlymq --help
 #
+# And one with Spark and a Java for the drivers and executors of Pipelines:
+#
+#   docker build --target spark -t orderlymq-spark:dev .
+#
 # Any Python from 3.11 on serves as BASE; all stages must have the same one.
 ARG BASE=python:3.12-slim
 
@@ -30,6 +34,48 @@ COPY pipelines pipelines
 RUN python3 -m pip --python /opt/orderlymq/bin/python --disable-pip-version-check \
       install -q --no-cache-dir --no-deps --target /opt/orderlymq/own .
 
+# Debian's Java, 17 or 21. Where Debian is reached by sources of one's own: --secret id=apt,src=FILE
+FROM ${BASE} AS java
+# Slim images have no folder for manual pages, and the package wants to link one.
+RUN --mount=type=secret,id=apt,target=/etc/apt/sources.list.d/debian.sources \
+    mkdir -p /usr/share/man/man1 \
+ && apt-get update -qq \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends default-jre-headless >/dev/null \
+ && rm -rf /var/lib/apt/lists/*
+
+FROM ${BASE} AS spark-dependencies
+RUN python3 -m venv --without-pip /opt/orderlymq
+COPY requirements/spark.lock .
+RUN python3 -m pip --python /opt/orderlymq/bin/python --disable-pip-version-check \
+      install -q --no-cache-dir -r spark.lock
+# Examples, their data and tests are nobody's work in a pod; Arrow's headers are for compilers.
+RUN cd /opt/orderlymq/lib/python3*/site-packages \
+ && rm -rf pyspark/examples pyspark/data pyarrow/include zstandard/_cffi* \
+ && find . \( -name tests -o -name '*.pyx' -o -name '*.c' \) -prune -exec rm -rf {} +
+
+FROM java AS spark
+LABEL org.opencontainers.image.title="OrderlyMQ pipelines" \
+      org.opencontainers.image.description="Drivers and executors of OrderlyMQ's Spark pipelines" \
+      org.opencontainers.image.licenses="Apache-2.0"
+RUN echo 'orderlymq:x:10001:10001::/tmp:/usr/sbin/nologin' >> /etc/passwd \
+ && echo 'orderlymq:x:10001:' >> /etc/group
+COPY --from=spark-dependencies /opt/orderlymq /opt/orderlymq
+# Spark tells a container `executor`, a Spark operator `driver`: both are programs here.
+RUN mkdir -p /opt/orderlymq/spark \
+ && for name in driver executor; do \
+      printf '#!/bin/sh\nexec python -m orderlymq_spark.container %s "$@"\n' $name > /usr/local/bin/$name; \
+      chmod 755 /usr/local/bin/$name; \
+    done \
+ && printf 'import sys\n\nfrom orderlymq_spark.driver import main\n\nsys.exit(main())\n' \
+      > /opt/orderlymq/spark/main.py
+COPY --from=build /opt/orderlymq/own /opt/orderlymq/own
+ENV PATH=/opt/orderlymq/own/bin:/opt/orderlymq/bin:$PATH PYTHONPATH=/opt/orderlymq/own HOME=/tmp \
+    PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+WORKDIR /tmp
+USER 10001:10001
+CMD ["orderlymq", "pipeline", "list"]
+
+# The last stage is what a build without --target makes.
 FROM ${BASE}
 LABEL org.opencontainers.image.title="OrderlyMQ" \
       org.opencontainers.image.description="Strictly ordered messaging for Kubernetes and laptops" \

@@ -12,8 +12,10 @@ CLUSTER: Final = "Cluster"
 TOPIC: Final = "Topic"
 CONSUMER_GROUP: Final = "ConsumerGroup"
 USER: Final = "User"
-_ALL: Final = (CLUSTER, TOPIC, CONSUMER_GROUP, USER)
+PIPELINE: Final = "Pipeline"
+_ALL: Final = (CLUSTER, TOPIC, CONSUMER_GROUP, USER, PIPELINE)
 _PARTS: Final = (TOPIC, CONSUMER_GROUP, USER)
+_PODS: Final = (CLUSTER, PIPELINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ REASONS: Final = (
     ),
     Reason(
         "ClusterNotFound",
-        _PARTS,
+        (*_PARTS, PIPELINE),
         _READY,
         "False",
         "There is no Cluster of the name in clusterRef.",
@@ -170,7 +172,7 @@ REASONS: Final = (
     ),
     Reason(
         "ImageUnavailable",
-        (CLUSTER,),
+        _PODS,
         _READY,
         "False",
         "A pod's image cannot be pulled or does not exist.",
@@ -178,7 +180,7 @@ REASONS: Final = (
     ),
     Reason(
         "Unschedulable",
-        (CLUSTER,),
+        _PODS,
         _READY,
         "False",
         "No node has room for a pod or may run it.",
@@ -186,7 +188,7 @@ REASONS: Final = (
     ),
     Reason(
         "VolumePending",
-        (CLUSTER,),
+        _PODS,
         (*_READY, "StorageReady"),
         "False",
         "A volume claim cannot be bound.",
@@ -194,7 +196,7 @@ REASONS: Final = (
     ),
     Reason(
         "PodFailing",
-        (CLUSTER,),
+        _PODS,
         _READY,
         "False",
         "A pod does not start or ends again and again.",
@@ -202,7 +204,7 @@ REASONS: Final = (
     ),
     Reason(
         "Forbidden",
-        (CLUSTER,),
+        _PODS,
         _READY,
         "False",
         "The operator lacks a right in the API server.",
@@ -210,11 +212,67 @@ REASONS: Final = (
     ),
     Reason(
         "ApiRefused",
-        (CLUSTER,),
+        _PODS,
         _READY,
         "False",
-        "The API server refused an object of the cluster.",
+        "The API server refused an object that is made for this one.",
         "The message is the API server's own; a quota or an admission rule is the usual cause.",
+    ),
+    Reason(
+        "DriverRuns",
+        (PIPELINE,),
+        _READY,
+        "True",
+        "The driver runs, for as long as it is let.",
+    ),
+    Reason(
+        "Scheduled",
+        (PIPELINE,),
+        _READY,
+        "True",
+        "Runs begin by spec.schedule; the last one did not fail.",
+    ),
+    Reason("Finished", (PIPELINE,), _READY, "True", "The run has ended well; status.result tells."),
+    Reason(
+        "Suspended",
+        (PIPELINE,),
+        _READY,
+        "False",
+        "spec.suspend is true: no driver runs, or the last one is ending.",
+        "Set spec.suspend to false; it goes on from its checkpoint.",
+    ),
+    Reason(
+        "FindingsFound",
+        (PIPELINE,),
+        _READY,
+        "False",
+        "An audit has ended and has found something; the message tells what.",
+        "Look at spec.findings; the order is broken at the places that stand there.",
+    ),
+    Reason(
+        "DriverFailed",
+        (PIPELINE,),
+        _READY,
+        "False",
+        "The last run failed; the message is its error. Nothing that was finished is lost.",
+        "Cure what the message names. A stream and a Job begin again by themselves; a Job that has given up "
+        "does so when the spec changes.",
+    ),
+    Reason(
+        "FormerDriver",
+        (PIPELINE,),
+        _READY,
+        "False",
+        "The driver of the former spec is ending; two must not work on one checkpoint.",
+        "If it stays: look at the pod that is named.",
+    ),
+    Reason(
+        "DefinitionMissing",
+        (PIPELINE,),
+        _READY,
+        "False",
+        "The backend sparkApplication needs Kubeflow's definition of SparkApplication, which is not there.",
+        "Install Kubeflow's Spark operator, or choose another backend; either is noticed within a minute.",
     ),
     Reason(
         "Paused",

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from orderlymq_operator import consumergroup, topic, user
+from orderlymq_operator import consumergroup, pipeline, pipelinetypes, topic, user
 from orderlymq_operator.meta import GROUP, VERSION, rule, rules
 from orderlymq_operator.models import KINDS
 
@@ -23,6 +23,7 @@ _PLURALS: Final = {
     "Topic": ("topics", "mqt"),
     "ConsumerGroup": ("consumergroups", "mqg"),
     "User": ("users", "mqu"),
+    "Pipeline": ("pipelines", "mqp"),
 }
 _READY: Final = '.status.conditions[?(@.type=="Ready")].status'
 _COLUMNS: Final[dict[str, list[tuple[str, str, str]]]] = {
@@ -48,6 +49,14 @@ _COLUMNS: Final[dict[str, list[tuple[str, str, str]]]] = {
     "User": [
         ("Cluster", "string", ".spec.clusterRef.name"),
         ("Admin", "boolean", ".spec.admin"),
+        ("Ready", "string", _READY),
+    ],
+    "Pipeline": [
+        ("Type", "string", ".spec.type"),
+        ("Phase", "string", ".status.phase"),
+        ("Batch", "integer", ".status.lastBatch"),
+        ("Lag", "integer", ".status.lag"),
+        ("Rows/s", "integer", ".status.rowsPerSecond"),
         ("Ready", "string", _READY),
     ],
 }
@@ -90,10 +99,17 @@ _SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
     "Topic": topic.SPEC_RULES,
     "ConsumerGroup": consumergroup.SPEC_RULES,
     "User": user.SPEC_RULES,
+    "Pipeline": pipelinetypes.SPEC_RULES,
 }
 # What is made for an object is called after it: pods, Services and labels have at most 63 characters. The suffixes of
 # a Cluster are the longest, and the hash that Kubernetes puts behind the name of a StatefulSet.
-_NAME_MAX: Final = {"Cluster": 40, "Topic": 63, "ConsumerGroup": 63, "User": 63}
+_NAME_MAX: Final = {
+    "Cluster": 40,
+    "Topic": 63,
+    "ConsumerGroup": 63,
+    "User": 63,
+    "Pipeline": pipeline.NAME_MAX,
+}
 # `kubectl scale` sets the replicas of every raft group: groups are no plain number.
 _SUBRESOURCES: Final[dict[str, dict[str, Any]]] = {
     "Cluster": {

@@ -23,6 +23,7 @@ from orderlymq_operator.models import (
     Cluster,
     ConsumerGroup,
     Desired,
+    Pipeline,
     Resource,
     Topic,
     User,
@@ -123,6 +124,9 @@ def combine(
 ) -> Desired:
     """Put *manifests* over what is already wanted and check what only the whole can show.
 
+    Pipelines were checked when they were read; here they are left out, because `orderlymq pipeline run` runs
+    them and not the local backend.
+
     Args:
         manifests: what was read now.
         present: what the cluster was told before, or None for a new one.
@@ -132,6 +136,7 @@ def combine(
         OtherClusterError: *present* is another cluster.
         ManifestError: no cluster, two clusters, a reference to a missing one, a name used twice.
     """
+    manifests = [each for each in manifests if not isinstance(each.resource, Pipeline)]
     cluster = _only_cluster(manifests, present)
     if present is not None and present.cluster.metadata.name != cluster.metadata.name:
         raise OtherClusterError(
@@ -231,7 +236,7 @@ def _dangling(manifests: Sequence[Manifest], cluster: Cluster) -> list[Problem]:
     problems = []
     for manifest in manifests:
         resource = manifest.resource
-        if isinstance(resource, Cluster) or resource.spec.cluster_ref.name == name:
+        if isinstance(resource, Cluster | Pipeline) or resource.spec.cluster_ref.name == name:
             continue
         wrong = resource.spec.cluster_ref.name
         problems.append(
@@ -255,7 +260,7 @@ def _shared_names(manifests: Sequence[Manifest]) -> list[Problem]:
                 field, key = "spec.groupName", ("consumer group", group.group_name)
             case User() as user:
                 field, key = "spec.accessKey", ("access key", user.access_key)
-            case Cluster():
+            case Cluster() | Pipeline():
                 continue
         first = seen.setdefault(key, manifest)
         if first is not manifest:

@@ -1,8 +1,8 @@
 """
 All kinds of manifests in one place, and `Desired`: one cluster with everything that belongs to it.
 
-The kinds stand in `cluster`, `topic`, `consumergroup` and `user`; reading files in `manifests`; what follows from a
-`Desired` in `plan`.
+The kinds stand in `cluster`, `topic`, `consumergroup`, `user` and `pipeline`; reading files in `manifests`; what
+follows from a `Desired` in `plan`. A Pipeline belongs to no `Desired`: it uses a cluster as any client does.
 """
 
 from collections.abc import Iterable
@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from orderlymq_operator.cluster import Cluster
 from orderlymq_operator.consumergroup import ConsumerGroup
 from orderlymq_operator.meta import Condition, ObjectMeta
+from orderlymq_operator.pipeline import Pipeline
 from orderlymq_operator.topic import Topic
 from orderlymq_operator.user import User
 
@@ -22,18 +23,20 @@ __all__ = [
     "ConsumerGroup",
     "Desired",
     "ObjectMeta",
+    "Pipeline",
     "Resource",
     "Topic",
     "User",
     "resources_of",
 ]
 
-Resource: TypeAlias = Cluster | Topic | ConsumerGroup | User
-KINDS: Final[dict[str, type[Cluster] | type[Topic] | type[ConsumerGroup] | type[User]]] = {
+Resource: TypeAlias = Cluster | Topic | ConsumerGroup | User | Pipeline
+KINDS: Final[dict[str, type[Resource]]] = {
     "Cluster": Cluster,
     "Topic": Topic,
     "ConsumerGroup": ConsumerGroup,
     "User": User,
+    "Pipeline": Pipeline,
 }
 
 

@@ -32,15 +32,16 @@ def start_session(
 
     Args:
         name: of the application.
-        master: where Spark runs: local[N], local-cluster[N,cores,MiB], k8s://...
+        master: where Spark runs: local[N], local-cluster[N,cores,MiB], k8s://...; empty where
+            spark-submit has said so.
         memory: of the driver, which does all the work in local mode.
         settings: more of Spark's own; they win.
     """
     # Workers must be this Python: whatever `python3` is on the path may not have our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = (
-        SparkSession.builder.appName(name).master(master).config("spark.driver.memory", memory)
-    )
+    builder = SparkSession.builder.appName(name)
+    if master:
+        builder = builder.master(master).config("spark.driver.memory", memory)
     if master.startswith("local"):
         builder = builder.config("spark.driver.host", "127.0.0.1")
         builder = builder.config("spark.driver.bindAddress", "127.0.0.1")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from orderlymq_operator.models import Cluster, ConsumerGroup, Desired, Topic
+from orderlymq_operator.models import Cluster, ConsumerGroup, Desired, Pipeline, Topic
 
 
 def cluster(name: str = "demo", **spec: Any) -> Cluster:
@@ -17,6 +17,19 @@ def topic(name: str = "orders", **spec: Any) -> Topic:
 def group(name: str = "billing", **spec: Any) -> ConsumerGroup:
     facts = {"clusterRef": {"name": "demo"}, **spec}
     return ConsumerGroup.model_validate({"metadata": {"name": name}, "spec": facts})
+
+
+def pipeline(name: str = "orders-archive", **spec: Any) -> Pipeline:
+    facts = {
+        "type": "archive",
+        "clusterRef": {"name": "demo"},
+        "source": {"topic": "orders"},
+        "checkpoint": "checkpoint",
+        "path": "archive",
+        **spec,
+    }
+    meta = {"name": name, "namespace": "shop", "uid": f"uid-{name}"}
+    return Pipeline.model_validate({"metadata": meta, "spec": facts})
 
 
 def desired(*resources: Topic | ConsumerGroup, **spec: Any) -> Desired:

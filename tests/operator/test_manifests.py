@@ -122,7 +122,7 @@ def test_an_unknown_kind_names_the_nearest() -> None:
             "my.yaml",
             2,
             "kind",
-            "found the text 'Topics', expected Cluster, Topic, ConsumerGroup or User; "
+            "found the text 'Topics', expected Cluster, Topic, ConsumerGroup, User or Pipeline; "
             "did you mean `Topic`?",
         )
     ]

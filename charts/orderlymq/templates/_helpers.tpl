@@ -33,6 +33,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
 {{- end }}
 
+{{- define "orderlymq.sparkImage" -}}
+{{- printf "%s:%s" .Values.pipelines.image.repository (default .Chart.AppVersion .Values.pipelines.image.tag) }}
+{{- end }}
+
 {{- /* What pods of the restricted profile must say, and what our image allows. */}}
 {{- define "orderlymq.podSecurity" -}}
 runAsNonRoot: true
@@ -58,6 +62,10 @@ capabilities:
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, update, patch, delete]
+# Drivers of Pipelines that end.
+- apiGroups: [batch]
+  resources: [jobs, cronjobs]
+  verbs: [get, list, watch, create, update, patch, delete]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, update, patch, delete]
@@ -74,6 +82,17 @@ capabilities:
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [get]
+{{- if .Values.pipelines.executors }}
+# Drivers of Pipelines make executors; who hands a right on must have it.
+- apiGroups: [""]
+  resources: [pods, services, configmaps, persistentvolumeclaims]
+  verbs: [get, list, watch, create, update, patch, delete, deletecollection]
+{{- end }}
+{{- if .Values.pipelines.sparkApplications }}
+- apiGroups: [sparkoperator.k8s.io]
+  resources: [sparkapplications]
+  verbs: [get, list, watch, create, update, patch, delete]
+{{- end }}
 # Secrets of User and spec.tls are read; the one that signs the operator's own requests is made.
 - apiGroups: [""]
   resources: [secrets]

@@ -107,7 +107,12 @@ class Api:
         found: list[Json] = []
         query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
         while True:
-            page = await self._call("list", resource, resource.path(namespace), query=query)
+            try:
+                page = await self._call("list", resource, resource.path(namespace), query=query)
+            except ApiError as error:
+                if error.status == 404 and resource.optional:
+                    return []
+                raise
             # Items of a list do not say what they are.
             kind = {"apiVersion": resource.api_version, "kind": resource.kind}
             found += [item | kind for item in page["items"]]
@@ -161,10 +166,21 @@ class Api:
         return await self._call("patch", resource, path, query=query, body=change, content=_MERGE)
 
     async def delete(
-        self, resource: Resource, namespace: str | None, name: str, *, uid: str | None = None
+        self,
+        resource: Resource,
+        namespace: str | None,
+        name: str,
+        *,
+        uid: str | None = None,
+        propagation: str | None = None,
     ) -> bool:
-        """Delete an object, only the one with *uid* where it is given; return whether it was there."""
+        """Delete an object, only the one with *uid* where it is given; return whether it was there.
+
+        *propagation* says what becomes of what it owns; without it a Job leaves its pods behind.
+        """
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if propagation is not None:
+            body["propagationPolicy"] = propagation
         if uid is not None:
             body["preconditions"] = {"uid": uid}
         try:

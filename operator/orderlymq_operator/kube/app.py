@@ -8,16 +8,18 @@ watches say, everything is read anew at intervals, and a process that no longer 
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from orderlymq_operator.brokeradmin import AdminError
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.auditing import Audit
 from orderlymq_operator.kube.backend import Defaults
+from orderlymq_operator.kube.drivers import Drivers, PipelineKey
 from orderlymq_operator.kube.election import Election
 from orderlymq_operator.kube.inventory import ClusterKey, Inventory
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.names import LABEL_CLUSTER
+from orderlymq_operator.kube.names import LABEL_CLUSTER, LABEL_PIPELINE
 from orderlymq_operator.kube.reconciler import Reconciler
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.kube.settings import OperatorSettings
@@ -25,13 +27,15 @@ from orderlymq_operator.kube.takeover import Takeover
 from orderlymq_operator.kube.tendinggroups import ClusterTending
 from orderlymq_operator.kube.watching import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
-from orderlymq_operator.models import KINDS
+from orderlymq_operator.models import KINDS, Pipeline
 from orderlymq_runtime.http import HealthServer
 
 _log = logging.getLogger(__name__)
 
 # Clusters that are worked on at the same time.
 _WORKERS: Final = 4
+# Likewise Pipelines: a pass waits for a driver at most.
+_DRIVER_WORKERS: Final = 2
 # Several changes that arrive together are one pass.
 _GATHER_S: Final = 0.05
 # Resyncs that may be missed before the process counts as ill, and a margin for a slow API server.
@@ -51,6 +55,7 @@ class OperatorProcess:
         self._api = api
         self._metrics = metrics
         self._queue: WorkQueue[ClusterKey] = WorkQueue()
+        self._pipelines: WorkQueue[PipelineKey] = WorkQueue()
         self._inventory = Inventory(api, settings.namespaces)
         self._election = Election(api, settings.namespace, settings.identity, self._lease_changed)
         self._reconciler = Reconciler(
@@ -59,6 +64,13 @@ class OperatorProcess:
             Defaults(settings.image, settings.pull_policy),
             metrics,
             lambda: self._election.token,
+        )
+        self._drivers = Drivers(
+            api,
+            self._inventory,
+            metrics,
+            image=settings.spark_image,
+            pull_policy=settings.pull_policy,
         )
         self._audit = Audit(metrics)
         self._takeover = Takeover(
@@ -88,11 +100,16 @@ class OperatorProcess:
                 tasks.create_task(self._takeover.run(), name="takeover")
                 tasks.create_task(self._tending.run(), name="tending")
                 for number in range(_WORKERS):
-                    tasks.create_task(self._work(), name=f"worker {number}")
+                    work = self._work(self._queue, self._reconciler.reconcile)
+                    tasks.create_task(work, name=f"worker {number}")
+                for number in range(_DRIVER_WORKERS):
+                    work = self._work(self._pipelines, self._drivers.reconcile)
+                    tasks.create_task(work, name=f"pipeline worker {number}")
         except* _Ended:
             _log.info("the operator ends")
         finally:
             await self._reconciler.close()
+            await self._drivers.close()
             await http.close()
 
     async def _watch(self) -> None:
@@ -109,49 +126,74 @@ class OperatorProcess:
             namespace, name = meta["namespace"], meta["name"]
             if gone or not self._inventory.knows(kind, namespace, name, meta["resourceVersion"]):
                 self._inventory.invalidate(kind)
-                self._wake(_cluster_of(kind, found))
+                if kind == "Pipeline":
+                    self._pipelines.add_after((namespace, name), _GATHER_S)
+                else:
+                    self._wake(_cluster_of(kind, found))
+                if kind == "Cluster":
+                    self._wake_users((namespace, name))
             return
         if kind == "Pod":
             self._takeover.pod_shown(found, gone=gone)
         elif kind == "Node":
             self._takeover.node_shown(found)
-        name = (meta.get("labels") or {}).get(LABEL_CLUSTER)
+        labels = meta.get("labels") or {}
+        if kind == "Pod" and LABEL_PIPELINE in labels:
+            self._pipelines.add_after((meta["namespace"], labels[LABEL_PIPELINE]), _GATHER_S)
+        name = labels.get(LABEL_CLUSTER)
         if name is not None and kind != "Node":
             self._wake((meta["namespace"], name))
 
     def _wake(self, key: ClusterKey) -> None:
         self._queue.add_after(key, _GATHER_S)
 
+    def _wake_users(self, cluster: ClusterKey) -> None:
+        """Wake the Pipelines that a Cluster's coming or going may concern."""
+        for item in self._inventory.pipelines():
+            if isinstance(item.manifest, Pipeline) and item.manifest.spec.cluster_ref is not None:
+                reference = item.manifest.spec.cluster_ref
+                if (reference.namespace or item.namespace, reference.name) == cluster:
+                    self._pipelines.add_after((item.namespace, item.name), _GATHER_S)
+
     def _lease_changed(self, leads: bool) -> None:
         self._metrics.leading.set(leads)
         if leads:
             self._inventory.invalidate()
-            for key in self._inventory.cluster_keys():
-                self._queue.add(key)
+            self._wake_all()
+
+    def _wake_all(self) -> None:
+        for key in self._inventory.cluster_keys():
+            self._queue.add(key)
+        for item in self._inventory.pipelines():
+            self._pipelines.add((item.namespace, item.name))
 
     # -- passes --------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _work(
+        self,
+        queue: WorkQueue[tuple[str, str]],
+        reconcile: Callable[[tuple[str, str]], Awaitable[float | None]],
+    ) -> None:
         while True:
-            key = await self._queue.take()
+            key = await queue.take()
             if not self._election.leads:
-                self._queue.done(key)  # whoever leads is woken by the same watches
+                queue.done(key)  # whoever leads is woken by the same watches
                 continue
             try:
-                delay_s = await self._reconciler.reconcile(key)
+                delay_s = await reconcile(key)
             except (ApiError, AdminError) as error:
                 self._metrics.failures.inc()
-                pause_s = self._queue.failed(key, getattr(error, "retry_after_s", 0.0))
+                pause_s = queue.failed(key, getattr(error, "retry_after_s", 0.0))
                 _log.warning("%s/%s: %s; again in %.1f s", *key, error, pause_s)
             except Exception:
-                # A pass over one Cluster must not end those over others.
+                # A pass over one object must not end those over others.
                 self._metrics.failures.inc()
-                self._queue.failed(key)
+                queue.failed(key)
                 _log.exception("the pass over %s/%s failed", *key)
             else:
-                self._queue.done(key)
+                queue.done(key)
                 if delay_s is not None:
-                    self._queue.add_after(key, delay_s)
+                    queue.add_after(key, delay_s)
 
     async def _resync(self) -> None:
         """Read everything anew at intervals, and compare it with what the watches show."""
@@ -173,8 +215,7 @@ class OperatorProcess:
             self._resynced_at = time.monotonic()
             self._metrics.last_resync.set_to_current_time()
             self._metrics.clusters.set(sum(1 for _ in self._inventory.clusters()))
-            for key in self._inventory.cluster_keys():
-                self._queue.add(key)
+            self._wake_all()
             await asyncio.sleep(self._settings.resync_s)
 
     # -- telling -------------------------------------------------------------------------------
@@ -197,6 +238,7 @@ class OperatorProcess:
             "token": self._election.token,
             "waiting": len(self._queue),
             "clusters": [item.name for item in self._inventory.clusters()],
+            "pipelines": [item.name for item in self._inventory.pipelines()],
         }
 
 

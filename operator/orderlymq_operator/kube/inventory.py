@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from orderlymq_operator.kube.api import Api
-from orderlymq_operator.kube.resources import OWN_KINDS, Json, Resource
+from orderlymq_operator.kube.resources import OWN_KINDS, PARTS, Json, Resource
 from orderlymq_operator.models import KINDS
 from orderlymq_operator.models import Resource as Manifest
 
@@ -38,7 +38,7 @@ class Item:
 
     Attributes:
         manifest: the model; None when it cannot be used, *error* says why.
-        cluster: the Cluster that it is or belongs to; None when it does not say.
+        cluster: the Cluster that it is or belongs to; None when it does not say, and of a Pipeline.
         status: as it stands in the API server.
         deleting_since: when its deletion was asked for, None when it was not.
     """
@@ -115,6 +115,8 @@ def _cluster_of(resource: Resource, found: Json) -> ClusterKey | None:
     namespace = found["metadata"]["namespace"]
     if resource.kind == "Cluster":
         return namespace, found["metadata"]["name"]
+    if resource.kind == "Pipeline":
+        return None  # it uses a Cluster as any client does
     reference = (found.get("spec") or {}).get("clusterRef") or {}
     if not isinstance(reference.get("name"), str):
         return None
@@ -194,10 +196,18 @@ class Inventory:
         """Return every Topic, ConsumerGroup and User of a Cluster, the oldest of a kind first."""
         return [
             item
-            for resource in OWN_KINDS[1:]
+            for resource in PARTS
             for item in sorted(self._items[resource.kind].values(), key=lambda item: item.age_order)
             if item.cluster == key
         ]
+
+    def pipelines(self) -> list[Item]:
+        """Return all Pipelines."""
+        return list(self._items["Pipeline"].values())
+
+    def pipeline(self, key: tuple[str, str]) -> Item | None:
+        """Return a Pipeline by namespace and name; None when there is none."""
+        return self._items["Pipeline"].get(key)
 
     def cluster_keys(self) -> set[ClusterKey]:
         """Return every Cluster that exists or is referred to."""

@@ -31,7 +31,15 @@ ANNOTATION_CLOSED: Final = f"{GROUP}/closed"
 ANNOTATION_PAUSE: Final = f"{GROUP}/pause"
 FINALIZER: Final = f"{GROUP}/broker"
 
+# Objects of a Pipeline, in place of LABEL_CLUSTER.
+LABEL_PIPELINE: Final = f"{GROUP}/pipeline"
+# What made a driver's pod, and the work that it was made for.
+LABEL_FORM: Final = f"{GROUP}/form"
+ANNOTATION_WORK: Final = f"{GROUP}/work"
+
 BROKER: Final = "broker"
+DRIVER: Final = "pipeline"
+EXECUTOR: Final = "executor"
 NAME_SERVER: Final = "nameserver"
 
 

@@ -11,12 +11,17 @@ Json: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of objects."""
+    """One kind of objects.
+
+    Attributes:
+        optional: an API server that does not know the kind has none of it.
+    """
 
     api_version: str
     kind: str
     plural: str
     namespaced: bool = True
+    optional: bool = False
 
     @property
     def root(self) -> str:
@@ -36,7 +41,11 @@ CLUSTERS: Final = Resource(_OWN, "Cluster", "clusters")
 TOPICS: Final = Resource(_OWN, "Topic", "topics")
 CONSUMER_GROUPS: Final = Resource(_OWN, "ConsumerGroup", "consumergroups")
 USERS: Final = Resource(_OWN, "User", "users")
-OWN_KINDS: Final = (CLUSTERS, TOPICS, CONSUMER_GROUPS, USERS)
+# Where somebody else keeps the definitions they may be those of a former version.
+PIPELINES: Final = Resource(_OWN, "Pipeline", "pipelines", optional=True)
+# What belongs to a Cluster, and what only uses one.
+PARTS: Final = (TOPICS, CONSUMER_GROUPS, USERS)
+OWN_KINDS: Final = (CLUSTERS, *PARTS, PIPELINES)
 
 STATEFUL_SETS: Final = Resource("apps/v1", "StatefulSet", "statefulsets")
 SERVICES: Final = Resource("v1", "Service", "services")
@@ -46,6 +55,11 @@ SERVICE_ACCOUNTS: Final = Resource("v1", "ServiceAccount", "serviceaccounts")
 ROLES: Final = Resource("rbac.authorization.k8s.io/v1", "Role", "roles")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
 BUDGETS: Final = Resource("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
+JOBS: Final = Resource("batch/v1", "Job", "jobs")
+CRON_JOBS: Final = Resource("batch/v1", "CronJob", "cronjobs")
+SPARK_APPLICATIONS: Final = Resource(
+    "sparkoperator.k8s.io/v1beta2", "SparkApplication", "sparkapplications", optional=True
+)
 PODS: Final = Resource("v1", "Pod", "pods")
 CLAIMS: Final = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
@@ -72,7 +86,29 @@ MADE: Final = (
     BUDGETS,
     STATEFUL_SETS,
 )
-_BY_KIND: Final = {resource.kind: resource for resource in (*OWN_KINDS, *MADE, SECRETS, EVENTS)}
+# Likewise for a Pipeline; what runs its drivers comes last, and of that there is one.
+MADE_FOR_PIPELINES: Final = (
+    SERVICE_ACCOUNTS,
+    ROLES,
+    ROLE_BINDINGS,
+    SERVICES,
+    CONFIG_MAPS,
+    CLAIMS,
+    STATEFUL_SETS,
+    JOBS,
+    CRON_JOBS,
+)
+_BY_KIND: Final = {
+    resource.kind: resource
+    for resource in (
+        *OWN_KINDS,
+        *MADE,
+        *MADE_FOR_PIPELINES,
+        SPARK_APPLICATIONS,
+        SECRETS,
+        EVENTS,
+    )
+}
 
 
 def resource_of(made: Json) -> Resource:

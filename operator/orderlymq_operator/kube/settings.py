@@ -10,6 +10,7 @@ from typing import Final, Literal
 _PREFIX: Final = "ORDERLYMQ_"
 RESYNC_DEFAULT_S: Final = 60.0
 HTTP_PORT_DEFAULT: Final = 8080
+SPARK_IMAGE_DEFAULT: Final = "orderlymq-spark:dev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class OperatorSettings:
     Attributes:
         namespaces: those that are watched; empty for all.
         image: of brokers and name servers whose Cluster names none.
+        spark_image: of drivers and executors whose Pipeline names none.
         namespace: where the operator itself runs and keeps its lease.
         identity: who this process is among the holders of the lease.
         resync_s: how often everything is read anew, whatever the watches say.
@@ -34,6 +36,7 @@ class OperatorSettings:
     resync_s: float
     log_level: str
     log_format: Literal["text", "json"]
+    spark_image: str = SPARK_IMAGE_DEFAULT
     release: bool = False
 
 
@@ -47,7 +50,7 @@ def parse(
     """
     parser = argparse.ArgumentParser(
         prog="orderlymq_operator.kube",
-        description="The operator: makes Clusters, Topics, ConsumerGroups and Users from custom resources.",
+        description="The operator: makes Clusters, Topics, ConsumerGroups, Users and Pipelines from custom resources.",
     )
 
     def setting(name: str, default: str, text: str) -> None:
@@ -57,6 +60,7 @@ def parse(
 
     setting("WATCH_NAMESPACES", "", "namespaces, separated by commas; all when empty")
     setting("IMAGE", "orderlymq:dev", "image of brokers and name servers")
+    setting("SPARK_IMAGE", SPARK_IMAGE_DEFAULT, "image of the drivers of Pipelines")
     setting("IMAGE_PULL_POLICY", "IfNotPresent", "when the image is pulled")
     setting("OPERATOR_NAMESPACE", "default", "namespace of the operator")
     setting("POD_NAME", socket.gethostname(), "name of this process")
@@ -89,5 +93,6 @@ def parse(
         resync_s=resync_s,
         log_level=given.log_level,
         log_format=given.log_format,
+        spark_image=given.spark_image,
         release=given.release_finalizers,
     )

@@ -1,0 +1,85 @@
+"""
+What Spark asks of an image: a container that is told `executor` runs one, one that is told `driver` a driver.
+
+Spark makes the pods of its executors itself and gives them the argument `executor` and variables; an operator for
+SparkApplications likewise makes a pod with the argument `driver`. `python -m orderlymq_spark.container executor`
+becomes that program, so that signals reach it.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+_EXECUTOR: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
+_OPTION: Final = "SPARK_JAVA_OPT_"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Become what the first argument says; return 2 when it says nothing known."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    home = spark_home()
+    match given[:1]:
+        case ["executor"]:
+            command = executor_command(os.environ, home)
+        case ["driver"]:
+            command = driver_command(os.environ, home, given[1:])
+        case _:
+            sys.stderr.write("say executor or driver, as Spark does\n")
+            return 2
+    os.environ.setdefault("SPARK_HOME", str(home))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _become(command)
+
+
+def _become(command: list[str]) -> NoReturn:
+    os.execvp(command[0], command)  # noqa: S606 - Spark's own variables are what it is made of
+
+
+def spark_home() -> Path:
+    """Return the folder of the installed pyspark, which is a whole Spark."""
+    import pyspark  # noqa: PLC0415 - takes a second; whoever imports this module need not have it
+
+    assert pyspark.__file__ is not None
+    return Path(pyspark.__file__).parent
+
+
+def executor_command(environment: Mapping[str, str], home: Path) -> list[str]:
+    """Return the program of an executor, from the variables that Spark gives its pod."""
+    numbered = {
+        int(name.removeprefix(_OPTION)): value
+        for name, value in environment.items()
+        if name.startswith(_OPTION) and name.removeprefix(_OPTION).isdigit()
+    }
+    memory = environment["SPARK_EXECUTOR_MEMORY"]
+    extra = environment.get("SPARK_EXTRA_CLASSPATH")
+    path = [*([extra] if extra else []), environment.get("SPARK_CONF_DIR") or f"{home}/conf"]
+    return [
+        "java",
+        *(numbered[number] for number in sorted(numbered)),
+        f"-Xms{memory}",
+        f"-Xmx{memory}",
+        *("-cp", ":".join([*path, f"{home}/jars/*"])),
+        _EXECUTOR,
+        *("--driver-url", environment["SPARK_DRIVER_URL"]),
+        *("--executor-id", environment["SPARK_EXECUTOR_ID"]),
+        *("--cores", environment["SPARK_EXECUTOR_CORES"]),
+        *("--app-id", environment["SPARK_APPLICATION_ID"]),
+        *("--hostname", environment["SPARK_EXECUTOR_POD_IP"]),
+        *("--resourceProfileId", environment.get("SPARK_RESOURCE_PROFILE_ID", "0")),
+        *("--podName", environment["SPARK_EXECUTOR_POD_NAME"]),
+    ]
+
+
+def driver_command(
+    environment: Mapping[str, str], home: Path, arguments: Sequence[str]
+) -> list[str]:
+    """Return the program of a driver that somebody else's spark-submit has made a pod for."""
+    address = environment.get("SPARK_DRIVER_BIND_ADDRESS", "0.0.0.0")  # noqa: S104 - it is a pod
+    bound = ("--conf", f"spark.driver.bindAddress={address}")
+    return [f"{home}/bin/spark-submit", *bound, "--deploy-mode", "client", *arguments]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
