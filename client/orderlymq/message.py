@@ -106,6 +106,7 @@ class SendResult:
         message_id: the unique key given by the client.
         offset_message_id: the id that leads to the stored record; several, joined by commas, for a batch.
         queue_offset: the position in the queue; of the first message for a batch.
+        recall_handle: takes a message with a time of its own back, see `Producer.recall`; else empty.
     """
 
     status: SendStatus
@@ -113,6 +114,7 @@ class SendResult:
     offset_message_id: str
     queue: MessageQueue
     queue_offset: int
+    recall_handle: str = ""
 
 
 @dataclass(slots=True)

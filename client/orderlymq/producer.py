@@ -26,6 +26,7 @@ from orderlymq.identity import NameServers, make_unique_keys
 from orderlymq.instance import ClientInstance
 from orderlymq.lanes import Lane, LaneKey
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
+from orderlymq.recalls import recall_message
 from orderlymq.requests import DEFAULT_TIMEOUT_MS, OpenRequests, Reply, reply_message
 from orderlymq.routes import TopicRoute
 from orderlymq.selectors import RoundRobin, Selector, by_hash, check_selected, pick
@@ -308,6 +309,19 @@ class Producer:
             return await self._send_by(route, chosen, build, ids, timeout_ms, retries)
 
         return await self._through_changes(messages[0].topic, once, timeout_ms)
+
+    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+        """Take a message with a time of its own back, by the handle of its `SendResult`.
+
+        Returns:
+            Its unique key; from now on it is not delivered.
+
+        Raises:
+            SettingError, BrokerError, BrokerUnreachable: As `recalls.recall_message`.
+        """
+        self._check_running()
+        wanted_ms = self.settings.send_message_timeout_ms if timeout_ms is None else timeout_ms
+        return await recall_message(self._instance, self.group, topic, handle, wanted_ms)
 
     # -- requests
 

@@ -172,6 +172,7 @@ def read_send_result(answer: RemotingCommand, message_id: str, queue: MessageQue
         header.msg_id,
         queue._replace(queue_id=header.queue_id),
         header.queue_offset,
+        header.recall_handle or "",
     )
 
 

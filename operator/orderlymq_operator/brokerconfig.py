@@ -46,6 +46,9 @@ class BrokerConfig(Model):
         default=Duration("30s"),
         description="From one registration with the name servers to the next; 10s to 60s.",
     )
+    recall_message_enable: bool = Field(
+        default=True, description="Let senders take messages for any time back by their handles."
+    )
     timer_wheel_enable: bool = Field(
         default=True, description="Take messages that say at which time they are wanted."
     )

@@ -47,6 +47,7 @@ def broker_options(cluster: Cluster) -> dict[str, Any]:
             "lock_lease_ms": config.lock_max_live_time or spec.lock.lease_seconds * 1000,
             "timer_enable": config.timer_wheel_enable,
             "timer_delay_max_ms": config.timer_max_delay_sec * 1000,
+            "recall_enable": config.recall_message_enable,
             "register_ms": config.register_name_server_period.milliseconds,
             "client_expiry_ms": config.client_expiry.milliseconds,
             "delay_levels": config.message_delay_level,

@@ -223,6 +223,14 @@ _SERVED: Final = (
         366 * 86_400,
         unit="s",
     ),
+    _boolean(
+        "recallMessageEnable",
+        "false",
+        Use.LIVE,
+        "a message with a time of its own can be taken back by the handle of its send (5.3.1 on); on "
+        "by default, because who may send to the topic may cancel by unique key anyway",
+        ours="true",
+    ),
     BrokerKey(
         "messageDelayLevel",
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h",

@@ -557,3 +557,19 @@ class GetSubscriptionGroupConfigHeader(Header):
     """The configuration of a group."""
 
     group: str
+
+
+@request_header(RequestCode.RECALL_MESSAGE)
+class RecallMessageHeader(Header):
+    """Take a message with a time of its own back, by the handle of its send."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+@response_header(RequestCode.RECALL_MESSAGE)
+class RecallMessageResponseHeader(Header):
+    """The unique key of the message that will not be delivered."""
+
+    msg_id: str

@@ -38,7 +38,6 @@ REASONS: Final[Mapping[int, str]] = {
     353: "a group is stopped as a whole: updateSubGroup with consumeEnable=false",
     354: "there is one store and nothing to compare it with",
     355: "there is one store; its settings are tailCacheSize and blockCacheSize of the manifest",
-    370: "a delayed message cannot be recalled by its handle",
     401: _POP,
     402: _POP,
     513: "queues of a topic stay with their group; add groups, and Topic placement spreads new queues",

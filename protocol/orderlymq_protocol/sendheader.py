@@ -162,6 +162,7 @@ class SendMessageResponseHeader(Header):
     queue_id: Int
     queue_offset: Long
     transaction_id: str | None = None
+    recall_handle: str | None = None
 
     def to_ext(self) -> dict[str, str]:
         """Return the fields as text."""
@@ -172,6 +173,8 @@ class SendMessageResponseHeader(Header):
         }
         if self.transaction_id is not None:
             ext["transactionId"] = self.transaction_id
+        if self.recall_handle is not None:
+            ext["recallHandle"] = self.recall_handle
         return ext
 
 

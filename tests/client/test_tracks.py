@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from orderlymq import (
     AdminClient,
+    BrokerError,
     ConcurrentResult,
     Consumer,
     Message,
@@ -141,6 +142,44 @@ async def test_a_message_waits_for_its_time_and_can_be_cancelled(
         await until(lambda: "last" in inbox.texts, 10)
 
     assert inbox.texts == ["in half a second", "last"]
+
+
+async def test_a_message_that_waits_is_recalled_by_the_handle_of_its_send(
+    group: Group, admin: AdminClient
+) -> None:
+    """By the SDK and by the command; again is as well; late, wrong and foreign handles say why not."""
+    await admin.create_topic("appointments", queues=1)
+    inbox = Inbox()
+    where = group.name_server_address
+    async with (
+        Consumer("diary", where, topics="appointments", listener=inbox, consume_from="first"),
+        Producer("p", where) as producer,
+    ):
+        first = await producer.send(Message(topic="appointments", body=b"never", delay_s=1.0))
+        second = await producer.send(Message(topic="appointments", body=b"nor this", delay_s=1.0))
+        last = await producer.send(Message(topic="appointments", body=b"last", delay_s=1.5))
+        plain = await producer.send("appointments", "now")
+
+        assert await producer.recall("appointments", first.recall_handle) == first.message_id
+        assert await producer.recall("appointments", first.recall_handle) == first.message_id
+        said = await asyncio.to_thread(
+            CliRunner().invoke,
+            cli,
+            ["message", "recall", "appointments", second.recall_handle, "--name-server", where],
+        )
+        assert (said.exit_code, second.message_id in said.output) == (0, True), said.output
+        await until(lambda: "last" in inbox.texts, 10)
+
+        assert plain.recall_handle == ""
+        with pytest.raises(BrokerError, match="timestamp invalid"):
+            await producer.recall("appointments", last.recall_handle)
+        with pytest.raises(SettingError, match="recall handle is invalid"):
+            await producer.recall("appointments", "x")
+        with pytest.raises(SettingError, match="of a message of appointments, not of others"):
+            await producer.recall("others", last.recall_handle)
+        with pytest.raises(SettingError, match="topic is not supported"):
+            await producer.recall("%RETRY%diary", last.recall_handle)
+    assert inbox.texts == ["now", "last"]
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,7 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.SEND_BATCH_MESSAGE: _published("b"),
     RequestCode.SEND_REPLY_MESSAGE: _published("topic"),
     RequestCode.SEND_REPLY_MESSAGE_V2: _published("b"),
+    RequestCode.RECALL_MESSAGE: _published("topic"),
     RequestCode.PULL_MESSAGE: _fields(topic="topic", group="consumerGroup"),
     RequestCode.LITE_PULL_MESSAGE: _fields(topic="topic", group="consumerGroup"),
     RequestCode.UPDATE_CONSUMER_OFFSET: _fields(topic="topic", group="consumerGroup"),

@@ -35,6 +35,7 @@ from orderlymq_broker.processors.membership import MembershipProcessor
 from orderlymq_broker.processors.noticing import Notices
 from orderlymq_broker.processors.pulling import PullProcessor
 from orderlymq_broker.processors.querying import QueryProcessor
+from orderlymq_broker.processors.recalling import RecallProcessor
 from orderlymq_broker.processors.retention import RetentionService
 from orderlymq_broker.processors.retrying import RetryProcessor
 from orderlymq_broker.processors.sending import SendProcessor
@@ -89,6 +90,7 @@ class BrokerCore:
         self.transactions = TransactionProcessor(self.context, self.appender, self.checks)
         self.timers = TimerService(self.context, self.appender)
         self.sends = SendProcessor(self.context, self.appender, self.transactions, self.timers)
+        self.recalls = RecallProcessor(self.context, self.timers)
         self.pulls = PullProcessor(self.context, self.fence, self.committer)
         self.locks = LockProcessor(self.context, self.committer)
         self.members = MembershipProcessor(self.context, self.committer)
@@ -148,6 +150,7 @@ class BrokerCore:
             RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.send_back,
             RequestCode.END_TRANSACTION: self.transactions.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,
+            RequestCode.RECALL_MESSAGE: self.recalls.recall,
             RequestCode.LOCK_BATCH_MQ: self.locks.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
             RequestCode.ORDERLYMQ_GROUP_STATUS: self._answer_status,

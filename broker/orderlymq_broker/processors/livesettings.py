@@ -128,6 +128,7 @@ LIVE: Final[Mapping[str, LiveKey]] = {
     "transactionCheckInterval": _timer("transaction_check_interval_ms"),
     "transactionCheckMax": _timer("transaction_check_max"),
     "timerWheelEnable": _timer("timer_enable"),
+    "recallMessageEnable": _timer("recall_enable"),
     "timerMaxDelaySec": LiveKey(
         lambda settings: settings.timers.timer_delay_max_ms // 1000,
         lambda settings, seconds: msgspec.structs.replace(

@@ -39,6 +39,7 @@ from orderlymq_protocol.names import (
     dlq_topic,
     is_retry_topic,
 )
+from orderlymq_protocol.recallhandle import RecallHandle
 from orderlymq_protocol.record import PROPERTIES_BYTES_MAX, body_crc, pack_host
 from orderlymq_protocol.sendheader import SendMessageHeader
 
@@ -48,7 +49,8 @@ VERSION_WITH_MAX_RECONSUME: Final = 121
 # these take some 0.3 s. As many as RocketMQ's own example of splitting puts into its 1 MB.
 BATCH_COUNT_MAX: Final = 20_000
 
-# Without these the tracing of clients keeps silent.
+# Told with every answer and stored with every message, as brokers of 5.x do: clients trace nothing that
+# does not tell its region.
 _REGION: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 _LOST_REMARK: Final = "the leader changed before the message was stored; send it again"
 _NO_TRANSACTIONS: Final = (
@@ -83,9 +85,7 @@ class SendProcessor:
         self._appender = appender
         self._transactions = transactions
         self._timers = timers
-        # What is stored with every message. Consumers of 5.x trace none that does not tell its region.
-        traced = _REGION if context.settings.trace_topic_enable else {}
-        added = {"CLUSTER": context.settings.cluster, **traced}
+        added = {"CLUSTER": context.settings.cluster, **_REGION}
         self._stored_with = tuple(f"{name}\x01{value}" for name, value in added.items())
 
     def send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
@@ -114,8 +114,10 @@ class SendProcessor:
         draft = self._draft(header, topic, peer, request.body, header.properties)
         half = is_half(topic, header.sys_flag, header.properties)
         wait = self._complete(draft, now, half=half, dead=dead)
+        handle = {} if half else self._recall_handle(draft, wait)
         if draft.identity and (place := self._known(draft.identity)) is not None:
-            return self._answer_repeat([place], [draft.identity], request, peer)
+            ext = {**self._ext([place]), **handle}
+            return self._answer_repeat([draft.identity], ext, request, peer)
         # Only now: what was stored before is never said to be refused.
         check_send(context, topic, request.ext)
         beside: HalfOpened | TimersEnded | None = None
@@ -133,7 +135,8 @@ class SendProcessor:
             record, message = self._appender.append_waiting(draft, wait, now.wall_ms)
             if wait.cancels:
                 beside = self._timers.cancelled(topic.name, wait.cancels)
-        return [self._propose([record], [message], self.ext_of(record), request, peer, beside)]
+        ext = {**self.ext_of(record), **handle} if handle else self.ext_of(record)
+        return [self._propose([record], [message], ext, request, peer, beside)]
 
     def append_plain(
         self, request: RemotingCommand, peer: Peer, now: Now
@@ -210,7 +213,7 @@ class SendProcessor:
             places.append(place)
         if not records:
             identities = [draft.identity for draft in drafts]
-            return self._answer_repeat(places, identities, request, peer)
+            return self._answer_repeat(identities, self._ext(places), request, peer)
 
         return [self._propose(records, messages, self._ext(places), request, peer)]
 
@@ -397,12 +400,11 @@ class SendProcessor:
         return None
 
     def _answer_repeat(
-        self, places: list[Place], identities: list[bytes], request: RemotingCommand, peer: Peer
+        self, identities: list[bytes], ext: dict[str, str], request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
-        """Answer what was sent before, when the last of it is applied."""
+        """Answer what was sent before with *ext*, when the last of it is applied."""
         context = self._context
         context.counters["duplicate_sends"] += 1
-        ext = self._ext(places)
         flights = [
             flight for each in identities if (flight := context.view.flights.get(each)) is not None
         ]
@@ -411,6 +413,19 @@ class SendProcessor:
         max(flights, key=lambda flight: flight.record.physical).waiters.append((request, peer, ext))
 
         return []
+
+    def _recall_handle(self, draft: Draft, wait: Wait) -> dict[str, str]:
+        """Return what a timer message can be recalled by (370), nothing for other messages.
+
+        A repeat that says its delay instead of its time gets a handle of a later time than the first one;
+        the message is found by its unique key all the same.
+        """
+        if not wait.due_ms or wait.cancels or draft.topic.is_retry or not draft.unique_key:
+            return {}
+        broker_name = self._context.settings.group
+        handle = RecallHandle(draft.topic.name, broker_name, wait.due_ms, draft.unique_key)
+
+        return {"recallHandle": handle.encode()}
 
     def _ext(self, places: list[Place]) -> dict[str, str]:
         context = self._context

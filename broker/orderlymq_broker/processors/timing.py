@@ -95,6 +95,20 @@ class TimerService:
 
     def cancelled(self, topic: str, unique_key: str) -> TimersEnded | None:
         """Return the record that cancels timers of a topic, None when none waits under this key."""
+        ending = self._context.view.timers_ending
+        found = [timer for timer in self.waiting(topic, unique_key) if timer.offset not in ending]
+
+        return self.cancel(found) if found else None
+
+    def cancel(self, timers: list[TimerRef]) -> TimersEnded:
+        """Return the record that cancels these timers; whoever proposes it calls ``ended``."""
+        self._context.view.timers_ending.update(timer.offset for timer in timers)
+        self._context.counters["timers_cancelled"] += len(timers)
+
+        return TimersEnded(tuple(timers))
+
+    def waiting(self, topic: str, unique_key: str) -> list[TimerRef]:
+        """Return the applied timers of a topic under a unique key, those that are ending included."""
         context = self._context
         prefix = index_prefix(
             context.state.topics.by_name[TIMER_TOPIC].id, IndexKind.UNIQUE, unique_key
@@ -116,13 +130,10 @@ class TimerService:
                 and find_text(text, UNIQ_KEY) == unique_key
                 and find_text(text, REAL_TOPIC) == topic
                 and find_text(text, TIMER_DEL_UNIQKEY) is None
-                and message.queue_offset not in context.view.timers_ending
             ):
                 found.append(decode_timer(row))
-        context.view.timers_ending.update(timer.offset for timer in found)
-        context.counters["timers_cancelled"] += len(found)
 
-        return TimersEnded(tuple(found)) if found else None
+        return found
 
     @staticmethod
     def ended(record: TimersEnded, view: LeaderView) -> None:

@@ -6,6 +6,7 @@ from orderlymq.admin import AdminClient
 from orderlymq.cli.session import CommandFailed, ExitCode, connected, iso, print_json, print_table
 from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
 from orderlymq.message import ReceivedMessage
+from orderlymq.producer import Producer
 from orderlymq.tracks import message_track
 
 
@@ -71,6 +72,20 @@ async def find(topic: str, key: str, limit: int, name_server: str, output: str) 
     print_table("", ["QUEUE", "OFFSET", "STORED AT", "KEY", "TAG", "ID"], rows)
     if not messages:
         raise CommandFailed(ExitCode.NOT_FOUND, f"no message of {topic} carries the key {key}")
+
+
+@message.command()
+@click.argument("topic")
+@click.argument("handle")
+@connected
+async def recall(topic: str, handle: str, name_server: str, output: str) -> None:
+    """Take a message back that waits for its time; `send` has printed its HANDLE."""
+    async with Producer("orderlymq-cli", name_server) as producer:
+        unique_key = await producer.recall(topic, handle)
+    if output == "json":
+        print_json({"topic": topic, "messageId": unique_key})
+    else:
+        click.echo(f"recalled: {unique_key} of {topic} is not delivered any more")
 
 
 @message.command()

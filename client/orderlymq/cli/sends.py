@@ -103,6 +103,8 @@ async def send(  # noqa: PLR0913, PLR0917 - click passes every option as an argu
         f"{last.status.name} {last.queue.topic} {last.queue.broker_name}:{last.queue.queue_id} "
         f"offset {last.queue_offset} id {last.offset_message_id}"
     )
+    if last.recall_handle:
+        click.echo(f"take it back: orderlymq message recall {topic} {last.recall_handle}")
     if count > 1:
         click.echo(f"{count} messages in {elapsed_s:.2f} s, {count / elapsed_s:,.0f} per second")
 
@@ -123,4 +125,5 @@ def _shown(result: SendResult) -> dict[str, object]:
         "group": result.queue.broker_name,
         "queue": result.queue.queue_id,
         "queueOffset": result.queue_offset,
+        **({"recallHandle": result.recall_handle} if result.recall_handle else {}),
     }

@@ -10,6 +10,8 @@ from orderlymq_protocol.record import StoredMessage, iter_records
 from tests.broker.processors.driver import ALICE, Shell
 
 BROKER = "broker-a"
+# The properties that the broker stores with every message, beside the sender's.
+STORED_WITH = {"CLUSTER": "shop", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
 def create(shell: Shell, *records: Record) -> None:

@@ -29,8 +29,12 @@ def test_settings_are_shown_as_properties_with_a_version(admin: AdminShell) -> N
     reply = admin.tool(26)
 
     assert reply.ext == {"version": '{"counter":0,"timestamp":0}'}
-    # The capture is of 4.9; timers at any time came with 5.0.
-    assert set(shown(admin)) <= theirs | {"timerWheelEnable", "timerMaxDelaySec"}
+    # The capture is of 4.9; timers at any time came with 5.0, their recall with 5.3.
+    assert set(shown(admin)) <= theirs | {
+        "timerWheelEnable",
+        "timerMaxDelaySec",
+        "recallMessageEnable",
+    }
     assert shown(admin)["brokerName"] == "broker-a"
 
 

@@ -10,6 +10,7 @@ from orderlymq_protocol.properties import decode_properties
 from orderlymq_protocol.record import decode_record
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.requests import (
+    STORED_WITH,
     bodies,
     create,
     messages,
@@ -55,7 +56,7 @@ def test_a_message_handed_back_comes_again_after_ten_seconds(shell: Shell) -> No
     assert decode_properties(copy.properties) == {
         "UNIQ_KEY": "U",
         "TAGS": "T",
-        "CLUSTER": "shop",
+        **STORED_WITH,
         "RETRY_TOPIC": "orders",
         "ORIGIN_MESSAGE_ID": "C000026400002A9F0000000000000000",
         "WAIT": "false",
@@ -206,7 +207,7 @@ def test_a_delayed_message_is_never_early_and_comes_within_a_tick(
         "DELAY": str(level),
         "REAL_TOPIC": "orders",
         "REAL_QID": "1",
-        "CLUSTER": "shop",
+        **STORED_WITH,
     }
 
 

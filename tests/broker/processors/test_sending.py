@@ -15,6 +15,7 @@ from orderlymq_protocol.record import decode_record
 from orderlymq_protocol.tags import tags_code
 from tests.broker.processors.driver import ALICE, BOB, START_MS, Shell, settings
 from tests.broker.processors.requests import (
+    STORED_WITH,
     bodies,
     create,
     messages,
@@ -79,24 +80,22 @@ def test_the_stored_record_is_complete(shell: Shell) -> None:
         "TAGS": "TagA",
         "UNIQ_KEY": "U1",
         "colour": "red",
-        "CLUSTER": "shop",
+        **STORED_WITH,
     }
     assert (second.queue_offset, second.body) == (1, b"two")
     record = next(each for each in shell.proposed if isinstance(each, Append))
     assert (record.unique_key, record.keys, record.tags_code) == ("U1", "a b", tags_code("TagA"))
 
 
-def test_where_traces_are_kept_each_message_tells_its_region_once() -> None:
-    """Consumers of 5.x trace no message without it; one that is sent on keeps the one it has."""
-    shell = Shell(settings(trace_topic_enable=True)).lead()
+def test_each_message_tells_its_region_once(shell: Shell) -> None:
+    """As stored by RocketMQ 5, whose clients trace no message without it; one sent on keeps the one it has."""
     create(shell, PLAIN)
 
     send(shell, props=properties(UNIQ_KEY="U1"), e=0)
     send(shell, props=properties(MSG_REGION="DefaultRegion", TRACE_ON="true"), e=0)
 
     (first, again) = messages(pull(shell, queue=0))
-    region = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
-    assert decode_properties(first.properties) == {"UNIQ_KEY": "U1", "CLUSTER": "shop", **region}
+    assert decode_properties(first.properties) == {"UNIQ_KEY": "U1", **STORED_WITH}
     assert again.properties.count(b"MSG_REGION") == 1
 
 
@@ -308,7 +307,7 @@ def test_a_used_up_retry_becomes_a_dead_letter_at_once(shell: Shell) -> None:
     assert decode_properties(message.properties) == {
         "UNIQ_KEY": "U",
         "RETRY_TOPIC": "orders",
-        "CLUSTER": "shop",
+        **STORED_WITH,
     }
     assert (message.reconsume_times, message.body) == (2, b"poison")
 
@@ -467,9 +466,9 @@ def test_a_batch_is_stored_as_a_whole_without_gaps(shell: Shell) -> None:
         f"C000026400002A9F{each.physical_offset:016X}" for each in found
     )
     assert [decode_properties(each.properties) for each in found] == [
-        {"UNIQ_KEY": "A", "WAIT": "false", "CLUSTER": "shop"},
-        {"UNIQ_KEY": "B", "WAIT": "false", "CLUSTER": "shop"},
-        {"WAIT": "false", "CLUSTER": "shop"},
+        {"UNIQ_KEY": "A", "WAIT": "false", **STORED_WITH},
+        {"UNIQ_KEY": "B", "WAIT": "false", **STORED_WITH},
+        {"WAIT": "false", **STORED_WITH},
     ]
 
 

@@ -13,7 +13,15 @@ from orderlymq_protocol.properties import decode_properties
 from orderlymq_protocol.record import StoredMessage
 from tests.broker.processors.driver import START_MS, Shell, settings
 from tests.broker.processors.halves import COMMIT, begin, end
-from tests.broker.processors.requests import create, messages, properties, pull, send, send_ext
+from tests.broker.processors.requests import (
+    STORED_WITH,
+    create,
+    messages,
+    properties,
+    pull,
+    send,
+    send_ext,
+)
 from tests.broker.processors.test_sending import batch_body
 
 DAY_MS = 24 * 3_600_000
@@ -71,7 +79,7 @@ def test_a_timer_message_comes_at_its_time_and_not_before(
     assert message.body == b"later"
     assert message.store_timestamp >= START_MS + 7_000
     told = decode_properties(message.properties)
-    assert told == {"KEYS": "k", "CLUSTER": "shop", "TIMER_OUT_MS": str(START_MS + 7_000), **asked}
+    assert told == {"KEYS": "k", "TIMER_OUT_MS": str(START_MS + 7_000), **STORED_WITH, **asked}
     assert rows(timed) == 0
 
 
@@ -260,6 +268,7 @@ def test_more_than_one_tick_can_take_are_all_delivered(timed: Shell) -> None:
         st.one_of(
             st.tuples(st.just("send"), st.integers(1, 3_000)),
             st.tuples(st.just("cancel"), st.integers(0, 9)),
+            st.tuples(st.just("recall"), st.integers(0, 9)),
             st.tuples(st.just("time"), st.integers(50, 1_500)),
             st.tuples(st.just("tick"), st.integers(0, 200)),
             st.tuples(st.just("turn"), st.just(0)),
@@ -271,9 +280,13 @@ def test_more_than_one_tick_can_take_are_all_delivered(timed: Shell) -> None:
 def test_whatever_happens_each_acknowledged_timer_is_delivered_once_or_cancelled(
     steps: list[tuple[str, int]],
 ) -> None:
-    """Sends, cancellations, time, commits and lost leaderships in any order."""
+    """Sends, cancellations, recalls, time, commits and lost leaderships in any order.
+
+    What was recalled with success is never delivered.
+    """
     shell = with_orders(Shell().lead())
     sent: dict[str, int] = {}
+    recalls: list[tuple[str, int]] = []
     due: dict[str, int] = {}
     for kind, number in steps:
         match kind:
@@ -285,6 +298,12 @@ def test_whatever_happens_each_acknowledged_timer_is_delivered_once_or_cancelled
             case "cancel":
                 asked = properties(TIMER_DELAY_MS="9000", TIMER_DEL_UNIQKEY=f"T{number}")
                 shell.submit(310, send_ext("orders", asked), b"cancel")
+            case "recall":
+                name = f"T{number}"
+                answer = shell.reply_to(sent[name]) if name in sent else None
+                if answer is not None and answer.code == 0:
+                    ext = {"topic": "orders", "recallHandle": answer.ext["recallHandle"]}
+                    recalls.append((name, shell.submit(370, ext)))
             case "time":
                 shell.pass_time(number)
             case "tick":
@@ -311,8 +330,14 @@ def test_whatever_happens_each_acknowledged_timer_is_delivered_once_or_cancelled
     assert len(bodies) == len(set(bodies))
     assert set(bodies) <= acknowledged
     assert all(message.store_timestamp >= due[message.body.decode()] for message in got)
-    cancelled = {f"T{number}" for kind, number in steps if kind == "cancel"}
+    cancelled = {f"T{number}" for kind, number in steps if kind in ("cancel", "recall")}
     assert acknowledged - set(bodies) <= cancelled
+    recalled = {
+        name
+        for name, opaque in recalls
+        if (reply := shell.reply_to(opaque)) is not None and reply.code == 0
+    }
+    assert not recalled & set(bodies)
     assert rows(shell) == 0
     shell.restart()
     shell.replay()

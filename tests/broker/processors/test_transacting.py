@@ -29,7 +29,15 @@ from tests.broker.processors.halves import (
     stored_at,
     with_orders,
 )
-from tests.broker.processors.requests import create, messages, properties, pull, send, send_ext
+from tests.broker.processors.requests import (
+    STORED_WITH,
+    create,
+    messages,
+    properties,
+    pull,
+    send,
+    send_ext,
+)
 
 
 @pytest.fixture
@@ -71,7 +79,7 @@ def test_a_half_message_rests_as_rocketmq_keeps_it(orders: Shell) -> None:
         "UNIQ_KEY": "U1",
         "PGROUP": GROUP,
         "WAIT": "true",
-        "CLUSTER": "shop",
+        **STORED_WITH,
         "REAL_TOPIC": "orders",
         "REAL_QID": "1",
     }
@@ -132,7 +140,7 @@ def test_a_commit_shows_the_message_once_and_marks_the_end_in_the_same_proposal(
         "KEYS": "c1",
         "UNIQ_KEY": "U1",
         "PGROUP": GROUP,
-        "CLUSTER": "shop",
+        **STORED_WITH,
     }
 
 

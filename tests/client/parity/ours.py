@@ -105,11 +105,7 @@ OURS: Final[dict[str, Rules]] = {
         ),
         ("setSendMsgMaxTimeoutPerRequest", "ClientSettings.request_timeout_ms", "likewise"),
         ("getTopics setTopics", "", "the route of a topic is asked for at its first send"),
-        (
-            "recallMessage",
-            "Message.cancels",
-            "a message with a time is cancelled by its unique key; handles of 5.3 are not served",
-        ),
+        ("recallMessage", "Producer.recall", "the name that Python uses"),
     ),
     "TransactionMQProducer": (
         _life("TransactionProducer"),
@@ -156,7 +152,11 @@ OURS: Final[dict[str, Rules]] = {
             "Consumer.queues",
             "the queues held now; a listener for changes is left out",
         ),
-        ("getOffsetStore setOffsetStore", "", _STORE),
+        (
+            "getOffsetStore setOffsetStore",
+            "Consumer",
+            "its argument offset_store; else the broker, of broadcasting members a file",
+        ),
         ("getTraceDispatcher", "", _TRACE),
         ("getDefaultMQPushConsumerImpl", "", _IMPL),
         (
