@@ -105,7 +105,9 @@ class Answering:
             {
                 "mqTable": {queue: self._queue_info(queue) for queue in consumer.core.queues},
                 "properties": properties,
-                "statusTable": {},
+                "statusTable": {
+                    topic: each.to_json_value() for topic, each in consumer.figures().items()
+                },
                 "subscriptionSet": [
                     each.data.to_json_value() for each in consumer.subscriptions.values()
                 ],
@@ -115,6 +117,8 @@ class Answering:
     def _queue_info(self, queue: MessageQueue) -> dict[str, object]:
         state = self._consumer.core.queues[queue]
         cache = state.intake.cache
+        listening = self._consumer.listening
+        attempt = None if listening is None else listening.attempt(queue)
         return {
             "cachedMsgCount": cache.count,
             "cachedMsgMinOffset": max(0, cache.min_offset),
@@ -126,13 +130,16 @@ class Answering:
             and self._consumer.core.holds(
                 queue, state.intake.generation, time.monotonic_ns() // 1_000_000
             ),
-            "lastConsumeTimestamp": 0,
+            "lastConsumeTimestamp": 0 if attempt is None else attempt.called_ms,
             "lastLockTimestamp": 0,
             "lastPullTimestamp": 0,
             "transactionMsgCount": 0,
             "transactionMsgMinOffset": 0,
             "transactionMsgMaxOffset": 0,
             "tryUnlockTimes": 0,
+            # Ours, for those who watch a queue that stands still; Java's tools take no notice.
+            "omqTries": 0 if attempt is None else attempt.tries,
+            "omqLastError": None if attempt is None else attempt.error,
         }
 
     async def _consume_directly(self, command: RemotingCommand, reply: Reply) -> None:

@@ -127,6 +127,7 @@ class Producer(Facade[producer.Producer]):
     send = _blocking(producer.Producer.send)
     send_oneway = _blocking(producer.Producer.send_oneway)
     send_batch = _blocking(producer.Producer.send_batch)
+    recall = _blocking(producer.Producer.recall)
     request = _blocking(producer.Producer.request)
     reply = _blocking(producer.Producer.reply)
     queues = _blocking(producer.Producer.queues)
@@ -195,6 +196,12 @@ class Consumer(Facade[consumer.Consumer]):
     unsubscribe = _on_loop(consumer.Consumer.unsubscribe)
     suspend = _on_loop(consumer.Consumer.suspend)
     resume = _on_loop(consumer.Consumer.resume)
+    figures = _on_loop(consumer.Consumer.figures)
+
+    @property
+    def flow_control_times(self) -> int:
+        """Return how often a pull of the present queues had to wait because enough is cached."""
+        return self.inner.flow_control_times
 
     @property
     def queues(self) -> tuple[MessageQueue, ...]:

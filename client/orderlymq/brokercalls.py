@@ -28,6 +28,7 @@ from orderlymq.events import (
     StartFailed,
     StartFound,
 )
+from orderlymq.figures import ConsumeFigures
 from orderlymq.instance import ClientInstance
 from orderlymq.message import ReceivedMessage
 from orderlymq.offsets import NOT_FOUND, OffsetStore
@@ -88,9 +89,10 @@ class BrokerCalls:
         post: gets every event.
         now_ms: the core's clock.
         filters: user's filters after the tags were compared.
+        figures: counts the pulls, when somebody wants to know.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what one consumer shares with its calls
         self,
         instance: ClientInstance,
         group: str,
@@ -101,6 +103,7 @@ class BrokerCalls:
         subscriptions: dict[str, Subscription],
         post: Callable[[Event], None],
         now_ms: Callable[[], int],
+        figures: ConsumeFigures | None = None,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -109,6 +112,7 @@ class BrokerCalls:
         self._subscriptions = subscriptions
         self._post = post
         self._now_ms = now_ms
+        self._figures = figures
         self._reconsume_max = settings.reconsume_max(ordered=ordered)
         self.filters: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
 
@@ -225,6 +229,7 @@ class BrokerCalls:
                 fence=fence(self._instance.client_id, ask.epoch),
             )
         )
+        asked_at_ms = self._now_ms()
         try:
             answer = await self._instance.invoke(address, command, suspend_ms + _PULL_MARGIN_MS)
             if answer.code in _RESUBSCRIBE:
@@ -240,6 +245,9 @@ class BrokerCalls:
             self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
             return
         wanted = self._filtered(result.messages, subscription)
+        if self._figures is not None and result.status is PullStatus.FOUND:
+            now_ms = self._now_ms()
+            self._figures.pulled(queue.topic, len(wanted), now_ms - asked_at_ms, now_ms)
         self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
 
     def _filtered(

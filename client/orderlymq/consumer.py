@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Final, Self, assert_never
 
 from orderlymq.answering import Answering
@@ -52,6 +51,7 @@ from orderlymq.events import (
     StopPull,
     Tick,
 )
+from orderlymq.figures import ConsumeFigures, TopicFigures
 from orderlymq.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.instance import ClientInstance
 from orderlymq.listening import Listening
@@ -63,7 +63,6 @@ from orderlymq.settings import (
     ConsumeFrom,
     ConsumerSettings,
     MessageModel,
-    parse_consume_from,
 )
 from orderlymq.subscribing import Subscription, check_group, make_subscription
 from orderlymq.tasks import OwnedTasks
@@ -130,7 +129,7 @@ class Consumer:
         check_group(group)
         self.group = group
         self.ordered = ordered
-        self.settings = _with(settings or ConsumerSettings(), consume_from, message_model)
+        self.settings = (settings or ConsumerSettings()).but(consume_from, message_model)
         self.listener = listener
         self._subscriptions: dict[str, Subscription] = {}
         self._instance = instance or ClientInstance(
@@ -152,6 +151,7 @@ class Consumer:
         self._wake_ms: int | None = None
         self._state = "CREATE_JUST"
         self._ended = False
+        self._figures = ConsumeFigures()
         self._core = make_core(group, self.settings, ordered=ordered)
         self._calls = BrokerCalls(
             self._instance,
@@ -162,6 +162,7 @@ class Consumer:
             subscriptions=self._subscriptions,
             post=self.post,
             now_ms=_now_ms,
+            figures=self._figures,
         )
         self._calls.filters.extend(filters)
         self._listening: Listening | None = None
@@ -196,6 +197,15 @@ class Consumer:
     def subscriptions(self) -> Mapping[str, Subscription]:
         """Return what is subscribed, the group's retry topic included."""
         return self._subscriptions
+
+    def figures(self) -> Mapping[str, TopicFigures]:
+        """Return rates, averages and totals by topic, under RocketMQ's names."""
+        return self._figures.show(_now_ms())
+
+    @property
+    def flow_control_times(self) -> int:
+        """Return how often a pull of the present queues had to wait because enough is cached."""
+        return sum(state.intake.flow_waits for state in self._core.queues.values())
 
     @property
     def instance(self) -> ClientInstance:
@@ -388,9 +398,12 @@ class Consumer:
                 return
             self.post(ListenerStarted(*identity))
             if self.ordered:
-                done, _ = await self._listening.call_ordered(deliver, lambda: self._holds(deliver))
+                listened = self._listening.call_ordered(deliver, lambda: self._holds(deliver))
             else:
-                done, _ = await self._listening.call_concurrent(deliver)
+                listened = self._listening.call_concurrent(deliver)
+            done, call = await listened
+        count, topic = len(deliver.messages), deliver.queue.topic
+        self._figures.listened(topic, count, done, call.duration_ms, _now_ms())
         self.post(done)
 
     def _holds(self, deliver: Deliver) -> bool:
@@ -560,18 +573,6 @@ class Consumer:
         await self._find_routes()
         await self._instance.beat_all()
         self._rebalance_wanted.set()
-
-
-def _with(
-    settings: ConsumerSettings,
-    consume_from: ConsumeFrom | str | None,
-    message_model: MessageModel | None,
-) -> ConsumerSettings:
-    if consume_from is not None:
-        settings = replace(settings, consume_from=parse_consume_from(consume_from))
-    if message_model is not None:
-        settings = replace(settings, message_model=message_model)
-    return settings
 
 
 def _names(topics: str | Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from orderlymq.contexts import (
     ConcurrentContext,
@@ -26,9 +26,14 @@ from orderlymq.contexts import (
 from orderlymq.errors import SettingError
 from orderlymq.events import ConcurrentResult, Deliver, ListenerDone, OrderedResult
 from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.properties import CONSUME_START_TIME
 
 _log = logging.getLogger(__name__)
+
+# Queues of which the last call is remembered; those that were called longest ago are forgotten first.
+ATTEMPTS_MAX: Final = 4_096
+_DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SUCCESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,23 @@ class Call:
     result: OrderedResult | ConcurrentResult | None
     raised: str | None
     duration_ms: int
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What the listener last did with a queue.
+
+    Attributes:
+        offset: of the first message that it was called with.
+        called_ms: when, wall time.
+        tries: how often it has failed with that message.
+        error: how it failed last; None while it never did.
+    """
+
+    offset: int
+    called_ms: int
+    tries: int = 0
+    error: str | None = None
 
 
 class Listening:
@@ -67,6 +89,11 @@ class Listening:
         self._slots = asyncio.Semaphore(workers)
         self._threads: ThreadPoolExecutor | None = None
         self._workers = workers
+        self._attempts: dict[MessageQueue, Attempt] = {}
+
+    def attempt(self, queue: MessageQueue) -> Attempt | None:
+        """Return what the listener last did with a queue; None when it was not called yet."""
+        return self._attempts.get(queue)
 
     @property
     def slots(self) -> asyncio.Semaphore:
@@ -78,7 +105,7 @@ class Listening:
     ) -> tuple[ListenerDone, Call]:
         """Call the ordered listener."""
         context = OrderedContext(deliver.queue, still_holds=still_holds)
-        call = await self._call(deliver.messages, context)
+        call = await self._attempted(deliver.messages, context)
         done = ListenerDone(
             deliver.queue,
             deliver.generation,
@@ -93,7 +120,7 @@ class Listening:
     async def call_concurrent(self, deliver: Deliver) -> tuple[ListenerDone, Call]:
         """Call the concurrent listener."""
         context = ConcurrentContext(deliver.queue)
-        call = await self._call(deliver.messages, context)
+        call = await self._attempted(deliver.messages, context)
         done = ListenerDone(
             deliver.queue,
             deliver.generation,
@@ -109,6 +136,28 @@ class Listening:
         """Let the threads end; the calls they run are not waited for here."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _attempted(
+        self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
+    ) -> Call:
+        """Call the listener and note how it went, for whoever asks why a queue stands still."""
+        offset, now_ms = messages[0].queue_offset, time.time_ns() // 1_000_000
+        attempt = self._attempts.pop(context.queue, None)
+        if attempt is None or attempt.offset != offset:
+            attempt = Attempt(offset, now_ms)
+        attempt.called_ms = now_ms
+        self._attempts[context.queue] = attempt
+        if len(self._attempts) > ATTEMPTS_MAX:
+            del self._attempts[next(iter(self._attempts))]
+        call = await self._call(messages, context)
+        if call.result in _DONE:
+            attempt.tries, attempt.error = 0, None
+        else:
+            attempt.tries += 1
+            status = "null" if call.result is None else call.result.value
+            attempt.error = call.raised or f"it returned {status}"
+
+        return call
 
     async def _call(
         self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
@@ -131,11 +180,7 @@ class Listening:
             result, raised=raised is not None, duration_ms=duration_ms, timeout_ms=self._timeout_ms
         )
         seen.status = "null" if result is None else result.value
-        seen.success = result in (
-            OrderedResult.SUCCESS,
-            OrderedResult.COMMIT,
-            ConcurrentResult.SUCCESS,
-        )
+        seen.success = result in _DONE
         self._run_hooks("after", seen)
         return Call(result, raised, duration_ms)
 

@@ -8,7 +8,7 @@ Milliseconds throughout, MiB for cache sizes, minutes for the consume timeout, a
 """
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final
@@ -255,6 +255,17 @@ class ConsumerSettings:
             )
         if self.consume_timestamp:
             parse_consume_timestamp(self.consume_timestamp)
+
+    def but(
+        self, consume_from: "ConsumeFrom | str | None", message_model: MessageModel | None
+    ) -> "ConsumerSettings":
+        """Return these settings with the arguments of a consumer that win over them."""
+        found = self
+        if consume_from is not None:
+            found = replace(found, consume_from=parse_consume_from(consume_from))
+        if message_model is not None:
+            found = replace(found, message_model=message_model)
+        return found
 
     def reconsume_max(self, *, ordered: bool) -> int:
         """Return how often a message is tried again before it is dead."""

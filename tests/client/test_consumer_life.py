@@ -176,6 +176,33 @@ async def test_brokers_may_ask_for_status_running_info_and_a_reset(cluster: Fake
     assert 3 in [each.code for each in cluster.answers]
 
 
+async def test_a_queue_that_stands_still_tells_tries_and_error_of_its_listener(
+    cluster: FakeCluster,
+) -> None:
+    """307 has them per queue: how often its first message failed, how last, and when it was called."""
+    fill(cluster, 2, queues=1)
+    inbox = Inbox()
+    inbox.answers = [ValueError("no such order"), OrderedResult.SUSPEND, None, None]
+    seen: list[tuple[int, str | None]] = []
+    async with ordered_consumer(cluster, inbox, suspend_current_queue_time_ms=200):
+        conn = next(iter(cluster.members["G"].values()))
+        for calls in (1, 2, 4):
+            while len(inbox.seen) < calls:  # noqa: ASYNC110 - what is waited for is the listener
+                await asyncio.sleep(0.002)
+            cluster.answers.clear()
+            conn.send(request(RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "G"}))
+            await until(lambda: len(cluster.answers) == 1)
+            info = fastjson.loads(cluster.answers[0].body)["mqTable"][QUEUE]
+            assert info["lastConsumeTimestamp"] > 1_700_000_000_000
+            seen.append((info["omqTries"], info["omqLastError"]))
+
+    assert seen == [
+        (1, "ValueError: no such order"),
+        (2, "it returned SUSPEND_CURRENT_QUEUE_A_MOMENT"),
+        (0, None),
+    ]
+
+
 async def test_producer_and_consumer_may_share_one_client(cluster: FakeCluster) -> None:
     """CLI-02, CLI-03: one connection per broker for both."""
     inbox = Inbox()

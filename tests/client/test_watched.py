@@ -94,6 +94,23 @@ def test_each_finding_is_a_line_with_what_to_do() -> None:
     assert "a:1 and b:2" in said[4]
 
 
+def test_a_blocked_queue_tells_what_its_listener_said() -> None:
+    """Tries and error where the consumer tells them, when it was called last, and else that it does not."""
+    told = {
+        "listener": "its listener has failed 12 times, last with ValueError: no such order",
+        "listenerCalled": 1_700_000_060_000,
+    }
+
+    (said,) = lines(findings([status(blocked=[{**BLOCKED, **told}])], "billing"))
+    (unsaid,) = lines(findings([status(blocked=[BLOCKED])], "billing"))
+
+    assert (
+        "failed 12 times, last with ValueError: no such order, called last at 2023-11-14T22:14"
+        in said
+    )
+    assert "its consumer tells nothing of its listener" in unsaid
+
+
 def test_many_findings_do_not_hide_the_queues() -> None:
     """Ten lines and how many more there are."""
     found = findings([status(blocked=[BLOCKED] * 25)], "billing")

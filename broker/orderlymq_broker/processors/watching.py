@@ -14,6 +14,7 @@ from typing import Any, Final
 from orderlymq_broker.processors.context import Context
 from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.failing import Failures
+from orderlymq_broker.processors.listenerwatch import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.loads import Loads
 from orderlymq_broker.processors.locking import LockProcessor
 from orderlymq_broker.processors.querying import QueryProcessor
@@ -30,6 +31,8 @@ from orderlymq_protocol.record import decode_record
 LOOK_MS: Final = 5_000
 # A queue without progress for so long stands still: RocketMQ's orderly listeners try again each second.
 BLOCKED_MS: Final = 30_000
+# From then on its consumer is asked what its listener does, so that the first warning can tell.
+ASKED_MS: Final = BLOCKED_MS - 2 * LOOK_MS
 # Renewals come at a third of the lease: with less than that left two of them were missed.
 EXPIRING_PART: Final = 3
 # A warning whose reason lasts is repeated, for logs are cut off at the front.
@@ -87,6 +90,8 @@ class Watch:
         self._warnings: list[str] = []
         self.loads = Loads(context)
         self.failures = Failures(context)
+        self._listeners = ListenerWatch(context)
+        self._suspects: list[Suspect] = []
 
     # -- what others see ---------------------------------------------------------------------------
 
@@ -173,15 +178,17 @@ class Watch:
         """Look when it is time."""
         self.loads.tick(now)
         self.failures.tick(now)
+        effects = self._listeners.tick(now)
         if now.monotonic_ms >= self._next_look_ms:
             self._next_look_ms = now.monotonic_ms + LOOK_MS
             self._look(now)
+            effects += self._listeners.ask(self._suspects, now)
 
-        return []
+        return effects
 
     def replied(self, response: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Expect no answers."""
-        return []
+        """Take what a consumer says of its listener."""
+        return self._listeners.replied(response, peer)
 
     def closed(self, connection: int, now: Now) -> list[Effect]:
         """Forget clients that were behind two connections and are no more."""
@@ -189,7 +196,7 @@ class Watch:
         for client_id in [name for name, pair in duplicates.items() if connection in pair]:
             del duplicates[client_id]
 
-        return []
+        return self._listeners.closed(connection)
 
     def ended(self) -> list[Effect]:
         """Forget everything: another replica leads and looks."""
@@ -198,8 +205,9 @@ class Watch:
         self._lags, self._found, self._next_look_ms = [], {}, 0
         self.loads.ended()
         self.failures.ended()
+        self._suspects = []
 
-        return []
+        return self._listeners.ended()
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -220,6 +228,7 @@ class Watch:
         """Compute the lags and return the queues that stand still, the longest first."""
         lags: list[Lag] = []
         blocked: list[tuple[int, Row]] = []
+        suspects: list[tuple[int, Suspect]] = []
         seen: set[_Place] = set()
         reads = READS_MAX
         for group, topic_name, queue, committed in self._behind():
@@ -239,8 +248,13 @@ class Watch:
                 count, age_s = count + before.messages, max(age_s, before.seconds)
             lags.append(Lag(group, topic_name, count, round(age_s, 1)))
             still_ms = now.monotonic_ms - known.since_ms
-            if still_ms >= BLOCKED_MS and self._context.state.members.of_group(group):
-                blocked.append((still_ms, self._blocked_row(place, queue, known)))
+            if still_ms >= ASKED_MS and self._context.state.members.of_group(group):
+                lock = self._context.state.locks.get(*place)
+                suspect = Suspect(*place, None if lock is None else lock.client_id)
+                suspects.append((still_ms, suspect))
+                if still_ms >= BLOCKED_MS:
+                    blocked.append((still_ms, self._blocked_row(suspect, queue, known)))
+        self._suspects = [each for _, each in sorted(suspects, key=lambda pair: -pair[0])]
         for place in self._progress.keys() - seen:
             del self._progress[place]
         self._lags = sorted(lags, key=lambda each: (-each.messages, each.group, each.topic))
@@ -264,18 +278,19 @@ class Watch:
                     if committed < queue.next_offset:
                         yield group, name, queue, committed
 
-    def _blocked_row(self, place: _Place, queue: Queue, known: _Progress) -> Row:
-        group, topic, number = place
-        lock = self._context.state.locks.get(group, topic, number)
+    def _blocked_row(self, suspect: Suspect, queue: Queue, known: _Progress) -> Row:
+        said = self._listeners.said_of(suspect)
 
         return {
-            "group": group,
-            "topic": topic,
-            "queue": number,
+            "group": suspect.group,
+            "topic": suspect.topic,
+            "queue": suspect.queue_id,
             "offset": known.offset,
             "since": known.since_wall_ms,
-            "holder": None if lock is None else lock.client_id,
+            "holder": suspect.holder,
             **self._message(queue, known.offset),
+            **said,
+            "listener": in_words(said) or "its consumer tells nothing of its listener",
         }
 
     def _message(self, queue: Queue, offset: int) -> Row:
@@ -360,8 +375,9 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "blocked": (
         ("group", "topic", "queue", "offset"),
         "group {group} makes no progress in queue {queue} of {topic} since {since} (ms): message "
-        "{messageId} with key {key} at offset {offset}, held by {holder}; look at its listener's log, "
-        "then let it pass or move the offset with resetOffsetByTime or orderlymq group reset",
+        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; look at its "
+        "listener's log, then let it pass or move the offset with resetOffsetByTime or orderlymq group "
+        "reset",
     ),
     "failing": (
         ("group", "messageId", "dead"),

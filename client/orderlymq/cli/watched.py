@@ -34,7 +34,8 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     said = [
         f"Blocked: queue {row['queue']} of {row['topic']} stands at offset {row['offset']} since "
         f"{_time(row['since'])}: message {row['messageId']}, key {row['key']}, held by "
-        f"{row['holder']}. See the listener's log; `orderlymq group reset` moves the offset."
+        f"{row['holder']}; {_listener(row)}. See the listener's log; `orderlymq group reset` moves the "
+        "offset."
         for row in found["blocked"]
     ]
     said += [
@@ -61,6 +62,14 @@ def lines(found: Mapping[str, Any]) -> list[str]:
     left = len(said) - _SHOWN_MAX
 
     return said[:_SHOWN_MAX] + ([f"And {left} more; --output json shows all."] if left > 0 else [])
+
+
+def _listener(row: Mapping[str, Any]) -> str:
+    """Return what the consumer has told of its listener; brokers of earlier releases do not ask."""
+    words = str(row.get("listener") or "its consumer tells nothing of its listener")
+    called = row.get("listenerCalled")
+
+    return f"{words}, called last at {_time(called)}" if called else words
 
 
 def _time(wall_ms: int) -> str:
