@@ -78,6 +78,11 @@ class ClientInstance:
     """Everything that producers and consumers with one client id share.
 
     Life cycle: `start` once, then `close` once; users of a shared instance are counted by `start`.
+
+    Args:
+        before_request, after_response: what RocketMQ calls an RPC hook: see every request before it is
+            signed and sent, with the address it goes to, and every answer; what one adds to the fields of
+            a request is sent and signed with it. They run on the event loop and must not block.
     """
 
     def __init__(
@@ -241,6 +246,8 @@ class ClientInstance:
         count = len(self.name_servers)
         for turn in range(count):
             index = (self._name_server + turn) % count
+            if self._before_request is not None:
+                self._before_request(self.name_servers[index], command)
             try:
                 answer = await self._remoting.invoke(
                     self.name_servers[index], command, _NAME_SERVER_TIMEOUT_S
@@ -249,6 +256,8 @@ class ClientInstance:
                 failures.append(str(error))
             else:
                 self._name_server = index
+                if self._after_response is not None:
+                    self._after_response(self.name_servers[index], command, answer)
                 return answer
         raise NameServersUnreachable(
             f"no name server answers ({'; '.join(failures)}); is the cluster up? "
