@@ -22,6 +22,8 @@ from orderlymq_runtime.traffic import Traffic
 
 _log = logging.getLogger(__name__)
 
+_LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING}
+
 # What the core says of the state, by its name there.
 _GROUP_GAUGES: Final = {
     "topics": ("topics", "Topics, system topics included"),
@@ -72,6 +74,8 @@ class Reporter:
         self._store_figures = self._instance.store.statistics()
         for warning in self._instance.core.watch.take_warnings():
             _log.warning("%s", warning)
+        for line in self._instance.core.locks.reports.take():
+            _log.log(_LEVELS[line.level], "%s", line.text)
         now = time.monotonic()
         figures = self._instance.figures
         counts: dict[str, float] = {

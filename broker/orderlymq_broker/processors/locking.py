@@ -9,13 +9,14 @@ later than the lease; what is gathered of offset commits goes into the log befor
 lock. The table itself, and why an expiry cannot free a renewed lock: ``state/locks.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
 from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.lockreports import LockReports
 from orderlymq_broker.state.locks import Lock
 from orderlymq_broker.state.records import (
     LockRef,
@@ -54,6 +55,7 @@ class LockProcessor:
         self._due: list[tuple[int, _Key]] = []
         # The newest renewal of each lock that this replica has applied while it ran: stamp and time.
         self._seen: dict[_Key, tuple[int, int]] = {}
+        self.reports = LockReports()
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -71,6 +73,7 @@ class LockProcessor:
         member = context.state.members.get(body.consumer_group, body.client_id)
         records: list[Record] = self._committer.take()
         over = self._over(body, wanted, now)
+        holders = self._holders(body.consumer_group, wanted, over)
         if over:
             records.append(LocksExpired(body.consumer_group, over))
         records.append(
@@ -84,7 +87,7 @@ class LockProcessor:
             )
         )
 
-        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+        def applied(outcomes: Sequence[Outcome], then: Now) -> list[Effect]:
             outcome = outcomes[-1]
             granted = outcome.granted if isinstance(outcome, LocksGranted) else ()
             epochs = {(topic, queue_id): epoch for topic, queue_id, epoch in granted}
@@ -93,6 +96,7 @@ class LockProcessor:
                 for queue in wanted
                 if (queue.topic, queue.queue_id) in epochs
             ]
+            self._report(body, dict(pairs), holders, then)
             return answer(request, peer, body=_granted_body(pairs))
 
         def lost() -> list[Effect]:
@@ -242,6 +246,41 @@ class LockProcessor:
                 refs.append(LockRef(lock.topic, lock.queue_id, lock.stamp))
 
         return tuple(refs)
+
+    def _holders(
+        self, group: str, wanted: list[MessageQueue], over: tuple[LockRef, ...]
+    ) -> dict[MessageQueue, tuple[str, bool]]:
+        """Return who has each queue now, empty for nobody, and whether that lease is over."""
+        expired = {(ref.topic, ref.queue_id) for ref in over}
+        found = {}
+        for queue in wanted:
+            lock = self._context.state.locks.get(group, queue.topic, queue.queue_id)
+            holder = "" if lock is None else lock.client_id
+            found[queue] = (holder, (queue.topic, queue.queue_id) in expired)
+
+        return found
+
+    def _report(
+        self,
+        body: LockBatchRequest,
+        granted: Mapping[MessageQueue, int],
+        before: Mapping[MessageQueue, tuple[str, bool]],
+        now: Now,
+    ) -> None:
+        """Let the log tell what came of a request."""
+        refused = {
+            queue: lock.client_id
+            for queue in before.keys() - granted.keys()
+            if (
+                lock := self._context.state.locks.get(
+                    body.consumer_group, queue.topic, queue.queue_id
+                )
+            )
+        }
+        got = {queue: who for queue, who in before.items() if queue in granted}
+        self.reports.decided(
+            body.consumer_group, body.client_id, got, dict(sorted(refused.items())), now
+        )
 
     def _is_ours(self, queue: MessageQueue) -> bool:
         if queue.broker_name != self._context.settings.group:

@@ -1,11 +1,13 @@
 """Locks as clients ask for them, and the leader's clock of leases."""
 
+from collections import Counter
 from typing import Any
 
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.processors.lockreports import Line
 from orderlymq_broker.state.records import (
     GroupSet,
     LockRef,
@@ -43,6 +45,70 @@ def test_free_own_expired_and_foreign_queues_are_told_apart(shell: Shell) -> Non
         b'{"brokerName":"broker-a","queueId":1,"topic":"orders"},'
         b'{"brokerName":"broker-a","queueId":0,"topic":"orders"}]}'
     )
+
+
+def test_the_log_tells_of_each_request_what_was_got_taken_and_refused(shell: Shell) -> None:
+    """LOG-10 to LOG-12: RocketMQ's words with both clients; a renewal is no news."""
+    create(shell, ORDERS)
+    lock(shell, "bob", 2, peer=BOB)
+    shell.monotonic_ms += LEASE_MS + 1
+    lock(shell, "bob", 3, peer=BOB)
+    reports = shell.core.locks.reports
+    reports.take()
+
+    lock(shell, "alice", 0, 1, 2, 3)
+    said = reports.take()
+    lock(shell, "alice", 0, 1, 2)
+
+    assert said == [
+        Line(
+            "info",
+            "tryLockBatch, message queue not locked, I got it. Group: billing NewClientId: alice "
+            "mq: orders:0, orders:1",
+        ),
+        Line(
+            "warning",
+            "tryLockBatch, message queue lock expired, I got it. Group: billing OldClientId: bob "
+            "NewClientId: alice mq: orders:2",
+        ),
+        Line(
+            "warning",
+            "tryLockBatch, message queue locked by other client. Group: billing OtherClientId: bob "
+            "NewClientId: alice mq: orders:3",
+        ),
+    ]
+    assert reports.take() == []
+
+
+def test_who_asks_in_vain_is_told_once_a_minute_and_many_queues_in_one_line(shell: Shell) -> None:
+    """A consumer that waits asks every three seconds: the log is not flooded."""
+    create(shell, TopicSet("orders", 9, 9, order=True))
+    lock(shell, "bob", *range(9), peer=BOB, lease_ms=600_000)
+    (first,) = shell.core.locks.reports.take()
+
+    for _ in range(25):
+        lock(shell, "alice", *range(9))
+        shell.monotonic_ms += 3_000
+    said = shell.core.locks.reports.take()
+
+    assert first.text.endswith("mq: orders:0, orders:1, orders:2, orders:3 and 5 more")
+    assert len(said) == 2
+    assert all("locked by other client" in line.text for line in said)
+
+
+def test_a_storm_of_a_thousand_groups_is_served() -> None:
+    """LCK-20: every group has the locks of its 64 queues, and a second member gets none of them."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 64, 64, order=True))
+    groups = [f"group-{number}" for number in range(1_000)]
+
+    for group in groups:
+        shell.submit(41, {}, lock_body("alice", *range(64), group=group))
+    shell.settle()
+
+    held = Counter(each.group for each in shell.state.locks.held())
+    assert held == dict.fromkeys(groups, 64)
+    assert lock(shell, "bob", *range(64), peer=BOB, group=groups[-1]) == {}
 
 
 def test_a_lease_of_exactly_its_length_still_holds(shell: Shell) -> None:
