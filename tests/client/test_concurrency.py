@@ -163,6 +163,17 @@ def test_a_failed_batch_is_sent_back_whole(
     assert bool(script.reports(text)) or not text
 
 
+def test_a_listener_that_returns_nothing_is_told_in_the_log() -> None:
+    """LOG-21: RocketMQ's line with group, ids and queue, but without the messages."""
+    script = Script(ConcurrentRules(batch_max=2))
+    (deliver,) = script.pulled(0, 1)
+
+    script.done(deliver, None)
+
+    (text,) = script.reports("consumeMessage return null")
+    assert text == f"consumeMessage return null, Group: G Msgs: ['M0', 'M1'] MQ: {QUEUE}"
+
+
 def test_the_context_chooses_the_delay_of_the_retry() -> None:
     """CFG-X6: -1 is the dead-letter queue, n is level n."""
     script = Script()

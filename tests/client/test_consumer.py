@@ -68,6 +68,30 @@ async def test_locks_come_before_pulls_and_are_given_back_at_the_end(cluster: Fa
     assert cluster.locks == {}
 
 
+async def test_a_consumer_starts_in_rocketmqs_order_and_says_so(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PSH-03, LOG-01: offsets loaded, routes, heartbeat, rebalance, locks, offsets, and only then pulls."""
+    caplog.set_level(logging.INFO, "orderlymq.consumer")
+    fill(cluster, 1)
+    inbox = Inbox()
+
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: len(inbox.seen) == 1)
+
+    first = list(dict.fromkeys(cluster.codes()))
+    assert first[:6] == [105, 34, 38, 41, 14, 11]
+    lines = [each.getMessage() for each in caplog.records]
+    began = lines.index(
+        "the consumer [G] start beginning. messageModel=CLUSTERING, isUnitMode=False"
+    )
+    ready = next(
+        at for at, line in enumerate(lines) if line.startswith("the consumer [G] start OK.")
+    )
+    got = next(at for at, line in enumerate(lines) if "the message queue lock OK" in line)
+    assert began < ready < got
+
+
 async def test_pulls_and_commits_name_the_client_and_its_epoch(cluster: FakeCluster) -> None:
     """The fence is exact for this SDK; a concurrent consumer locks nothing."""
     fill(cluster, 2)
@@ -389,6 +413,37 @@ async def test_broadcasting_members_all_get_everything_and_keep_offsets_in_a_fil
     (data,) = cluster.heartbeats[0].consumer_data_set
     assert [each.topic for each in data.subscription_data_set] == ["T"]
     assert cluster.heartbeats[0].client_id.endswith("@DEFAULT")
+
+
+async def test_an_orderly_broadcast_keeps_its_order_through_a_suspension(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """BRD-06: each member tries a failed message again by itself, before any later one of its queue."""
+    fill(cluster, 3, queues=1)
+    inboxes = [Inbox(), Inbox()]
+    inboxes[0].answers = [None, OrderedResult.SUSPEND, OrderedResult.SUSPEND]
+    members = [
+        Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            consume_from="first",
+            message_model=MessageModel.BROADCASTING,
+            listener=inbox.ordered,
+            ordered=True,
+            offset_store=LocalOffsets(tmp_path / f"{number}.json"),
+            settings=ConsumerSettings(suspend_current_queue_time_ms=10),
+        )
+        for number, inbox in enumerate(inboxes)
+    ]
+
+    async with members[0], members[1]:
+        await until(lambda: [len(inbox.seen) for inbox in inboxes] == [5, 3])
+
+    assert [inbox.texts for inbox in inboxes] == [
+        ["m0", "m1", "m1", "m1", "m2"],
+        ["m0", "m1", "m2"],
+    ]
 
 
 async def test_hooks_see_every_call_and_what_they_raise_is_dropped(cluster: FakeCluster) -> None:

@@ -1,13 +1,16 @@
 """Offset stores: what was remembered, what lasts."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
+from orderlymq.consumer import Consumer
 from orderlymq.identity import make_client_id, parse_name_servers
 from orderlymq.instance import ClientInstance
 from orderlymq.offsets import NOT_FOUND, BrokerOffsets, LocalOffsets, local_offsets_path
 from orderlymq_protocol.messagequeue import MessageQueue
 from tests.client import fakecluster
-from tests.client.fakecluster import BROKER, running
+from tests.client.fakecluster import BROKER, running, until
+from tests.client.inbox import Inbox, fill
 
 QUEUE = MessageQueue("T", BROKER, 0)
 
@@ -75,3 +78,55 @@ def test_identities() -> None:
     assert "#" in own
     assert make_client_id("192.0.2.1", "DEFAULT", "u") == "192.0.2.1@DEFAULT@u"
     assert parse_name_servers("a:1;b:2, c:3") == ("a:1", "b:2", "c:3")
+
+
+async def test_a_store_of_the_users_own_is_loaded_updated_and_persisted() -> None:
+    """PSH-09, CFG-S23: consumption begins where it says, and brokers are not asked for offsets."""
+    store, inbox = Notebook({QUEUE: 2}), Inbox()
+    async with running(topics={"T": 1}, ordered=True) as cluster:
+        fill(cluster, 4, queues=1)
+        async with Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            listener=inbox.ordered,
+            offset_store=store,
+        ):
+            await until(lambda: len(inbox.seen) == 2)
+
+    assert inbox.texts == ["m2", "m3"]
+    assert store.said[0] == "load"
+    assert (store.remembered[QUEUE], store.kept[QUEUE]) == (4, 4)
+    assert not {14, 15} & set(cluster.codes())
+
+
+class Notebook:
+    """An offset store of a user."""
+
+    def __init__(self, kept: dict[MessageQueue, int]) -> None:
+        self.kept = kept
+        self.remembered: dict[MessageQueue, int] = {}
+        self.said: list[str] = []
+
+    async def load(self) -> None:
+        self.said.append("load")
+
+    def update(
+        self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
+    ) -> None:
+        self.said.append("update")
+        self.remembered[queue] = offset
+
+    async def fetch(self, queue: MessageQueue) -> int:
+        return self.kept.get(queue, 0)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        self.said.append("persist")
+        self.kept |= {queue: self.remembered[queue] for queue in queues if queue in self.remembered}
+
+    def remove(self, queue: MessageQueue) -> None:
+        self.said.append("remove")
+
+    def read(self, queue: MessageQueue) -> int:
+        return self.remembered.get(queue, -1)

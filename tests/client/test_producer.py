@@ -390,3 +390,51 @@ async def test_credentials_sign_every_request_to_a_broker() -> None:
     (sent,) = (each for each in cluster.seen if each.code == SEND)
     assert sent.ext["AccessKey"] == "RocketMQ"
     assert "Signature" in sent.ext
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+async def test_an_asynchronous_send_is_tried_as_often_as_its_setting_says(retries: int) -> None:
+    """SND-03: a connection that is cut under each try; one try, and as many more as the setting."""
+    settings = ProducerSettings(retry_times_when_send_async_failed=retries)
+    async with (
+        running(topics={"T": 2}) as cluster,
+        Producer("G", cluster.address, settings=settings) as producer,
+    ):
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.reset] * 9
+
+        with pytest.raises(SendUnknown):
+            await producer.send_nowait("T", "x")
+
+    assert len(_sends(cluster)) == retries + 1
+
+
+async def test_a_body_is_bytes_and_comes_back_as_it_was() -> None:
+    """PRO-04: every byte, no text, what looks like properties; an empty one is refused as Java does."""
+    bodies = [bytes(range(256)), b"\xff\xfe\x00", b"a\x01b\x02", b"\n", b"{"]
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        for body in bodies:
+            await producer.send("T", body)
+        with pytest.raises(SettingError, match="body is empty"):
+            await producer.send("T", b"")
+
+    assert cluster.bodies("T", 0) == bodies
+
+
+async def test_routes_are_read_again_after_the_period() -> None:
+    """CLI-06, NSR-07: a queue that is added is known one pollNameServerInterval later, without a failure."""
+    settings = ClientSettings(poll_name_server_interval_ms=50)
+    async with (
+        running(topics={"T": 1}) as cluster,
+        Producer("G", cluster.address, client_settings=settings) as producer,
+    ):
+        assert len(await producer.queues("T")) == 1
+        asked = cluster.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        cluster.topics["T"] = 2
+        began = time.monotonic()
+        while len(await producer.queues("T")) == 1:  # noqa: ASYNC110 - what is waited for is the period
+            await asyncio.sleep(0.005)
+        elapsed_s = time.monotonic() - began
+
+    assert asked == 1
+    assert elapsed_s < 2

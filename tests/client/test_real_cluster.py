@@ -349,3 +349,44 @@ async def test_the_queues_of_a_killed_process_are_taken_over_at_once(
             await process.wait()
 
     assert took_s < 3.0, "the lease of 15 s was waited for"
+
+
+async def test_a_topic_of_one_queue_has_one_order_for_all_producers(
+    group: Group, admin: AdminClient
+) -> None:
+    """ORD-03: three producers side by side; a send that was acknowledged before another began comes first."""
+    await admin.create_topic("ledger", queues=1, ordered=True)
+    moments: dict[str, tuple[float, float]] = {}
+    texts: list[str] = []
+
+    async def produce(name: str) -> None:
+        async with Producer(name, group.name_server_address) as producer:
+            for number in range(40):
+                text = f"{name}-{number}"
+                began = time.monotonic()
+                await producer.send("ledger", text, key=name)
+                moments[text] = (began, time.monotonic())
+
+    async def listener(
+        messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        texts.extend(message.text for message in messages)
+        return OrderedResult.SUCCESS
+
+    async with Consumer(
+        "auditors",
+        group.name_server_address,
+        topics="ledger",
+        ordered=True,
+        consume_from="first",
+        listener=listener,
+    ):
+        await asyncio.gather(*(produce(f"till{number}") for number in range(3)))
+        await until(lambda: len(texts) == 120, 20)
+
+    assert len(set(texts)) == 120
+    latest_begin = 0.0
+    for text in texts:
+        began, acknowledged = moments[text]
+        assert acknowledged > latest_begin, f"{text} came after one that began when it was stored"
+        latest_begin = max(latest_begin, began)

@@ -15,7 +15,7 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -52,11 +52,15 @@ AFTER_TRANSFER_S: Final = 1.0
 BETWEEN_TRANSFERS_S: Final = 11.0
 # A Java 5 consumer pulls 0.5 s after a change, and asks for a refused lock after 0.5 s.
 AFTER_TAKEOVER_S: Final = 4.0
+# RocketMQ's clients send no heartbeat for up to 30 s after a change of leader; a consumer is killed meanwhile.
+AFTER_MOVE_S: Final = 1.0
 # A new member has its share after the rebalance that its heartbeat causes.
 SETTLE_S: Final = 6.0
 # Beyond the SDK's lease of 15 s.
 STOPPED_S: Final = 20.0
 WELL_S: Final = 60.0
+
+CAUSES: Final = ("leader-killed", "leader-moved", "consumer-killed", "consumer-stopped")
 
 #: What issue and design promise. A Java client's own waits are in its targets.
 TARGETS: Final = {
@@ -125,25 +129,27 @@ class Stage:
     def move_leaders(self, rounds: int) -> None:
         for number in range(rounds):
             self.calm()
-            leader = self.cluster.wait_for_leader()
-            others = [node for node in self.cluster.brokers if node != leader]
-            target = self.choose.choice(others)
-
-            def move(target: int = target) -> None:
-                refused = self.cluster.transfer(target)
-                if refused is not None:
-                    self.notes.append(f"a transfer was refused: {refused}")
-
             time.sleep(BETWEEN_TRANSFERS_S)
-            self.cause("leader moved", move, AFTER_TRANSFER_S)
+            self.cause("leader moved", self._move, AFTER_TRANSFER_S)
             say(f"leader moved {number + 1} of {rounds}")
 
+    def _move(self) -> None:
+        leader = self.cluster.wait_for_leader()
+        others = [node for node in self.cluster.brokers if node != leader]
+        refused = self.cluster.transfer(self.choose.choice(others))
+        if refused is not None:
+            self.notes.append(f"a transfer was refused: {refused}")
+
     def kill_consumers(self, rounds: int) -> None:
+        """Kill members in turn, every second time at a leader that has heard nothing but pulls."""
         for group in sorted({client.group for client in self.clients.values()} - {""}):
             members = [client for client in self.clients.values() if client.group == group]
             for number in range(rounds):
                 self.calm()
-                victim = members[number % len(members)]
+                if number % 2:
+                    self._move()
+                    time.sleep(AFTER_MOVE_S)
+                victim = members[number // 2 % len(members)]
                 self.cause(
                     "consumer killed",
                     victim.kill,
@@ -287,6 +293,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="of each cause")
     parser.add_argument("--out", type=Path, default=Path(".nemesis/handover"))
     parser.add_argument("--no-java", action="store_true")
+    parser.add_argument(
+        "--only", choices=CAUSES, nargs="+", default=CAUSES, help="these causes (default: all)"
+    )
     options = parser.parse_args()
     if not inside.is_inside():
         if not options.no_java:
@@ -297,10 +306,10 @@ def main() -> int:
     shutil.rmtree(options.out, ignore_errors=True)
     javas = [] if options.no_java else build_javas()
 
-    return _play(options.out.resolve(), options.rounds, javas)
+    return _play(options.out.resolve(), options.rounds, javas, options.only)
 
 
-def _play(where: Path, rounds: int, javas: list[Java]) -> int:
+def _play(where: Path, rounds: int, javas: list[Java], causes: Sequence[str]) -> int:
     history = where / "history.jsonl"
     cluster = Cluster(where / "group", REPLICAS, Loopback())
     with Recorder(history, process="handover") as recorder:
@@ -313,10 +322,14 @@ def _play(where: Path, rounds: int, javas: list[Java]) -> int:
             for client in clients.values():
                 client.start()
             time.sleep(2 * SETTLE_S)
-            stage.kill_leaders(rounds)
-            stage.move_leaders(rounds)
-            stage.kill_consumers(max(rounds // 2, 1))
-            stage.stop_consumers(2)
+            if "leader-killed" in causes:
+                stage.kill_leaders(rounds)
+            if "leader-moved" in causes:
+                stage.move_leaders(rounds)
+            if "consumer-killed" in causes:
+                stage.kill_consumers(max(rounds // 2, 2))
+            if "consumer-stopped" in causes:
+                stage.stop_consumers(2)
         finally:
             for client in clients.values():
                 client.kill()
@@ -329,9 +342,9 @@ def _play(where: Path, rounds: int, javas: list[Java]) -> int:
     load = f"load average when it ended: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
     text = as_text(found, [load, *stage.notes, *told(events, stage.causes)], verdict)
     (where / "handover.txt").write_text(text)
-    causes = [asdict(cause) for cause in stage.causes]
+    done = [asdict(cause) for cause in stage.causes]
     (where / "handover.json").write_text(
-        json.dumps({"seconds": found, "causes": causes}, indent=1) + "\n"
+        json.dumps({"seconds": found, "causes": done}, indent=1) + "\n"
     )
     draw_histograms(found, {name: TARGETS.get(name, Target()) for name in found}, where)
     sys.stdout.write(text)

@@ -69,9 +69,9 @@ def test_schemas_are_structural(kind: str) -> None:
     for path, node in _nodes(crd.schema(kind)):
         assert node.keys() <= _ALLOWED, path
         assert isinstance(node["type"], str), path
-        assert (
-            node["type"] != "object" or path == ".metadata" or len(node.keys() & _INSIDE) == 1
-        ), path
+        assert node["type"] != "object" or path == ".metadata" or len(node.keys() & _INSIDE) == 1, (
+            path
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
