@@ -100,7 +100,8 @@ def bare(definitions: Machine, request: pytest.FixtureRequest) -> Iterator[Space
     found = Space(definitions, _space_of(request.module.__name__) + "-bare", EXAMPLE_IMAGE)
     definitions.run("kubectl", "create", "namespace", found.name, check=False)
     yield found
-    found.kubectl("delete", "clusters,topics,consumergroups,users", "--all", check=False)
+    kinds = "clusters,topics,consumergroups,users,pipelines"
+    found.kubectl("delete", kinds, "--all", check=False)
 
 
 @pytest.fixture
@@ -119,6 +120,7 @@ def space(
 
 def sweep(space: Space) -> None:
     """Remove everything that a story has made, volumes included."""
+    space.kubectl("delete", "pipelines.orderlymq.io", "--all", "--wait=false", check=False)
     kinds = "deployments,statefulsets,consumergroups.orderlymq.io,topics.orderlymq.io"
     space.kubectl("delete", kinds, "--all", "--wait=false", check=False)
     space.kubectl("delete", "clusters.orderlymq.io", "--all", "--timeout=60s", check=False)

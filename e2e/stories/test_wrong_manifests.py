@@ -25,6 +25,13 @@ def _made(kind: str, spec: Json, name: str = "one") -> str:
 
 _REF = {"clusterRef": {"name": "demo"}}
 _FILE = {"secretFrom": {"file": "secret"}}
+_ARCHIVE: Json = _REF | {
+    "type": "archive",
+    "source": {"topic": "orders"},
+    "checkpoint": "checkpoint",
+    "path": "archive",
+}
+_ONE_CHECKPOINT = "a checkpoint belongs to source.topic"
 
 # kind, spec, words of the sentence
 WRONG: list[tuple[str, Json, str]] = [
@@ -72,6 +79,45 @@ WRONG: list[tuple[str, Json, str]] = [
         _REF | {"secretFrom": {"file": "a", "env": "b"}},
         "name exactly one of file, env and secret",
     ),
+    ("Pipeline", {}, "spec.type: Required value"),
+    ("Pipeline", _REF | {"type": "archives"}, 'spec.type: Unsupported value: "archives"'),
+    ("Pipeline", _REF | {"type": "archive"}, "archive needs source, checkpoint, path"),
+    ("Pipeline", _ARCHIVE | {"keys": ["id"]}, "keys is a field of redrive, replay, cdc-apply"),
+    ("Pipeline", _ARCHIVE | {"format": "canal"}, "the format of archive is parquet or delta"),
+    ("Pipeline", _ARCHIVE | {"trigger": "soon"}, "spec.trigger in body should match"),
+    ("Pipeline", _ARCHIVE | {"cheekpoint": "x"}, 'unknown field "spec.cheekpoint"'),
+    ("Pipeline", _ARCHIVE | {"schedule": "daily"}, "spec.schedule in body should"),
+    (
+        "Pipeline",
+        _ARCHIVE | {"schedule": "0 3 * * *", "trigger": "10s"},
+        "schedule is for pipelines that end",
+    ),
+    (
+        "Pipeline",
+        _ARCHIVE | {"schedule": "0 3 * * *", "backend": "sparkApplication"},
+        "the backend sparkApplication knows no schedule",
+    ),
+    (
+        "Pipeline",
+        {name: value for name, value in _ARCHIVE.items() if name != "clusterRef"},
+        "name the Cluster in clusterRef, or give bootstrap",
+    ),
+    (
+        "Pipeline",
+        _REF | {"type": "order-audit", "source": {"topic": "orders"}, "archive": "archive"},
+        "order-audit needs source (a topic) or archive (a folder), and not both",
+    ),
+    (
+        "Pipeline",
+        _REF | {"type": "order-audit", "source": {"topic": "orders"}, "stream": True},
+        "a streaming order-audit needs checkpoint",
+    ),
+    (
+        "Pipeline",
+        _ARCHIVE | {"backend": "yarn"},
+        'supported values: "pod", "kubernetes", "sparkApplication"',
+    ),
+    ("Pipeline", _ARCHIVE | {"executors": {"instances": 0}}, "greater than or equal to 1"),
 ]
 
 # kind, first spec, changed spec, words of the sentence
@@ -138,6 +184,26 @@ IMMUTABLE: list[tuple[str, Json, Json, str]] = [
         {"clusterRef": {"name": "other"}} | _FILE,
         "cannot be changed once it is set",
     ),
+    (
+        "Pipeline",
+        _ARCHIVE,
+        _REF | {"type": "compact", "path": "archive"},
+        "cannot be changed once it is set",
+    ),
+    ("Pipeline", _ARCHIVE, _ARCHIVE | {"source": {"topic": "payments"}}, _ONE_CHECKPOINT),
+    ("Pipeline", _ARCHIVE, _ARCHIVE | {"path": "elsewhere"}, _ONE_CHECKPOINT),
+    (
+        "Pipeline",
+        _ARCHIVE | {"storage": {"size": "2Gi"}},
+        _ARCHIVE | {"storage": {"size": "1Gi"}},
+        "storage never shrinks",
+    ),
+    (
+        "Pipeline",
+        _ARCHIVE,
+        _ARCHIVE | {"storage": {"claimName": "other"}},
+        "className and claimName cannot be set or removed later",
+    ),
 ]
 
 # kind, first spec, changed spec
@@ -150,6 +216,23 @@ ALLOWED: list[tuple[str, Json, Json]] = [
     ("Topic", _REF | {"queues": 4}, _REF | {"queues": 8, "queueChangePolicy": "DrainAndSwitch"}),
     ("Topic", _REF | {"type": "Normal", "queues": 4}, _REF | {"type": "Normal", "queues": 8}),
     ("ConsumerGroup", _REF, _REF | {"enabled": False}),
+    ("Pipeline", _ARCHIVE, _ARCHIVE | {"trigger": "30s", "suspend": True}),
+    (
+        "Pipeline",
+        _ARCHIVE,
+        _ARCHIVE | {"source": {"topic": "payments"}, "checkpoint": "payments", "path": "payments"},
+    ),
+    (
+        "Pipeline",
+        _ARCHIVE,
+        _ARCHIVE
+        | {
+            "source": {
+                "topic": "orders",
+                "options": {"maxOffsetsPerTrigger": 9, "tags": "A", "x": True},
+            }
+        },
+    ),
 ]
 
 
@@ -224,6 +307,8 @@ def test_kubectl_scale_changes_the_replicas_of_every_group(bare: Space) -> None:
         ("topic.spec.queues", "the most consumers that can share work"),
         ("consumergroup.spec.ordering", "one consumer per queue, proven by a lock"),
         ("cluster.status.conditions", "wait for the one of type Ready"),
+        ("pipeline.spec.storage.deleteClaim", "goes on with what was retained"),
+        ("pipeline.status.offsets", "Where the checkpoint stands."),
     ],
 )
 def test_kubectl_explain_reads_well(bare: Space, field: str, words: str) -> None:
@@ -234,16 +319,23 @@ def test_kubectl_explain_reads_well(bare: Space, field: str, words: str) -> None
 
 
 def test_short_names_and_the_category_are_known(bare: Space) -> None:
-    """`kubectl get mq` for everything, mqc, mqt, mqg and mqu for one kind."""
+    """`kubectl get mq` for everything, mqc, mqt, mqg, mqu and mqp for one kind."""
     bare.apply(_made("Cluster", {}, "short"))
 
     assert "short" in bare.kubectl("get", "mqc")
     assert "cluster.orderlymq.io/short" in bare.kubectl("get", "mq")
-    for name in ("mqt", "mqg", "mqu"):
+    for name in ("mqt", "mqg", "mqu", "mqp"):
         bare.kubectl("get", name)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples" / "kubernetes").glob("*.yaml")))
+_SHOWN = [
+    path
+    for folder in ("kubernetes", "pipelines")
+    for path in sorted((ROOT / "examples" / folder).glob("*.yaml"))
+]
+
+
+@pytest.mark.parametrize("path", _SHOWN, ids=lambda path: str(path.stem))
 def test_every_example_is_accepted(bare: Space, path: Path) -> None:
     """What the docs show can be applied."""
     bare.kubectl("create", "--dry-run=server", "--validate=strict", "-f", str(path))

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 _EXECUTOR: Final = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 _OPTION: Final = "SPARK_JAVA_OPT_"
@@ -18,23 +18,19 @@ _OPTION: Final = "SPARK_JAVA_OPT_"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Become what the first argument says; return 2 when it says nothing known."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    home = spark_home()
-    match given[:1]:
-        case ["executor"]:
-            command = executor_command(os.environ, home)
-        case ["driver"]:
-            command = driver_command(os.environ, home, given[1:])
+    match list(sys.argv[1:] if arguments is None else arguments):
+        case ["executor", *_]:
+            command = executor_command(os.environ, spark_home())
+        case ["driver", *further]:
+            command = driver_command(os.environ, spark_home(), further)
         case _:
-            sys.stderr.write("say executor or driver, as Spark does\n")
-            return 2
-    os.environ.setdefault("SPARK_HOME", str(home))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    _become(command)
-
-
-def _become(command: list[str]) -> NoReturn:
-    os.execvp(command[0], command)  # noqa: S606 - Spark's own variables are what it is made of
+            command = []
+    if command:
+        os.environ.setdefault("SPARK_HOME", str(spark_home()))
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.execvp(command[0], command)  # noqa: S606 - Spark's own variables are what it is made of
+    sys.stderr.write("say executor or driver, as Spark does\n")
+    return 2
 
 
 def spark_home() -> Path:
