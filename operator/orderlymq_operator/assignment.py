@@ -17,7 +17,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from orderlymq.assignment import AssignmentStrategy, Averagely, AveragelyByCircle, ConsistentHash
 from orderlymq.assignment import assign as assign_alone
-from orderlymq_operator.consumergroup import LockStatus, MemberStatus, QueueOwner
 from orderlymq_protocol.messagequeue import MessageQueue
 
 Strategy: TypeAlias = Literal["Averagely", "AveragelyByCircle", "ConsistentHash", "Sticky", "Zone"]
@@ -29,19 +28,22 @@ _ALONE: Final[Mapping[str, AssignmentStrategy]] = {
 }
 # A queue without a holder for this long is no hand-over any more: RocketMQ's clients ask again every 20 s.
 ORPHAN_MS: Final = 30_000
-_MEMBERS_SHOWN_MAX: Final = 256
-_QUEUES_SHOWN_MAX: Final = 1024
-_NAMED_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One member of a group; *zone* is empty where none is known."""
+    """One member of a group.
+
+    Attributes:
+        zone: empty where none is known.
+        since_ms: when it subscribed, by its own clock; 0 where that is not known.
+    """
 
     client_id: str
     zone: str = ""
     address: str = ""
     subscriptions: frozenset[tuple[str, str]] = frozenset()
+    since_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ def divide(strategy: Strategy, group: str, division: Division) -> dict[MessageQu
 
 def _stick(division: Division, *, by_zone: bool) -> dict[MessageQueue, str]:
     zones = {member.client_id: member.zone for member in division.members}
+    since = {member.client_id: member.since_ms for member in division.members}
     everybody = sorted(zones)
     residents: dict[str, list[str]] = {}
     for name in everybody:
@@ -93,13 +96,13 @@ def _stick(division: Division, *, by_zone: bool) -> dict[MessageQueue, str]:
         loads[owner] += 1
     for queue in queues:
         if queue not in owners:
-            _give(queue, _least(candidates(queue), loads), owners, loads)
+            _give(queue, _least(candidates(queue), loads, since), owners, loads)
     if division.calm:
         for queue, owner in sorted(owners.items()):  # first into their zone, then evenly inside it
             near = candidates(queue)
             if owner not in near:
-                _give(queue, _least(near, loads), owners, loads)
-        _even(owners, loads, candidates)
+                _give(queue, _least(near, loads, since), owners, loads)
+        _even(owners, loads, candidates, since)
     return owners
 
 
@@ -107,6 +110,7 @@ def _even(
     owners: dict[MessageQueue, str],
     loads: dict[str, int],
     candidates: Callable[[MessageQueue], Sequence[str]],
+    since: Mapping[str, int],
 ) -> None:
     """Move queues, always from who has the most, until one more would only swap the roles."""
     held: dict[str, list[MessageQueue]] = {name: [] for name in loads}
@@ -117,7 +121,7 @@ def _even(
         moving = False
         for owner in sorted(loads, key=lambda name: (-loads[name], name)):
             for queue in held[owner]:
-                taker = _least(candidates(queue), loads)
+                taker = _least(candidates(queue), loads, since)
                 if loads[owner] - loads[taker] > 1:
                     held[owner].remove(queue)
                     held[taker].append(queue)
@@ -128,8 +132,13 @@ def _even(
                 break
 
 
-def _least(names: Collection[str], loads: Mapping[str, int]) -> str:
-    return min(names, key=lambda name: (loads[name], name))
+def _least(names: Collection[str], loads: Mapping[str, int], since: Mapping[str, int]) -> str:
+    """Return who has the fewest, the newest of those with equally few.
+
+    In a rolling restart what an old member takes has to move again. Brokers complete a decision by the
+    same rule.
+    """
+    return min(names, key=lambda name: (loads[name], -since[name], name))
 
 
 def _give(
@@ -160,176 +169,64 @@ class GroupWorld:
         members: by raft group that was asked: they may differ for a moment.
         queues: of all topics that the group reads.
         holdings: of queues whose state is known; an ordered group's queue that is missing was never locked.
-        decided: owners by the operator's decision; None for members that divide by themselves.
+        decided: owners by the operator's decision; empty for members that divide by themselves.
+        wanted: who was refused a queue a moment ago; the brokers tell, because only members know how they divide.
     """
 
     ordered: bool
     members: Mapping[str, Sequence[Member]]
     queues: Sequence[MessageQueue]
     holdings: Mapping[MessageQueue, Holding] = field(default_factory=dict)
-    decided: Mapping[MessageQueue, str] | None = None
-    strategy: Strategy = "Averagely"
+    decided: Mapping[MessageQueue, str] = field(default_factory=dict)
+    wanted: Mapping[MessageQueue, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """What is to be said about a group, and whether it should be told to look again.
+    """What is wrong with a group for longer than a hand-over takes.
 
     Attributes:
-        orphans: queues without a living holder for longer than a hand-over takes.
+        orphans: queues without a holder.
         contended: queues that another member than their holder wants, with the wanting one.
-        dead_holders: holders that are no members any more, whose leases still run.
-        different: members that subscribe to something else than most, with what.
         parted: raft groups that see other members than the first one.
-        notify: a notice would help: the members should divide and lock again.
     """
 
-    members: tuple[Member, ...]
-    owners: Mapping[MessageQueue, str]
     orphans: tuple[MessageQueue, ...] = ()
     contended: tuple[tuple[MessageQueue, str], ...] = ()
-    dead_holders: tuple[str, ...] = ()
-    different: tuple[tuple[str, str], ...] = ()
     parted: tuple[str, ...] = ()
-    notify: bool = False
 
     @property
-    def balanced(self) -> tuple[bool, str, str]:
-        """Return truth, reason and message of the condition Balanced."""
-        if not self.members:
-            return False, "NoMembers", "nobody is online"
-        if self.orphans:
-            return False, "QueuesWithoutOwner", f"nobody has {_named(self.orphans)}"
-        if self.contended:
-            queue, wants = self.contended[0]
-            text = f"{wants} wants {_text(queue)}, which {self.owners.get(queue, 'nobody')} holds"
-            more = len(self.contended) - 1
-            return False, "QueuesContended", text + (f", and {more} more" if more else "")
-        if self.parted:
-            return False, "MembersDiffer", f"{', '.join(self.parted)} see other members"
-        idle = sum(1 for member in self.members if member.client_id not in self.owners.values())
-        if idle and self.owners:
-            text = f"every queue has one owner; {idle} of {len(self.members)} members have none"
-            return True, "MembersIdle", text
-        return True, "Balanced", "every queue has one living owner"
-
-    @property
-    def consistent(self) -> tuple[bool, str, str]:
-        """Return truth, reason and message of the condition ConsistentSubscription."""
-        if not self.different:
-            return True, "SameSubscriptions", "all members subscribe to the same"
-        named = "; ".join(f"{name}: {what}" for name, what in self.different[:_NAMED_MAX])
-        return False, "SubscriptionsDiffer", f"some members subscribe to something else: {named}"
-
-    def member_list(self) -> list[MemberStatus]:
-        """Return the members for a status."""
-        counts: dict[str, int] = {}
-        for owner in self.owners.values():
-            counts[owner] = counts.get(owner, 0) + 1
-        return [
-            MemberStatus(
-                client_id=member.client_id,
-                address=member.address,
-                zone=member.zone,
-                queues=counts.get(member.client_id, 0),
-            )
-            for member in self.members[:_MEMBERS_SHOWN_MAX]
-        ]
-
-    def assignment(self, queues: Sequence[MessageQueue]) -> list[QueueOwner]:
-        """Return who has which of *queues* for a status."""
-        return [
-            QueueOwner(
-                topic=queue.topic,
-                group=queue.broker_name,
-                queue=queue.queue_id,
-                client_id=self.owners.get(queue, ""),
-            )
-            for queue in sorted(queues)[:_QUEUES_SHOWN_MAX]
-        ]
-
-    def locks(self, queues: Sequence[MessageQueue]) -> LockStatus:
-        """Return how many locks are held, free and contended for a status."""
-        held = sum(1 for queue in queues if queue in self.owners)
-        return LockStatus(held=held, free=len(queues) - held, contended=len(self.contended))
+    def notify(self) -> bool:
+        """Whether a notice would help: the members should divide and lock again."""
+        return bool(self.orphans or self.contended or self.parted)
 
 
-def examine(group: str, world: GroupWorld) -> Examination:
+def examine(world: GroupWorld) -> Examination:
     """Compare who has the queues with who should have them."""
-    views = {name: {m.client_id: m for m in found} for name, found in world.members.items()}
-    members = {name: member for view in views.values() for name, member in view.items()}
-    first = next(iter(views.values()), {})
-    parted = tuple(name for name, view in views.items() if view.keys() != first.keys())
-    ordered = tuple(members[name] for name in sorted(members))
-    wanted = _wanted(group, world, sorted(members))
-    if not world.ordered:
-        return Examination(
-            ordered, wanted, different=_different(ordered), parted=parted, notify=bool(parted)
-        )
-    owners = {queue: held.client_id for queue, held in world.holdings.items() if held.client_id}
-    orphans = tuple(
-        queue
+    views = [{member.client_id for member in found} for found in world.members.values()]
+    members = set[str]().union(*views)
+    parted = tuple(
+        name for name, view in zip(world.members, views, strict=True) if view != views[0]
+    )
+    if not world.ordered or not members:
+        return Examination(parted=parted)
+    unknown = Holding("", ORPHAN_MS)
+    late = {
+        queue: held.client_id
         for queue in sorted(world.queues)
-        if members
-        and queue not in owners
-        and world.holdings.get(queue, Holding("", ORPHAN_MS)).for_ms >= ORPHAN_MS
-    )
-    contended = tuple(
-        (queue, wants)
-        for queue, wants in sorted(wanted.items())
-        if owners.get(queue, wants) != wants
-        and owners[queue] in members
-        and world.holdings[queue].for_ms >= ORPHAN_MS
-    )
-    dead = tuple(sorted({owner for owner in owners.values() if owner not in members}))
+        if (held := world.holdings.get(queue, unknown)).for_ms >= ORPHAN_MS
+    }
+    wanted = {
+        queue: wants
+        for queue, wants in {**world.decided, **world.wanted}.items()
+        if wants in members
+    }
     return Examination(
-        ordered,
-        owners,
-        orphans,
-        contended,
-        dead,
-        _different(ordered),
-        parted,
-        notify=bool(orphans or contended or parted),
+        orphans=tuple(queue for queue, holder in late.items() if not holder),
+        contended=tuple(
+            (queue, wanted[queue])
+            for queue, holder in late.items()
+            if holder in members and wanted.get(queue, holder) != holder
+        ),
+        parted=parted,
     )
-
-
-def _wanted(group: str, world: GroupWorld, members: Sequence[str]) -> dict[MessageQueue, str]:
-    """Return who should have each queue: by decision, else by everybody's own computation."""
-    if world.decided is not None:
-        return {queue: owner for queue, owner in world.decided.items() if owner in members}
-    found: dict[MessageQueue, str] = {}
-    alone = _ALONE.get(world.strategy, _ALONE["Averagely"])
-    for topic in sorted({queue.topic for queue in world.queues}):
-        queues = [queue for queue in world.queues if queue.topic == topic]
-        for name in members:
-            found |= dict.fromkeys(assign_alone(alone, group, name, queues, members), name)
-    return found
-
-
-def _different(members: Sequence[Member]) -> tuple[tuple[str, str], ...]:
-    """Return the members whose subscriptions are not those of most, with what they have."""
-    counts: dict[frozenset[tuple[str, str]], int] = {}
-    for member in members:
-        counts[member.subscriptions] = counts.get(member.subscriptions, 0) + 1
-    if len(counts) < 2:
-        return ()
-    usual = max(counts, key=lambda found: (counts[found], sorted(found)))
-    return tuple(
-        (
-            member.client_id,
-            ", ".join(f"{t} {e}" for t, e in sorted(member.subscriptions)) or "nothing",
-        )
-        for member in members
-        if member.subscriptions != usual
-    )
-
-
-def _text(queue: MessageQueue) -> str:
-    return f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name}"
-
-
-def _named(queues: Sequence[MessageQueue]) -> str:
-    named = ", ".join(map(_text, queues[:_NAMED_MAX]))
-    more = len(queues) - _NAMED_MAX
-    return named + (f" and {more} more" if more > 0 else "")

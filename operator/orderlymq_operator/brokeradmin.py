@@ -69,12 +69,17 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A queue lock in force."""
+    """A queue lock in force.
+
+    Attributes:
+        wanted_by: the client that was refused it a moment ago; empty when nobody was.
+    """
 
     group: str
     topic: str
     queue: int
     client_id: str
+    wanted_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,7 +280,13 @@ class Admin:
         answer = await self._look(address, RequestCode.ORDERLYMQ_LOCK_TABLE)
         try:
             return [
-                Lock(lock["consumerGroup"], lock["topic"], lock["queueId"], lock["clientId"])
+                Lock(
+                    lock["consumerGroup"],
+                    lock["topic"],
+                    lock["queueId"],
+                    lock["clientId"],
+                    lock.get("wantedBy", ""),  # brokers of an earlier version do not tell
+                )
                 for lock in orjson.loads(answer.body)["locks"]
             ]
         except (ValueError, KeyError, TypeError) as error:
@@ -476,7 +487,8 @@ def _member(found: Mapping[str, Any]) -> Member:
         for topic, expression, _ in found["subscriptions"]
         if not is_retry_topic(topic)
     )
-    return Member(found["clientId"], "", found["address"], wishes)
+    since_ms = found.get("sinceMillis", 0)  # brokers of an earlier version do not tell
+    return Member(found["clientId"], "", found["address"], wishes, since_ms)
 
 
 def observed_growth(found: Mapping[str, Any]) -> ObservedGrowth:

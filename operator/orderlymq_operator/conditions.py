@@ -100,11 +100,12 @@ REASONS: Final = (
     ),
     Reason(
         "SecretMissing",
-        (USER,),
+        (CLUSTER, USER),
         _READY,
         "False",
-        "The Secret, its key, or a usable value in it is missing.",
-        "Create the Secret; the secret key needs six characters at least.",
+        "The Secret, its key, or a usable value in it is missing: of a Cluster that of tls.secretName, without which "
+        "no pod starts.",
+        "Create the Secret: tls.crt, tls.key and ca.crt for a Cluster; for a User a secret key of six characters at least.",
     ),
     Reason(
         "Growing",
@@ -324,7 +325,7 @@ REASONS: Final = (
         ("StorageReady",),
         "False",
         "The StorageClass does not let volumes grow; they keep their size.",
-        "Set allowVolumeExpansion on the StorageClass, or set spec.storage.size back.",
+        "Set allowVolumeExpansion on the StorageClass; spec.storage.size never goes back.",
     ),
     Reason(
         "UpToDate",
@@ -403,7 +404,26 @@ REASONS: Final = (
         (CONSUMER_GROUP,),
         ("Balanced",),
         "False",
-        "Two members want the same queue; the lock decides, and the message names both.",
+        "A member was refused a queue in the last half minute because another has it; "
+        "the lock decides, and the message names both.",
+        "None when it passes. If it stays, members divide the queues differently: give all the same "
+        "strategy and the same topics.",
+    ),
+    Reason(
+        "MembersDiffer",
+        (CONSUMER_GROUP,),
+        ("Balanced",),
+        "False",
+        "Raft groups know different members, who then divide the queues differently; the message names the groups.",
+        "None when it passes: the members are told to look again. If it stays, a client does not reach every group.",
+    ),
+    Reason(
+        "MembersIdle",
+        (CONSUMER_GROUP,),
+        ("Balanced",),
+        "True",
+        "There are more members than queues: every queue has one owner, and some members have none.",
+        "Fewer members, or a topic with more queues.",
     ),
     Reason(
         "SameSubscription",

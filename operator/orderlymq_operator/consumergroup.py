@@ -48,7 +48,8 @@ class Assignment(Model):
     strategy: Literal["Averagely", "AveragelyByCircle", "ConsistentHash", "Sticky", "Zone"] = Field(
         default="Averagely",
         description="Averagely, AveragelyByCircle, ConsistentHash: as RocketMQ's clients compute it. "
-        "Sticky: a queue stays with its member. Zone: Sticky, and members of the queue's zone first. "
+        "Sticky: a queue stays with its member. Zone: Sticky, and members in the zone of the queue's leader first; "
+        "in Kubernetes the zone is the label topology.kubernetes.io/zone of the pod's node. "
         "RocketMQ clients ask only with clientRebalance=false, the SDK with server_assignment.",
     )
     rebalance_delay: Duration = Field(
@@ -123,7 +124,8 @@ class LockStatus(Model):
         default=0, description="Queues of its topics without a holder."
     )
     contended: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="Queues that a member was refused because another holds them."
+        default=0,
+        description="Queues that a member was refused in the last half minute because another holds them.",
     )
 
 

@@ -7,11 +7,12 @@ members would get all of its queues. What is decided stands in `tending` and `as
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from orderlymq_operator.assignment import Examination
-from orderlymq_operator.brokeradmin import Admin, AdminError, GroupSeen
+from orderlymq_operator.assignment import Member
+from orderlymq_operator.brokeradmin import Admin, AdminError, GroupSeen, Lock
 from orderlymq_operator.models import ConsumerGroup, Desired
 from orderlymq_operator.tending import GroupTender, GroupView, SetDivision
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -23,17 +24,17 @@ LOOK_PAUSE_MS: Final = 1_000
 
 
 class GroupTending:
-    """Tends all consumer groups of a cluster; lives as long as its operator."""
+    """Tends all consumer groups of a cluster; lives as long as its operator.
 
-    def __init__(self, admin: Admin) -> None:
+    Args:
+        zone_of: the zone of a member by its address (`host:port`), empty where it is not known.
+    """
+
+    def __init__(self, admin: Admin, zone_of: Callable[[str], str] = lambda _: "") -> None:
         self._admin = admin
+        self._zone_of = zone_of
         self._tenders: dict[str, GroupTender] = {}
         self._looked_ms: int | None = None
-
-    def examination(self, consumer_group: str) -> Examination | None:
-        """Return what the last look found about a group; None before the first."""
-        tender = self._tenders.get(consumer_group)
-        return None if tender is None else tender.examination
 
     async def tend(
         self,
@@ -74,20 +75,18 @@ class GroupTending:
     ) -> None:
         name = group.group_name
         places = list(addresses.items())
-        seen = dict(
-            zip(
-                addresses,
-                await asyncio.gather(*(self._admin.group_sight(a, name) for _, a in places)),
-                strict=True,
-            )
-        )
-        holders: dict[MessageQueue, str] = {}
+        sights = await asyncio.gather(*(self._admin.group_sight(a, name) for _, a in places))
+        seen = {
+            place: replace(sight, members=self._placed(sight))
+            for (place, _), sight in zip(places, sights, strict=True)
+        }
+        locks: dict[MessageQueue, Lock] = {}
         for place, address in places:
             for lock in await self._admin.locks(address):
                 if lock.group == name:
-                    holders[MessageQueue(lock.topic, place, lock.queue)] = lock.client_id
+                    locks[MessageQueue(lock.topic, place, lock.queue)] = lock
         tender = self._tenders.setdefault(name, GroupTender(name))
-        view = _view(group, seen, holders, queues, zones)
+        view = _view(group, seen, locks, queues, zones)
         for step in tender.look(group.spec.assignment, view, now_ms):
             for address in addresses.values():
                 if isinstance(step, SetDivision):
@@ -95,11 +94,16 @@ class GroupTending:
                 else:
                     await self._admin.notify_members(address, step.consumer_group)
 
+    def _placed(self, sight: GroupSeen) -> tuple[Member, ...]:
+        return tuple(
+            replace(member, zone=self._zone_of(member.address)) for member in sight.members
+        )
+
 
 def _view(
     group: ConsumerGroup,
     seen: Mapping[str, GroupSeen],
-    holders: Mapping[MessageQueue, str],
+    locks: Mapping[MessageQueue, Lock],
     queues: Mapping[str, Mapping[str, int]],
     zones: Mapping[str, str],
 ) -> GroupView:
@@ -119,7 +123,8 @@ def _view(
             if topic in wanted
             for number in range(count)
         ),
-        holders,
+        {queue: lock.client_id for queue, lock in locks.items()},
         {place: found.decisions for place, found in seen.items()},
         zones,
+        {queue: lock.wanted_by for queue, lock in locks.items() if lock.wanted_by},
     )

@@ -11,7 +11,6 @@ from typing import Final
 
 from orderlymq_operator.assignment import (
     Division,
-    Examination,
     GroupWorld,
     Holding,
     Member,
@@ -54,6 +53,7 @@ class GroupView:
         holders: client id by queue that is locked.
         stored: by raft group, the decisions by topic.
         zones: zone of each raft group's leader, where known.
+        wanted: who was refused a queue a moment ago, by queue.
     """
 
     ordered: bool
@@ -62,6 +62,7 @@ class GroupView:
     holders: Mapping[MessageQueue, str] = field(default_factory=dict)
     stored: Mapping[str, Mapping[str, Owners]] = field(default_factory=dict)
     zones: Mapping[str, str] = field(default_factory=dict)
+    wanted: Mapping[MessageQueue, str] = field(default_factory=dict)
 
 
 class GroupTender:
@@ -73,32 +74,28 @@ class GroupTender:
         self._changed_ms: int | None = None
         self._holders: dict[MessageQueue, tuple[str, int]] = {}
         self._notified_ms: int | None = None
-        self.examination: Examination | None = None
 
     def look(
         self, spec: Assignment, view: GroupView, now_ms: int
     ) -> list[SetDivision | NotifyMembers]:
-        """Return what to do now, and keep what is to be said in `examination`."""
+        """Return what to do now."""
         names = frozenset(member.client_id for found in view.members.values() for member in found)
         if self._changed_ms is None or names != self._members:
             self._members, self._changed_ms = names, now_ms
         calm = now_ms - self._changed_ms >= spec.rebalance_delay.milliseconds
         steps: list[SetDivision | NotifyMembers] = []
-        decided: dict[MessageQueue, str] | None = None
+        decided: dict[MessageQueue, str] = {}
         if spec.strategy in ("Averagely", "AveragelyByCircle"):
             steps += self._end_decisions(view)
         else:
-            decided = {}
             for topic in sorted({queue.topic for queue in view.queues}):
                 found = self._divide(spec, view, topic, calm=calm)
                 decided |= found
                 steps += self._store(view, topic, found)
-        world = GroupWorld(
-            view.ordered, view.members, view.queues, self._holdings(view, now_ms), decided
-        )
-        self.examination = examine(self._group, world)
+        holdings = self._holdings(view, now_ms)
+        world = GroupWorld(view.ordered, view.members, view.queues, holdings, decided, view.wanted)
         waited = self._notified_ms is None or now_ms - self._notified_ms >= NOTIFY_PAUSE_MS
-        if self.examination.notify and waited:
+        if examine(world).notify and waited:
             self._notified_ms = now_ms
             steps.append(NotifyMembers(self._group))
         return steps

@@ -1,5 +1,7 @@
 """Tending consumer groups: what is decided, stored and repaired, look by look."""
 
+from dataclasses import replace
+
 from orderlymq_operator.assignment import ORPHAN_MS, Member
 from orderlymq_operator.consumergroup import Assignment
 from orderlymq_operator.quantities import Duration
@@ -79,8 +81,17 @@ def test_a_queue_that_stays_without_a_holder_gets_its_group_notified_now_and_the
     assert tender.look(AVERAGELY, lonely, ORPHAN_MS + 1_000) == []
     again = ORPHAN_MS + NOTIFY_PAUSE_MS
     assert tender.look(AVERAGELY, lonely, again) == [NotifyMembers("billing")]
-    assert tender.examination is not None
-    assert tender.examination.balanced[1] == "QueuesWithoutOwner"
+
+
+def test_a_queue_that_a_member_is_refused_for_long_gets_its_group_notified() -> None:
+    """The brokers tell who asks in vain; whoever holds what it should not looks again."""
+    tender = GroupTender("billing")
+    held = view("a", "b", holders={0: "a", 1: "a"})
+    refused = replace(held, wanted={QUEUES[1]: "b"})
+
+    assert tender.look(AVERAGELY, refused, 0) == []
+    assert tender.look(AVERAGELY, held, ORPHAN_MS) == []
+    assert tender.look(AVERAGELY, refused, ORPHAN_MS) == [NotifyMembers("billing")]
 
 
 def test_members_that_do_not_want_a_topic_get_none_of_its_queues() -> None:

@@ -21,6 +21,7 @@ from orderlymq_broker.processors.assigning import (
 )
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.members import since_ms
 from orderlymq_broker.state.topics import PERM_READ
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
@@ -94,8 +95,9 @@ class Assigning:
             queues = await self._queues(wish.topic)
             state = self._state()
             members = state.members.of_group(wish.consumer_group)
+            ages = {client_id: since_ms(member) for client_id, member in members.items()}
             decided = state.assignments.get(wish.consumer_group, wish.topic)
-            found = assign(wish, queues, tuple(members), decided)
+            found = assign(wish, queues, ages, decided)
         except (RouteUnknownError, AssignmentError) as error:
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
         else:

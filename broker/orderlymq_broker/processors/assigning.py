@@ -55,12 +55,13 @@ STRATEGIES: Final[dict[str, Strategy]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_
 def assign(
     wish: AssignmentRequest,
     queues: Collection[MessageQueue],
-    members: Collection[str],
+    members: Mapping[str, int],
     decided: Mapping[QueuePlace, str] | None = None,
 ) -> list[MessageQueue]:
     """Return the queues of the member that asks; none when it is not known as a member yet.
 
-    What an operator has decided (*decided*) goes before the strategy that the client names.
+    *members* tells since when each has been there. What an operator has decided (*decided*) goes
+    before the strategy that the client names.
 
     Raises:
         AssignmentError: the strategy is not known here.

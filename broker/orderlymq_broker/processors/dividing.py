@@ -13,6 +13,7 @@ from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.growing import check_token
 from orderlymq_broker.processors.locking import check_client
+from orderlymq_broker.state.members import since_ms
 from orderlymq_broker.state.records import AssignmentSet, MemberSeen, Outcome, Refused
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import ResponseCode
@@ -100,6 +101,7 @@ def _shown(member: MemberSeen) -> dict[str, Any]:
         "language": member.language,
         "version": member.version,
         "messageModel": member.message_model,
+        "sinceMillis": since_ms(member),
         "subscriptions": [
             [wish.topic, wish.expression, wish.expression_type] for wish in member.subscriptions
         ],

@@ -9,7 +9,7 @@ later than the lease; what is gathered of offset commits goes into the log befor
 lock. The table itself, and why an expiry cannot free a renewed lock: ``state/locks.py``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
@@ -38,6 +38,8 @@ from orderlymq_protocol.names import InvalidName, check_group_name
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 10 * 60 * 1_000
 CLIENT_ID_LENGTH_MAX: Final = 512
+# Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
+REFUSAL_MS: Final = 30_000
 
 _LOST: Final = "the leader changed before the locks were decided; ask again"
 
@@ -56,6 +58,8 @@ class LockProcessor:
         # The newest renewal of each lock that this replica has applied while it ran: stamp and time.
         self._seen: dict[_Key, tuple[int, int]] = {}
         self.reports = LockReports()
+        # Who was refused a held lock last, and when; never more than there are locks.
+        self._refused: dict[_Key, tuple[str, int]] = {}
 
     # -- requests ----------------------------------------------------------------------------------
 
@@ -91,6 +95,7 @@ class LockProcessor:
             outcome = outcomes[-1]
             granted = outcome.granted if isinstance(outcome, LocksGranted) else ()
             epochs = {(topic, queue_id): epoch for topic, queue_id, epoch in granted}
+            self._note_refusals(body, wanted, epochs, then)
             pairs = [
                 (queue, epochs[queue.topic, queue.queue_id])
                 for queue in wanted
@@ -125,7 +130,7 @@ class LockProcessor:
         ]
 
     def table(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20501: the held locks of a group, or of all, and whether their holders are connected."""
+        """Serve 20501: the held locks of a group, or of all, whether their holders are connected, and who else asks."""
         group = request.ext.get("consumerGroup") or None
         broker = self._context.settings.group
         locks = [
@@ -140,6 +145,7 @@ class LockProcessor:
                 "leaseMillis": lock.lease_ms,
                 "heldSinceMillis": lock.held_since_ms,
                 "connected": bool(self._context.sessions.of_client(lock.client_id)),
+                "wantedBy": self._wanted_by(lock, now),
             }
             for lock in self._context.state.locks.held(group)
         ]
@@ -164,9 +170,10 @@ class LockProcessor:
             self._run(key, at_ms + lock.lease_ms)
 
     def stop(self) -> None:
-        """Forget all leases."""
+        """Forget all leases, and who was refused."""
         self._ends.clear()
         self._due.clear()
+        self._refused.clear()
 
     def granted(self, outcome: LocksGranted, now: Now) -> None:
         """Start or renew the leases of what was granted."""
@@ -187,6 +194,7 @@ class LockProcessor:
         free = [key for key in queues if self._context.state.locks.get(*key) is None]
         for key in free:
             self._ends.pop(key, None)
+            self._refused.pop(key, None)
 
         return free
 
@@ -227,6 +235,28 @@ class LockProcessor:
     def _run(self, key: _Key, end_ms: int) -> None:
         self._ends[key] = end_ms
         heappush(self._due, (end_ms, key))
+
+    def _note_refusals(
+        self,
+        body: LockBatchRequest,
+        wanted: Sequence[MessageQueue],
+        granted: Container[tuple[str, int]],
+        now: Now,
+    ) -> None:
+        for queue in wanted:
+            key = (body.consumer_group, queue.topic, queue.queue_id)
+            if (queue.topic, queue.queue_id) in granted:
+                if self._refused.get(key, ("", 0))[0] == body.client_id:
+                    del self._refused[
+                        key
+                    ]  # a renewal by the holder says nothing about the other one
+            elif self._context.state.locks.get(*key) is not None:
+                self._refused[key] = (body.client_id, now.monotonic_ms)
+
+    def _wanted_by(self, lock: Lock, now: Now) -> str:
+        """Return the client that was refused a lock a moment ago; empty when nobody was."""
+        client_id, at_ms = self._refused.get((lock.group, lock.topic, lock.queue_id), ("", 0))
+        return client_id if now.monotonic_ms - at_ms < REFUSAL_MS else ""
 
     def _over(
         self, body: LockBatchRequest, wanted: list[MessageQueue], now: Now

@@ -83,21 +83,22 @@ class AssignmentTable:
 
 
 def complete(
-    division: Mapping[QueuePlace, str], queues: Collection[QueuePlace], members: Collection[str]
+    division: Mapping[QueuePlace, str], queues: Collection[QueuePlace], members: Mapping[str, int]
 ) -> dict[QueuePlace, str]:
     """Return an owner for each of *queues*: the one decided if it is a member, else who has fewest.
 
-    Nobody gets anything when there are no members.
+    *members* tells since when each has been there. Of those with equally few it is the newest: in a
+    rolling restart what an old one takes has to move again. Nobody gets anything when there are no
+    members. Operators decide by the same rule.
     """
     if not members:
         return {}
-    alive = set(members)
-    owners = {queue: owner for queue in queues if (owner := division.get(queue)) in alive and owner}
-    shares = dict.fromkeys(sorted(alive), 0)
+    owners = {q: owner for q in queues if (owner := division.get(q)) in members and owner}
+    shares = dict.fromkeys(members, 0)
     for owner in owners.values():
         shares[owner] += 1
     for queue in sorted(set(queues) - owners.keys()):
-        taker = min(shares, key=lambda member: (shares[member], member))
+        taker = min(shares, key=lambda member: (shares[member], -members[member], member))
         owners[queue] = taker
         shares[taker] += 1
 

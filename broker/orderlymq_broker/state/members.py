@@ -114,5 +114,10 @@ class MemberTable:
                 assert (member.group, member.client_id) == (group, client_id), member
 
 
+def since_ms(member: MemberSeen) -> int:
+    """Return when a member made its newest subscription, by its own clock: all raft groups hear the same."""
+    return max((wish.version for wish in member.subscriptions), default=0)
+
+
 def _topics(member: MemberSeen) -> set[str]:
     return {wish.topic for wish in member.subscriptions}

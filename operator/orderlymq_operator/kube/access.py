@@ -31,7 +31,8 @@ class Access:
     def __init__(self, api: Api, token: Callable[[], int]) -> None:
         self._api = api
         self._token = token
-        self._clients: dict[str, RemotingClient] = {}
+        # By the authority that is trusted; None for plain connections.
+        self._clients: dict[str | None, RemotingClient] = {}
 
     async def admin(self, cluster: Cluster) -> Admin:
         """Return what calls the brokers and name servers of *cluster*.
@@ -45,6 +46,24 @@ class Access:
         secret = await self._operator_secret(cluster)
         return Admin(client, podforms.OPERATOR_KEY, secret, self._token())
 
+    async def missing_certificate(self, cluster: Cluster) -> str:
+        """Return what keeps the pods of *cluster* from getting their key pair; empty when nothing does.
+
+        Raises:
+            ApiError: the Secret cannot be read now.
+        """
+        name = cluster.spec.tls.secret_name
+        if name is None:
+            return ""
+        found = await self._api.get(SECRETS, cluster.metadata.namespace, name)
+        if found is None:
+            return f"there is no Secret {name!r}, which spec.tls.secretName names"
+        missing = [key for key in podforms.TLS_KEYS if not _value(found, key)]
+        if missing:
+            return f"Secret {name!r} has no {' and no '.join(missing)}"
+        usable = _is_authority(_value(found, "ca.crt") or "")
+        return "" if usable else f"ca.crt in Secret {name!r} is no certificate"
+
     async def close(self) -> None:
         """Close all connections."""
         await asyncio.gather(*(client.close() for client in self._clients.values()))
@@ -52,9 +71,11 @@ class Access:
     async def _client(self, cluster: Cluster) -> RemotingClient:
         tls = cluster.spec.tls
         if tls.secret_name is None or tls.mode != "Enforcing":
-            return self._clients.setdefault("", RemotingClient())
+            return self._clients.setdefault(None, RemotingClient())
         found = await self._api.get(SECRETS, cluster.metadata.namespace, tls.secret_name)
         authority = _value(found, "ca.crt") or ""
+        if not _is_authority(authority):
+            authority = ""  # `missing_certificate` says so, and no pod runs yet
         if authority not in self._clients:
             context = ssl.create_default_context(cadata=authority or None)
             # Pods are called by address; who they are says the authority of the cluster.
@@ -96,6 +117,14 @@ class Access:
             name: None if text is None else fingerprint(keys[name], text)
             for name, text in found.items()
         }
+
+
+def _is_authority(text: str) -> bool:
+    try:
+        ssl.create_default_context(cadata=text)
+    except (ssl.SSLError, ValueError):
+        return False
+    return bool(text)
 
 
 def _value(secret: Json | None, key: str) -> str | None:

@@ -27,6 +27,7 @@ from orderlymq_operator.kube.takeover import Takeover
 from orderlymq_operator.kube.tendinggroups import ClusterTending
 from orderlymq_operator.kube.watching import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
+from orderlymq_operator.kube.zones import Zones
 from orderlymq_operator.models import KINDS, Pipeline
 from orderlymq_runtime.http import HealthServer
 
@@ -64,6 +65,7 @@ class OperatorProcess:
             Defaults(settings.image, settings.pull_policy),
             metrics,
             lambda: self._election.token,
+            self._zone_of,
         )
         self._drivers = Drivers(
             api,
@@ -76,7 +78,10 @@ class OperatorProcess:
         self._takeover = Takeover(
             api, metrics, self._reconciler.targets, lambda: self._election.leads
         )
-        self._tending = ClusterTending(self._reconciler.tended, lambda: self._election.leads)
+        self._zones = Zones(self._takeover.node_of)
+        self._tending = ClusterTending(
+            self._reconciler.tended, lambda: self._election.leads, self._zones
+        )
         self._watching = asyncio.Event()
         self._resynced_at = time.monotonic()
         self._problem = "starting"
@@ -137,6 +142,7 @@ class OperatorProcess:
             self._takeover.pod_shown(found, gone=gone)
         elif kind == "Node":
             self._takeover.node_shown(found)
+            self._zones.node_shown(found, gone=gone)
         labels = meta.get("labels") or {}
         if kind == "Pod" and LABEL_PIPELINE in labels:
             self._pipelines.add_after((meta["namespace"], labels[LABEL_PIPELINE]), _GATHER_S)
@@ -217,6 +223,9 @@ class OperatorProcess:
             self._metrics.clusters.set(sum(1 for _ in self._inventory.clusters()))
             self._wake_all()
             await asyncio.sleep(self._settings.resync_s)
+
+    def _zone_of(self, address: str) -> str:
+        return self._zones.of_address(address)
 
     # -- telling -------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ go at the upper end, as StatefulSets have them; a pod is deleted only as the one
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -132,8 +132,13 @@ class KubeBackend:
             growing=growing_topics(self.desired.topics) if ordered else None,
         )
 
-    async def sights(self, groups: Sequence[str]) -> dict[str, GroupSight] | None:
-        """Return how the raft groups see consumer *groups*; None while one of them is silent."""
+    async def sights(
+        self, groups: Sequence[str], zone_of: Callable[[str], str]
+    ) -> dict[str, GroupSight] | None:
+        """Return how the raft groups see consumer *groups*; None while one of them is silent.
+
+        *zone_of* tells the zone of a member by its address.
+        """
         started = [
             name for name in self.around.groups if self.live.find(STATEFUL_SETS, name) is not None
         ]
@@ -145,7 +150,7 @@ class KubeBackend:
                     asyncio.gather(*(self.admin.members(place, name) for place in places.values())),
                     asyncio.gather(*(self.admin.lag(place, name) for place in places.values())),
                 )
-            return sight_of(name, members, locks, lags)
+            return sight_of(name, dict(zip(places, members, strict=True)), locks, lags, zone_of)
 
         try:
             places = {name: self.group_address(name) for name in started}

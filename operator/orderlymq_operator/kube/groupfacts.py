@@ -6,7 +6,7 @@ is not known is left out.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,29 +25,46 @@ Queue = tuple[str, str, int]  # topic, raft group, number
 
 @dataclass(frozen=True, slots=True)
 class GroupSight:
-    """A consumer group as all raft groups see it."""
+    """A consumer group as all raft groups see it.
+
+    Attributes:
+        wanted: who was refused a queue a moment ago, because another has it.
+        parted: raft groups that know other members than the first one.
+        zones: of members, where known.
+    """
 
     members: Mapping[str, GroupMember] = field(default_factory=dict)
     owners: Mapping[Queue, str] = field(default_factory=dict)
     lag: int = 0
+    wanted: Mapping[Queue, str] = field(default_factory=dict)
+    parted: tuple[str, ...] = ()
+    zones: Mapping[str, str] = field(default_factory=dict)
 
 
 def sight_of(
     name: str,
-    members: Sequence[Sequence[GroupMember]],
+    members: Mapping[str, Sequence[GroupMember]],
     locks: Mapping[str, Sequence[Lock]],
     lags: Sequence[int],
+    zone_of: Callable[[str], str] = lambda _: "",
 ) -> GroupSight:
     """Return what the raft groups say of consumer group *name*, put together."""
+    views = {place: {member.client_id for member in found} for place, found in members.items()}
+    first = next(iter(views.values()), set())
+    held = {
+        (lock.topic, group, lock.queue): lock
+        for group, found in locks.items()
+        for lock in found
+        if lock.group == name and not lock.topic.startswith(_RETRY)
+    }
+    known = {member.client_id: member for found in members.values() for member in found}
     return GroupSight(
-        {member.client_id: member for found in members for member in found},
-        {
-            (lock.topic, group, lock.queue): lock.client_id
-            for group, found in locks.items()
-            for lock in found
-            if lock.group == name and not lock.topic.startswith(_RETRY)
-        },
+        known,
+        {queue: lock.client_id for queue, lock in held.items()},
         sum(lags),
+        {queue: lock.wanted_by for queue, lock in held.items() if lock.wanted_by in known},
+        tuple(place for place, view in views.items() if view != first),
+        {client_id: zone_of(member.address) for client_id, member in known.items()},
     )
 
 
@@ -62,7 +79,7 @@ def group_facts(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> 
             {
                 "clientId": member.client_id,
                 "address": member.address,
-                "zone": "",
+                "zone": sight.zones.get(member.client_id, ""),
                 "queues": shares[member.client_id],
             }
             for member in members[:_MEMBERS_MAX]
@@ -84,7 +101,7 @@ def group_facts(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> 
         "locks": {
             "held": len(sight.owners),
             "free": sum(queue not in sight.owners for queue in queues),
-            "contended": 0,
+            "contended": sum(queue in sight.wanted for queue in queues),
         },
     }
 
@@ -108,16 +125,36 @@ def _balance(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> Con
     queues = queues_of(group, sight, observed)
     free = [queue for queue in queues if queue not in sight.owners]
     if free:
-        named = ", ".join(f"{topic}@{place}-{number}" for topic, place, number in free[:_NAMED_MAX])
-        more = f" and {len(free) - _NAMED_MAX} more" if len(free) > _NAMED_MAX else ""
-        return ConditionReport("False", "QueuesWithoutOwner", f"no owner: {named}{more}")
+        named = ", ".join(map(_text, free[:_NAMED_MAX])) + _more(free)
+        return ConditionReport("False", "QueuesWithoutOwner", f"no owner: {named}")
+    contended = [queue for queue in queues if queue in sight.wanted]
+    if contended:
+        named = ", ".join(
+            f"{_text(queue)} of {sight.owners[queue]}, wanted by {sight.wanted[queue]}"
+            for queue in contended[:_NAMED_MAX]
+        )
+        return ConditionReport("False", "QueuesContended", named + _more(contended))
+    if sight.parted:
+        named = ", ".join(sight.parted[:_NAMED_MAX]) + _more(sight.parted)
+        return ConditionReport("False", "MembersDiffer", f"other members are known to {named}")
     shares = Counter(sight.owners[queue] for queue in queues)
     counts = [shares[client] for client in sight.members]
     if counts and max(counts) - min(counts) > 1:
         text = f"between {min(counts)} and {max(counts)} of {len(queues)} queues per member"
         return ConditionReport("False", "UnevenShares", text)
     text = f"{len(queues)} queues, {len(sight.members)} members"
+    if queues and min(counts) == 0:
+        return ConditionReport("True", "MembersIdle", f"{text}: {counts.count(0)} have none")
     return ConditionReport("True", "Balanced", text)
+
+
+def _text(queue: Queue) -> str:
+    topic, place, number = queue
+    return f"{topic}@{place}-{number}"
+
+
+def _more(found: Sequence[object]) -> str:
+    return f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
 
 
 def _consistency(sight: GroupSight) -> ConditionReport:

@@ -24,6 +24,8 @@ _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
 _TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
 OPERATOR_KEY: Final = "orderlymq-operator"
 SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of a key
+# What the Secret of a cluster's key pair holds, as Secrets of cert-manager do.
+TLS_KEYS: Final = ("tls.crt", "tls.key", "ca.crt")
 
 # A leader hands over, answers what waits and flushes; that takes less than three seconds.
 _GRACE_S: Final = 30

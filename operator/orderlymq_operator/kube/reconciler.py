@@ -28,6 +28,7 @@ from orderlymq_operator.kube.access import Access
 from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
 from orderlymq_operator.kube.backend import Defaults, KubeBackend, forms_of
 from orderlymq_operator.kube.desire import Wish, wish_of
+from orderlymq_operator.kube.doubts import Doubts
 from orderlymq_operator.kube.finalizers import Finalizers
 from orderlymq_operator.kube.groupfacts import GroupSight
 from orderlymq_operator.kube.inventory import ClusterKey, Inventory, Item
@@ -76,17 +77,20 @@ class Reconciler:
         defaults: Defaults,
         metrics: OperatorMetrics,
         token: Callable[[], int],
+        zone_of: Callable[[str], str],
     ) -> None:
         self._api = api
         self._inventory = inventory
         self._defaults = defaults
         self._metrics = metrics
+        self._zone_of = zone_of
         self._session = aiohttp.ClientSession()
         self._access = Access(api, token)
         self._finalizers = Finalizers(api, inventory)
         self._teller = Teller(api, inventory)
         self._growing: dict[ClusterKey, frozenset[str]] = {}
         self._looked: dict[ClusterKey, float] = {}
+        self._doubts = Doubts()
         self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
         self.seen: dict[ClusterKey, Scope] = {}
 
@@ -120,18 +124,21 @@ class Reconciler:
             groups = {} if scope.observed is None else scope.observed.groups
             leaders = {name: scope.live.leader(name) for name in groups}
             tables = {name: group.topics for name, group in groups.items()}
-            addresses = {
-                name: f"{pod.ip}:{names.BROKER_PORT}"
+            leading = {
+                name: pod
                 for name, pod in leaders.items()
                 if pod is not None and tables[name] is not None
             }
-            if groups and scope.wish.desired.groups and len(addresses) == len(groups):
+            if groups and scope.wish.desired.groups and len(leading) == len(groups):
                 queues = {
                     name: {topic: config.queues for topic, config in (table or {}).items()}
                     for name, table in tables.items()
                 }
-                desired = scope.wish.desired
-                found[key] = Tended(scope.backend.admin, desired, addresses, queues)
+                addresses = {name: f"{pod.ip}:{names.BROKER_PORT}" for name, pod in leading.items()}
+                nodes = {name: pod.node for name, pod in leading.items()}
+                found[key] = Tended(
+                    scope.backend.admin, scope.wish.desired, addresses, nodes, queues
+                )
         return found
 
     async def reconcile(self, key: ClusterKey) -> float | None:
@@ -256,6 +263,9 @@ class Reconciler:
             default_image=self._defaults.image,
         )
         found.scale_down = scaling.refused(cluster, live)
+        missing = await self._access.missing_certificate(cluster)
+        if missing:
+            found.problem = ConditionReport("False", "SecretMissing", missing)
         return Scope(item, wish, live, backend, found)
 
     def _image(self, cluster: Cluster, live: Live) -> str:
@@ -352,10 +362,20 @@ class Reconciler:
         facts = statuses.cluster_facts(
             scope.item, cluster, observed, scope.live, backend.around, scope.found, now
         )
+        if self._is_doubtful(scope, conditions["Ready"]):
+            return  # the next pass is a second away
         await self._teller.tell(scope.item, conditions, facts)
         sights = await self._sights(scope)
         await self._teller.tell_parts(
             scope.wish, backend.reports, observed, sights, said=bool(failed)
+        )
+
+    def _is_doubtful(self, scope: Scope, ready: ConditionReport) -> bool:
+        item = scope.item
+        former = statuses.condition_of(item.status, "Ready")
+        now_ms = time.monotonic_ns() // 1_000_000
+        return self._doubts.hold(
+            (item.namespace, item.name), former, ready, item.generation, now_ms
         )
 
     async def _sights(self, scope: Scope) -> dict[str, GroupSight]:
@@ -365,7 +385,7 @@ class Reconciler:
         names = [group.group_name for group in scope.wish.desired.groups]
         if not names or now - self._looked.get(key, -SIGHT_S) < SIGHT_S:
             return {}
-        found = await scope.backend.sights(names)
+        found = await scope.backend.sights(names, self._zone_of)
         if found is None:
             return {}
         self._looked[key] = now

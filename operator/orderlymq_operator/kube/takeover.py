@@ -115,6 +115,11 @@ class Takeover:
                 self._pods.pop(pod.ip, None)
             self._look(pod)
 
+    def node_of(self, address: str) -> str:
+        """Return the node of the living pod behind `host:port`; empty where none is known."""
+        pod = self._pods.get(host_of(address))
+        return "" if pod is None else pod.node
+
     # -- binding -------------------------------------------------------------------------------
 
     async def run(self) -> None:

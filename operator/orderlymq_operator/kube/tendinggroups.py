@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_operator.assignment import Examination
 from orderlymq_operator.brokeradmin import Admin
 from orderlymq_operator.grouptending import GroupTending
 from orderlymq_operator.kube.inventory import ClusterKey
+from orderlymq_operator.kube.zones import Zones
 from orderlymq_operator.models import Desired
 
 _log = logging.getLogger(__name__)
@@ -25,11 +25,18 @@ _LOOK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Tended:
-    """A Cluster at its last pass: where its leaders answer, and how many queues each has of a topic."""
+    """A Cluster at its last pass, by raft group.
+
+    Attributes:
+        addresses: where its leader answers.
+        nodes: on which node that is.
+        queues: how many queues it has of each topic.
+    """
 
     admin: Admin
     desired: Desired
     addresses: Mapping[str, str]
+    nodes: Mapping[str, str]
     queues: Mapping[str, Mapping[str, int]]
 
 
@@ -37,16 +44,15 @@ class ClusterTending:
     """Tends all Clusters; `run` until cancelled."""
 
     def __init__(
-        self, clusters: Callable[[], Mapping[ClusterKey, Tended]], leads: Callable[[], bool]
+        self,
+        clusters: Callable[[], Mapping[ClusterKey, Tended]],
+        leads: Callable[[], bool],
+        zones: Zones,
     ) -> None:
         self._clusters = clusters
         self._leads = leads
+        self._zones = zones
         self._tending: dict[ClusterKey, tuple[int, GroupTending]] = {}
-
-    def examination(self, key: ClusterKey, consumer_group: str) -> Examination | None:
-        """Return what the last look found about a group; None before the first."""
-        found = self._tending.get(key)
-        return None if found is None else found[1].examination(consumer_group)
 
     async def run(self) -> None:
         """Look at every group about once a second until cancelled."""
@@ -62,10 +68,12 @@ class ClusterTending:
         known = self._tending.get(key)
         # Whoever leads anew decides anew, under its own token.
         if known is None or known[0] != one.admin.operator_token:
-            known = self._tending[key] = (one.admin.operator_token, GroupTending(one.admin))
+            tending = GroupTending(one.admin, self._zones.of_address)
+            known = self._tending[key] = (one.admin.operator_token, tending)
         now_ms = time.monotonic_ns() // 1_000_000
         try:
-            await known[1].tend(one.desired, one.addresses, one.queues, now_ms)
+            zones = {group: self._zones.of_node(node) for group, node in one.nodes.items()}
+            await known[1].tend(one.desired, one.addresses, one.queues, now_ms, zones)
         except Exception:
             # A look at one Cluster must not end those at others, nor the operator.
             _log.exception("tending the groups of %s/%s failed", *key)

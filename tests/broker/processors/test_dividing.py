@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from orderlymq_broker.processors.assigning import AssignmentRequest, assign
 from orderlymq_broker.state.assignments import complete
 from orderlymq_broker.state.records import GroupDeleted, TopicDeleted, TopicSet
+from orderlymq_operator.assignment import Division, Member, divide
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
@@ -108,17 +109,17 @@ def test_a_decision_goes_before_the_strategy_that_a_client_names() -> None:
     decided = {("broker-a", 3): "one@1", ("broker-a", 0): "two@2"}
     for name in ("AVG", "STICKY"):
         wish = AssignmentRequest("orders", "billing", "one@1", name)
-        found = assign(wish, queues, ["one@1", "two@2"], decided)
+        found = assign(wish, queues, {"one@1": 0, "two@2": 0}, decided)
         assert [queue.queue_id for queue in found] == [1, 3]
 
 
 _PLACES = st.builds(lambda n: [("b", i) for i in range(n)], st.integers(1, 12))
-_NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=6)
+_MEMBERS = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 3), max_size=6)
 
 
-@given(_PLACES, _NAMES, st.dictionaries(st.integers(0, 15), st.sampled_from("abcdefgh")))
+@given(_PLACES, _MEMBERS, st.dictionaries(st.integers(0, 15), st.sampled_from("abcdefgh")))
 def test_completing_a_decision_moves_nothing_of_the_living(
-    queues: list[tuple[str, int]], members: list[str], decided: dict[int, str]
+    queues: list[tuple[str, int]], members: dict[str, int], decided: dict[int, str]
 ) -> None:
     """Every queue has one living owner; who owned one and lives keeps it; asked again, the same."""
     division = {("b", number): owner for number, owner in decided.items()}
@@ -129,5 +130,22 @@ def test_completing_a_decision_moves_nothing_of_the_living(
     for queue, owner in division.items():
         if owner in members and queue in found:
             assert found[queue] == owner
-    assert complete(division, list(reversed(queues)), set(members)) == found
+    assert complete(division, list(reversed(queues)), members) == found
     assert complete(found, queues, members) == found
+
+
+@given(_PLACES, _MEMBERS, st.dictionaries(st.integers(0, 15), st.sampled_from("abcdefgh")))
+def test_brokers_complete_a_decision_as_operators_decide_it(
+    queues: list[tuple[str, int]], members: dict[str, int], decided: dict[int, str]
+) -> None:
+    """Else a queue that the brokers gave away at once would move again when the operator has looked."""
+    division = {("b", number): owner for number, owner in decided.items()}
+    places = [MessageQueue("orders", broker, number) for broker, number in queues]
+    present = {MessageQueue("orders", *place): owner for place, owner in division.items()}
+    group = [Member(name, since_ms=since) for name, since in members.items()]
+    found = divide("Sticky", "billing", Division(places, group, present, calm=False))
+
+    if members:
+        assert complete(division, queues, members) == {
+            (queue.broker_name, queue.queue_id): owner for queue, owner in found.items()
+        }

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.processors.locking import REFUSAL_MS
 from orderlymq_broker.processors.lockreports import Line
 from orderlymq_broker.state.records import (
     GroupSet,
@@ -164,6 +165,32 @@ def test_a_renewed_lock_keeps_its_epoch_and_its_holder(shell: Shell) -> None:
     assert lock(shell, "bob", 0, peer=BOB) == {}
 
 
+def test_the_lock_table_names_who_was_refused_while_it_keeps_asking(shell: Shell) -> None:
+    """Two members want the queue as long as the refused one asks, whatever the holder renews, and no longer."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0, 1)
+    lock(shell, "bob", 0, peer=BOB)
+    lock(shell, "alice", 0, 1)
+    assert [each["wantedBy"] for each in table(shell)] == ["bob", ""]
+
+    shell.monotonic_ms += REFUSAL_MS - 1
+    lock(shell, "alice", 0, 1)
+    assert [each["wantedBy"] for each in table(shell)] == ["bob", ""]
+    shell.monotonic_ms += 1
+    assert [each["wantedBy"] for each in table(shell)] == ["", ""]
+
+
+def test_a_refused_member_that_gets_the_queue_wants_it_no_more(shell: Shell) -> None:
+    """Nor does a refusal outlive the lock that caused it."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    lock(shell, "bob", 0, peer=BOB)
+    unlock(shell, "alice", 0)
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+    assert [(each["clientId"], each["wantedBy"]) for each in table(shell)] == [("bob", "")]
+
+
 def test_an_expired_lock_is_freed_and_the_members_are_told(shell: Shell) -> None:
     """Without renewal the queue is free after the lease; 40 goes out after the commit."""
     create(shell, ORDERS)
@@ -281,6 +308,7 @@ def test_the_table_of_locks_survives_a_fail_over() -> None:
         "leaseMillis": 15_000,
         "heldSinceMillis": leader.wall_ms,
         "connected": False,
+        "wantedBy": "bob",
     }
 
 
