@@ -41,16 +41,17 @@ RUN --mount=type=secret,id=apt,target=/etc/apt/sources.list.d/debian.sources \
     mkdir -p /usr/share/man/man1 \
  && apt-get update -qq \
  && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends default-jre-headless >/dev/null \
- && rm -rf /var/lib/apt/lists/*
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/*
 
 FROM ${BASE} AS spark-dependencies
 RUN python3 -m venv --without-pip /opt/orderlymq
 COPY requirements/spark.lock .
 RUN python3 -m pip --python /opt/orderlymq/bin/python --disable-pip-version-check \
       install -q --no-cache-dir -r spark.lock
-# Examples, their data and tests are nobody's work in a pod; Arrow's headers are for compilers.
+# Examples, their data and tests are nobody's work in a pod; Arrow's headers are for compilers. Our pipelines keep
+# no state in Spark, so its RocksDB, the largest jar by far, goes as well.
 RUN cd /opt/orderlymq/lib/python3*/site-packages \
- && rm -rf pyspark/examples pyspark/data pyarrow/include zstandard/_cffi* \
+ && rm -rf pyspark/jars/rocksdbjni-*.jar pyspark/examples pyspark/data pyarrow/include zstandard/_cffi* \
  && find . \( -name tests -o -name '*.pyx' -o -name '*.c' \) -prune -exec rm -rf {} +
 
 FROM java AS spark

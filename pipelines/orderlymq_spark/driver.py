@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.termination_log is not None:
         report.write_end(given.termination_log)
     server.shutdown()
+    server.server_close()
     return code
 
 

@@ -7,7 +7,7 @@ beside them: whether Spark has begun, and how a run ended. Rule: requests only r
 
 import json
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +21,7 @@ from orderlymq_spark.specs import Pipeline
 # Kubernetes keeps 4096 bytes of a termination message.
 END_MAX_BYTES: Final = 4096
 _TEXT_MAX: Final = 1000  # characters of the result or the error, so that the rest has room
+_SHORT_MAX: Final = 300  # likewise where offsets or characters of many bytes leave less room
 _FIGURES: Final = ("last_batch", "rows", "rows_per_second", "lag", "offsets", "updated_at_ms")
 
 
@@ -41,7 +42,6 @@ class DriverReport:
     passed: bool | None = None
     last_error: str | None = None
     _status: Path | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, found: Pipeline) -> None:
         """Note what runs."""
@@ -73,12 +73,14 @@ class DriverReport:
     def write_end(self, path: Path) -> None:
         """Leave the last word, in as many bytes as are kept."""
         facts = self.facts()
-        text = json.dumps(facts)
-        if len(text.encode()) > END_MAX_BYTES:
-            # Hundreds of queues: the checkpoint has their offsets, and so does the last /status.
+        text = _json(facts)
+        if len(text) > END_MAX_BYTES:
+            # Hundreds of queues: the checkpoint has their offsets, and so has the last /status.
             facts.pop("offsets", None)
-            text = json.dumps(facts)
-        path.write_text(text)
+            for name in facts.keys() & {"result", "last_error"}:
+                facts[name] = facts[name][:_SHORT_MAX]
+            text = _json(facts)
+        path.write_bytes(text)
 
     def _figures(self) -> dict[str, Any]:
         try:
@@ -117,7 +119,11 @@ def page(report: DriverReport, path: str) -> tuple[HTTPStatus, str, bytes]:
             status = HTTPStatus.OK if report.ready else HTTPStatus.SERVICE_UNAVAILABLE
             return status, "text/plain", f"{report.phase}\n".encode()
         case "/status":
-            return HTTPStatus.OK, "application/json", json.dumps(report.facts()).encode()
+            return HTTPStatus.OK, "application/json", _json(report.facts())
         case "/metrics":
             return HTTPStatus.OK, CONTENT_TYPE_LATEST, generate_latest()
     return HTTPStatus.NOT_FOUND, "text/plain", b"/healthz, /readyz, /status, /metrics\n"
+
+
+def _json(facts: dict[str, Any]) -> bytes:
+    return json.dumps(facts, ensure_ascii=False).encode()

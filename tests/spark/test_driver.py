@@ -1,0 +1,215 @@
+"""The driver in a pod: what it tells while it runs, and the last word that Kubernetes keeps."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orderlymq.message import Message
+from orderlymq_spark import container
+from orderlymq_spark.archivefiles import published
+from orderlymq_spark.catalogue import Outcome
+from orderlymq_spark.reporting import END_MAX_BYTES, DriverReport, serve
+from orderlymq_spark.specs import parse_pipeline
+from tests.spark.topics import Topics
+
+
+def manifest(folder: Path, **spec: Any) -> dict[str, Any]:
+    return {
+        "kind": "Pipeline",
+        "metadata": {"name": "orders-archive"},
+        "spec": {
+            "type": "archive",
+            "source": {"topic": "orders"},
+            "checkpoint": str(folder / "checkpoint"),
+            "path": str(folder / "archive"),
+            **spec,
+        },
+    }
+
+
+def begun(folder: Path) -> DriverReport:
+    report = DriverReport()
+    report.begin(parse_pipeline(manifest(folder)))
+    return report
+
+
+def status_file(folder: Path, **figures: Any) -> None:
+    (folder / "checkpoint").mkdir()
+    (folder / "checkpoint" / "status.json").write_text(json.dumps(figures))
+
+
+def get(port: int, path: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def test_the_figures_are_those_beside_the_checkpoint(tmp_path: Path) -> None:
+    """What the stream writes there is told as it is; how the driver itself is comes from the driver."""
+    report = begun(tmp_path)
+    status_file(tmp_path, phase="Failed", last_batch=3, lag=0, rows=9, last_error="before")
+
+    assert report.facts() == {
+        "phase": "Running",
+        "ready": False,
+        "last_batch": 3,
+        "lag": 0,
+        "rows": 9,
+    }
+
+
+def test_the_pages_answer_before_spark_has_begun(tmp_path: Path) -> None:
+    """Alive from the first moment, ready with Spark."""
+    report = begun(tmp_path)
+    server = serve(report, 0)
+    port = int(server.server_address[1])
+    try:
+        assert get(port, "/healthz") == (200, b"ok\n")
+        assert get(port, "/readyz")[0] == 503
+        report.ready = True
+        assert get(port, "/readyz") == (200, b"Running\n")
+        assert json.loads(get(port, "/status?x")[1])["phase"] == "Running"
+        assert b"python_info" in get(port, "/metrics")[1]
+        assert get(port, "/other")[0] == 404
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_last_word_fits_whatever_there_is_to_say(tmp_path: Path) -> None:
+    """Kubernetes cuts a termination message at 4096 bytes, which JSON does not survive."""
+    queues = {"orders": {"broker-a": {str(queue): 10**12 for queue in range(1000)}}}
+    status_file(tmp_path, last_batch=8, offsets=queues)
+    report = begun(tmp_path)
+    report.end(Outcome("ä" * 5000, passed=False))
+    end = tmp_path / "termination-log"
+
+    report.write_end(end)
+
+    assert len(end.read_bytes()) <= END_MAX_BYTES
+    said = json.loads(end.read_text())
+    assert (said["phase"], said["passed"], said["last_batch"]) == ("Finished", False, 8)
+    assert said["result"].startswith("ää")
+
+
+def driver(folder: Path, document: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    file = folder / "pipeline.json"
+    file.write_text(json.dumps(document))
+    words = ["--manifest", str(file), "--termination-log", str(folder / "end")]
+    return subprocess.run(
+        [sys.executable, "-m", "orderlymq_spark.driver", *words],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+
+def test_a_manifest_that_cannot_be_used_ends_with_a_code_of_its_own(tmp_path: Path) -> None:
+    """2: another attempt would only repeat it; the last word names the field."""
+    found = driver(tmp_path, manifest(tmp_path, codek="zstd"))
+
+    said = json.loads((tmp_path / "end").read_text())
+    assert found.returncode == 2, found.stderr
+    assert said["phase"] == "Failed"
+    assert "did you mean codec?" in said["last_error"]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_a_run_tells_what_it_has_done(topics: Topics, tmp_path: Path) -> None:
+    """0, the result, and where the checkpoint stands; an audit that finds nothing likewise."""
+    topic = topics.make(queues=2)
+    topics.fill(topic, [Message(topic=topic, body=b"x", key=str(n)) for n in range(30)])
+    source = {"topic": topic, "bootstrap": topics.bootstrap}
+
+    found = driver(tmp_path, manifest(tmp_path, source=source, spark={"master": "local[2]"}))
+
+    said = json.loads((tmp_path / "end").read_text())
+    assert found.returncode == 0, found.stderr
+    assert (said["phase"], said["passed"], said["rows"], said["lag"]) == ("Finished", True, 30, 0)
+    stands = [offset for queue in said["offsets"][topic].values() for offset in queue.values()]
+    assert sum(stands) == sum(each.size for each in published(tmp_path / "archive")) == 30
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_a_stream_ends_well_when_it_is_told_to(topics: Topics, tmp_path: Path) -> None:
+    """SIGTERM is how Kubernetes ends a pod: the batch is finished, the code 0."""
+    topic = topics.make(queues=1)
+    topics.fill(topic, [Message(topic=topic, body=b"x", key="k") for _ in range(5)])
+    source = {"topic": topic, "bootstrap": topics.bootstrap}
+    file = tmp_path / "pipeline.json"
+    file.write_text(
+        json.dumps(manifest(tmp_path, source=source, trigger="1s", spark={"master": "local[2]"}))
+    )
+    end = tmp_path / "end"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "orderlymq_spark.driver", "--manifest", str(file)),
+            *("--termination-log", str(end)),
+        ]
+    )
+    late = threading.Timer(180, process.kill)
+    late.start()
+    try:
+        while not published(tmp_path / "archive") and process.poll() is None:
+            time.sleep(0.2)
+        process.terminate()
+        code = process.wait()
+    finally:
+        late.cancel()
+
+    assert code == 0
+    assert json.loads(end.read_text())["phase"] == "Finished"
+
+
+EXECUTOR = {
+    "SPARK_DRIVER_URL": "spark://driver",
+    "SPARK_EXECUTOR_ID": "3",
+    "SPARK_EXECUTOR_CORES": "2",
+    "SPARK_EXECUTOR_MEMORY": "1024m",
+    "SPARK_APPLICATION_ID": "app",
+    "SPARK_EXECUTOR_POD_IP": "10.0.0.9",
+    "SPARK_EXECUTOR_POD_NAME": "exec-3",
+    "SPARK_JAVA_OPT_10": "-Dlast=1",
+    "SPARK_JAVA_OPT_9": "-Dfirst=1",
+}
+
+
+def test_an_executor_is_what_spark_asks_for() -> None:
+    """Java with Spark's own options in their order, as its pod's variables say."""
+    found = container.executor_command(EXECUTOR, Path("/spark"))
+
+    assert found[:5] == ["java", "-Dfirst=1", "-Dlast=1", "-Xms1024m", "-Xmx1024m"]
+    assert found[found.index("-cp") + 1] == "/spark/conf:/spark/jars/*"
+    options = dict(zip(found[8::2], found[9::2], strict=True))
+    assert options == {
+        "--driver-url": "spark://driver",
+        "--executor-id": "3",
+        "--cores": "2",
+        "--app-id": "app",
+        "--hostname": "10.0.0.9",
+        "--resourceProfileId": "0",
+        "--podName": "exec-3",
+    }
+
+
+def test_a_driver_of_a_spark_operator_is_a_spark_submit_in_client_mode() -> None:
+    """In cluster mode it would submit itself again."""
+    found = container.driver_command({"SPARK_DRIVER_BIND_ADDRESS": "10.0.0.1"}, Path("/s"), ["a"])
+
+    assert found == [
+        *("/s/bin/spark-submit", "--conf", "spark.driver.bindAddress=10.0.0.1"),
+        *("--deploy-mode", "client", "a"),
+    ]
