@@ -13,6 +13,7 @@ from e2e.orders import Orders
 from e2e.space import EXAMPLE_IMAGE, Space
 
 NO_KUBERNETES: Final = 40  # exit code; none of pytest's own
+SPARK_IMAGE: Final = "orderlymq-spark:dev"
 _OPERATOR_SPACE: Final = "orderlymq-e2e"
 _STORY_S: Final = 600
 
@@ -56,6 +57,17 @@ def image(machine: Machine) -> str:
 
 
 @pytest.fixture(scope="session")
+def spark_image(machine: Machine) -> str:
+    """Bring the image with Spark to all nodes; ORDERLYMQ_E2E_SPARK_IMAGE names one that is there."""
+    given = os.environ.get("ORDERLYMQ_E2E_SPARK_IMAGE")
+    if given:
+        return given
+    say(f"building {SPARK_IMAGE}")
+    machine.build_spark(SPARK_IMAGE)
+    return SPARK_IMAGE
+
+
+@pytest.fixture(scope="session")
 def definitions(machine: Machine) -> Machine:
     """Put the custom resource definitions of the tree in force, as `kubectl apply` does."""
     machine.run("kubectl", "apply", "--server-side", "--force-conflicts", "-f", "crds/")
@@ -84,6 +96,7 @@ def operator(
         *([f"watchNamespaces={{{','.join(names)}}}"] if namespaced else []),
         f"crds.install={'false' if namespaced else 'true'}",
         "resyncSeconds=15",
+        "pipelines.executors=true",
     )
     found = Operator(definitions, prefix + _OPERATOR_SPACE, image, values)
     found.install()

@@ -1,0 +1,206 @@
+"""Pipelines as resources: an archive that is killed, paused and deleted, and holds every message once all the same."""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from e2e.machine import MachineError
+from e2e.orders import Orders
+from e2e.space import Json, Property, Space
+
+pytestmark = pytest.mark.timeout(900)
+
+ARCHIVE: Final = "pipeline/orders-archive"
+DRIVER: Final = "orders-archive-pipeline-0"
+_KILLS: Final = 3
+# A JVM, Spark and a first batch on a node that does other things as well.
+_STARTS_S: Final = 240.0
+# Every file of the archive: whose rows it holds, and its content as one number.
+_LOOK: Final = """
+import hashlib, json, pathlib, sys
+import pyarrow.parquet as pq
+found = {}
+for path in sorted(pathlib.Path(sys.argv[1]).glob("*/*/*.parquet")):
+    if path.name.startswith("_"):
+        continue
+    rows = pq.read_table(path, columns=["broker", "queue_id", "queue_offset"])
+    found[str(path)] = {
+        "queues": sorted(set(zip(*(rows.column(n).to_pylist() for n in ("broker", "queue_id"))))),
+        "offsets": rows.column("queue_offset").to_pylist(),
+        "sum": hashlib.sha256(path.read_bytes()).hexdigest(),
+    }
+print(json.dumps(found))
+"""
+
+
+def _manifest(image: str, name: str = "orders-archive", **spec: Any) -> str:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "orderlymq.io/v1alpha1",
+            "kind": "Pipeline",
+            "metadata": {"name": name},
+            "spec": {
+                "clusterRef": {"name": "demo"},
+                "image": image,
+                "storage": {"size": "1Gi"},
+                **spec,
+            },
+        }
+    )
+
+
+def _archive(image: str, **spec: Any) -> str:
+    return _manifest(
+        image,
+        type="archive",
+        source={"topic": "orders", "options": {"maxOffsetsPerTrigger": 400}},
+        trigger="2s",
+        checkpoint="checkpoint",
+        path="archive",
+        **spec,
+    )
+
+
+def _batch(space: Space) -> int:
+    return int(space.must(ARCHIVE).get("status", {}).get("lastBatch", -1))
+
+
+def _files(space: Space, pod: str = DRIVER) -> Json:
+    """Read the archive in a pod that has its volume."""
+    found: Json = json.loads(
+        space.kubectl("exec", pod, "--", "python", "-c", _LOOK, "/var/lib/orderlymq/archive")
+    )
+    return found
+
+
+def _ends(space: Space) -> dict[tuple[str, int], int]:
+    """Return where each queue of the topic ends."""
+    words = ("orderlymq", "topic", "show", "orders", "--output", "json")
+    pod = space.leader("demo")
+    text = space.kubectl(
+        "exec", pod, "-c", "broker", "--", *words, "--name-server", "demo-nameserver:9876"
+    )
+    queues = json.loads(text)["queues"]
+    return {(each["group"], each["queue"]): each["maxOffset"] for each in queues}
+
+
+def _assert_each_once(found: Json, wanted: dict[tuple[str, int], int]) -> None:
+    """Every offset of every queue stands in one file, once, in order."""
+    held: dict[tuple[str, int], list[int]] = {}
+    for each in found.values():
+        ((broker, queue),) = each["queues"]
+        assert each["offsets"] == sorted(each["offsets"])
+        held.setdefault((broker, queue), []).extend(each["offsets"])
+    full = {queue: list(range(end)) for queue, end in wanted.items() if end}
+    assert {queue: sorted(offsets) for queue, offsets in held.items()} == full
+
+
+def _settled(space: Space) -> Callable[[], bool]:
+    """Tell whether the archive has everything that is in the topic."""
+    total = sum(_ends(space).values())
+
+    def sight() -> bool:
+        offsets = space.must(ARCHIVE).get("status", {}).get("offsets", [])
+        return sum(int(each["offset"]) for each in offsets) == total
+
+    return sight
+
+
+def _stop_producing(space: Space) -> None:
+    space.kubectl("scale", "deployment/orders-producer", "--replicas=0")
+    space.until(lambda: not space.pods("app=orders-producer"), "the producer is gone", 60)
+    before: list[int] = []
+
+    def still() -> bool:
+        before.append(sum(_ends(space).values()))
+        time.sleep(1)
+        return len(before) > 1 and before[-1] == before[-2]
+
+    space.until(still, "nothing is sent any more", 60)
+
+
+def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
+    space: Space, orders: Orders, spark_image: str, record_property: Property
+) -> None:
+    """Its pod is killed in the middle, it is suspended, deleted and made again; files once published stay."""
+    space.example("quickstart.yaml")
+    space.ready("cluster.orderlymq.io/demo", "topic.orderlymq.io/orders")
+    space.apply(_archive(spark_image))
+    orders.start(consumers=1)
+
+    record_property("ready_s", space.ready(ARCHIVE, timeout_s=_STARTS_S))
+    space.until(lambda: _batch(space) >= 2, "batches", _STARTS_S)
+    for kill in range(_KILLS):
+        before = _batch(space)
+        space.kill(DRIVER)
+        seconds = space.until(lambda: _batch(space) > before, "it goes on", _STARTS_S)  # noqa: B023 - used at once
+        record_property(f"goes_on_{kill}_s", round(seconds, 1))
+
+    _stop_producing(space)
+    space.until(_settled(space), "everything is archived", _STARTS_S)
+    first = _files(space)
+    _assert_each_once(first, _ends(space))
+    assert len(first) > _KILLS
+
+    # Suspended: no pod, and the status says so; then it goes on where it was.
+    space.patch(ARCHIVE, {"suspend": True})
+    space.says(ARCHIVE, "Suspended")
+    space.until(lambda: not space.pods("orderlymq.io/pipeline=orders-archive"), "no driver", 120)
+    space.patch(ARCHIVE, {"suspend": False})
+    space.says(ARCHIVE, "DriverRuns", timeout_s=_STARTS_S)
+
+    # Deleted: everything goes but the volume, and a new one of that name goes on with it.
+    space.kubectl("delete", ARCHIVE, "--timeout=60s")
+    space.until(lambda: space.get(f"pod/{DRIVER}") is None, "the driver is gone", 180)
+    space.until(lambda: space.get("statefulset/orders-archive-pipeline") is None, "all is gone", 60)
+    assert space.must("pvc/orders-archive-pipeline")["status"]["phase"] == "Bound"
+    space.kubectl("scale", "deployment/orders-producer", "--replicas=1")
+    space.apply(_archive(spark_image))
+    space.says(ARCHIVE, "DriverRuns", timeout_s=_STARTS_S)
+    _stop_producing(space)
+    space.until(_settled(space), "everything is archived", _STARTS_S)
+
+    last = _files(space)
+    _assert_each_once(last, _ends(space))
+    assert {name: each["sum"] for name, each in last.items() if name in first} == {
+        name: each["sum"] for name, each in first.items()
+    }
+    record_property("messages", sum(_ends(space).values()))
+    record_property("files", len(last))
+
+    _audits_and_refusals(space, spark_image, record_property)
+
+
+def _audits_and_refusals(space: Space, image: str, record_property: Property) -> None:
+    """See that a run that ends tells its result in the status, and that what cannot be served says why."""
+    volume = {"claimName": "orders-archive-pipeline"}
+    stream = {"type": "archive", "path": "other", "checkpoint": "other"}
+    lag = {"type": "lag", "topic": "orders", "groups": ["billing"]}
+    space.apply(
+        _manifest(image, "audit", type="order-audit", archive="archive", storage=volume),
+        _manifest(image, "table", **stream, source={"topic": "orders"}, backend="sparkApplication"),
+        _manifest(image, "lost", **lag, clusterRef={"name": "nobody"}),
+        _manifest(image, "wrong", **stream, source={"topic": "unknown"}),
+        _manifest(image, "nightly", **lag, schedule="* * * * *"),
+    )
+
+    space.says("pipeline/table", "DefinitionMissing")
+    assert "nobody" in space.says("pipeline/lost", "ClusterNotFound")["message"]
+    record_property("audit_s", space.ready("pipeline/audit", timeout_s=_STARTS_S))
+    assert space.must("pipeline/audit")["status"]["phase"] == "Finished"
+    said = space.says("pipeline/wrong", "DriverFailed", timeout_s=_STARTS_S)
+    assert "unknown" in said["message"]
+    space.until(
+        lambda: "billing" in space.must("pipeline/nightly").get("status", {}).get("result", ""),
+        "the scheduled run has told its result",
+        _STARTS_S,
+    )
+    shown = space.kubectl("get", "mqp")
+    for word in ("PHASE", "BATCH", "LAG", "ROWS/S", "orders-archive", "Finished"):
+        assert word in shown, shown
+    with pytest.raises(MachineError):
+        space.kubectl("wait", "pipeline/lost", "--for=condition=Ready", "--timeout=1s")
