@@ -175,6 +175,38 @@ def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
     _audits_and_refusals(space, spark_image, record_property)
 
 
+def test_executors_in_pods_of_their_own_do_the_same(
+    space: Space, spark_image: str, record_property: Property
+) -> None:
+    """The driver makes them by its own narrow rights; one that is killed is replaced and nothing is missing."""
+    space.example("quickstart.yaml")
+    space.ready("cluster.orderlymq.io/demo", "topic.orderlymq.io/orders")
+    executors = "app.kubernetes.io/component=executor,app.kubernetes.io/instance=orders-archive"
+    _send(space, 300)
+    space.apply(
+        _archive(spark_image, backend="kubernetes", executors={"instances": 2, "memory": "512m"})
+    )
+
+    record_property("ready_s", space.ready(ARCHIVE, timeout_s=_STARTS_S))
+    space.until(_settled(space), "everything is archived", _STARTS_S)
+    space.until(lambda: len(space.pods(executors)) == 2, "two executors", _STARTS_S)
+    space.kill(str(space.pods(executors)[0]["metadata"]["name"]))
+    _send(space, 300)
+    space.until(_settled(space), "everything is archived", _STARTS_S)
+
+    _assert_each_once(_files(space), _ends(space))
+    space.kubectl("delete", ARCHIVE, "--timeout=60s")
+    space.until(lambda: not space.pods(executors), "the executors go with their driver", 180)
+
+
+def _send(space: Space, count: int) -> None:
+    words = ("orderlymq", "send", "orders", "x", "--key", "k", "--count", str(count))
+    pod = space.leader("demo")
+    space.kubectl(
+        "exec", pod, "-c", "broker", "--", *words, "--name-server", "demo-nameserver:9876"
+    )
+
+
 def _audits_and_refusals(space: Space, image: str, record_property: Property) -> None:
     """See that a run that ends tells its result in the status, and that what cannot be served says why."""
     volume = {"claimName": "orders-archive-pipeline"}
