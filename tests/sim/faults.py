@@ -16,6 +16,7 @@ from orderlymq_raft import AddLearner, NotLeader, PromoteLearner, ProposalRefuse
 from orderlymq_raft.types import NodeId
 from tests.sim.accounts import ACCOUNTS
 from tests.sim.consumer import LEASE_MS
+from tests.sim.disk import StoreRotten
 from tests.sim.network import Weather
 from tests.sim.timeline import MS, SECOND
 from tests.sim.zombie import Zombie
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 
+# How long some faults wait for a group that serves nobody: a restart, an election and a little work.
+PATIENCE_US: Final = 3 * SECOND
+PATIENCE_STEP_US: Final = 100 * MS
+
+
 class Faults:
     """Draws faults while the safety phase lasts."""
 
@@ -36,6 +42,8 @@ class Faults:
         self._random = world.timeline.random
         self._over = False
         self._newest = max(world.founders)
+        self._patience_us = 0
+        self._acknowledged = 0
         self._troubles = {name: TROUBLES[name] for name in world.plan.troubles}
 
     def start(self) -> None:
@@ -73,7 +81,9 @@ class Faults:
         replica.paused_until = min(replica.paused_until, world.timeline.now)
         if not replica.alive and replica.id in world.removed:
             return
-        if replica.store.rotten:
+        try:
+            replica.store.check_all()
+        except StoreRotten:
             # Nobody has met the damage yet: the doctor does, before it meets another one.
             if not replica.alive:
                 replica.start()
@@ -91,6 +101,15 @@ class Faults:
     def _strike(self) -> None:
         if self._over:
             return
+        acknowledged = self._world.laws.acknowledgements
+        if self._patience_us > 0 and acknowledged == self._acknowledged:
+            # What hits a group that serves nobody breaks little that is not broken already.
+            self._patience_us -= PATIENCE_STEP_US
+            self._world.timeline.after(PATIENCE_STEP_US, "fault", self._strike)
+            return
+        self._acknowledged = acknowledged
+        if not self._world.plan.ruthless:
+            self._patience_us = self._random.choice((0, PATIENCE_US))
         name = self._random.choice(sorted(self._troubles))
         self._world.timeline.note(f"fault: {name}")
         self._troubles[name](self)
@@ -130,10 +149,11 @@ class Faults:
             self._world.restart_later(replica)
 
     def crash_all(self) -> None:
-        """The power goes: everybody at once."""
+        """The power goes, or somebody ends all processes at once, which their machines tell."""
+        silent = self._random.random() < 0.5
         for replica in list(self._world.replicas.values()):
             if replica.alive:
-                replica.crash(silent=True)
+                replica.crash(silent=silent)
                 self._world.restart_later(replica)
         self._world.coverage["all crashed at once"] += 1
 
@@ -318,6 +338,24 @@ class Faults:
             lambda: network.blocked.difference_update(cut),
         )
 
+    def island(self) -> None:
+        """The leader is cut off from its peers alone, and sometimes stands still until it has a successor."""
+        world, leader = self._world, self._leader()
+        if leader is None or leader.paused:
+            return
+        peers = [each.name for each in world.replicas.values() if each is not leader]
+        cut = {(peer, leader.name) for peer in peers} | {(leader.name, peer) for peer in peers}
+        world.network.blocked |= cut
+        world.coverage["leader on an island"] += 1
+        if self._random.random() < 0.5:
+            leader.paused_until = world.timeline.now + self._random.randrange(SECOND, 2 * SECOND)
+        self._until(
+            2 * SECOND,
+            3 * SECOND,
+            "island ends",
+            lambda: world.network.blocked.difference_update(cut),
+        )
+
     # -- consumers
 
     def consumer_crash(self) -> None:
@@ -453,6 +491,7 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "rot": Faults.rot,
     "weather": Faults.weather,
     "partition": Faults.partition,
+    "island": Faults.island,
     "consumer crash": Faults.consumer_crash,
     "consumer close": Faults.consumer_close,
     "consumer pause": Faults.consumer_pause,

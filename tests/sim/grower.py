@@ -2,7 +2,7 @@
 An operator that lets the ordered topic grow: the real planner, looks and requests on the simulated network.
 
 Operators die between any two steps, and one that another has followed goes on for a while: its token is
-old, and nothing that it asks for is done. The laws are in ``laws.py``: nobody writes behind a fence, a
+old, and nothing that it asks for is done. The laws are in ``growthlaws.py``: nobody writes behind a fence, a
 switch finds everything consumed, and the number of queues never falls.
 """
 

@@ -15,18 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq.message import ReceivedMessage
 from orderlymq.oracle import Kind
-from orderlymq.routes import Routes
-from orderlymq_broker.state.growth import Growth
 from orderlymq_broker.state.records import (
-    NO_TOKEN,
     Append,
     ClientDead,
     Commit,
-    GrowthFenced,
-    GrowthLifted,
-    GrowthPhase,
-    GrowthPublished,
-    GrowthSwitched,
     HalfEnded,
     HalfGivenUp,
     HalfOpened,
@@ -43,9 +35,10 @@ from orderlymq_broker.state.records import (
 from orderlymq_broker.store.entry import EntryParts
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.names import SCHEDULE_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
+from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from orderlymq_raft import Role, RoleChange
 from orderlymq_runtime.client import RemotingError
+from tests.sim.growthlaws import GrowthLaws
 from tests.sim.model import Key, Model, ModelLock
 from tests.sim.promises import Promises
 
@@ -54,8 +47,6 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 DIGEST_EVERY: Final = 16
-# What an operator does to a growth, or the leader in its place.
-_STEPS: Final = (GrowthFenced, GrowthLifted, GrowthSwitched, GrowthPublished)
 # What needs a right that can be taken away, and is answered by a leader alone.
 _GUARDED: Final = frozenset(
     {
@@ -86,24 +77,19 @@ class Laws:
         # What clients were told of offsets. What followers have applied already does not count:
         # a leader whose own disk is slow may be behind them, and nobody has heard of it.
         self.observed: Counter[Key] = Counter()
+        self.observed_ends: Counter[int] = Counter()  # by queue of the topic
         self._leaders: dict[int, str] = {}
         self._digests: dict[int, tuple[str, str]] = {}
         self._acknowledged_index = 0
-        # How many queues the topic had, the present number last; how its growth stood after the last entry.
-        self.totals = [world.plan.queues]
-        self._announced: set[int] = set()
-        self._growth: Growth | None = None
-        self._token = 0
+        self.acknowledgements = 0
         # Accounts without rights: since a confirmed denial, until they may have them again.
         self.denied: dict[str, int] = {}
-        self._schedule_id = self._given_up_id = -1
+        self._schedule_id = self._timer_id = self._given_up_id = -1
+        # Timer messages that were cancelled, and messages that only cancel: nobody gets them any more.
+        self.silenced: set[str] = set()
         self.promises = Promises(self)
+        self.growth = GrowthLaws(self)
         self._terms: dict[str, int] = {}
-
-    @property
-    def queues(self) -> int:
-        """Return how many queues the topic has."""
-        return self.totals[-1]
 
     def broken(self, check: str, text: str, cause: BaseException | None = None) -> None:
         """End the run with a finding."""
@@ -180,7 +166,7 @@ class Laws:
                 records = decode_records(bytes(parts.meta))
                 for record in records:
                     self._read(record, index, parts.wall_ms, replica)
-                self._watch_growth(replica, records)
+                self.growth.applied(replica, records)
                 self._compare_tables(replica)
         if index % DIGEST_EVERY == 0:
             self._compare(replica)
@@ -317,71 +303,29 @@ class Laws:
                     message=model.at[topic_id, floor.queue_id, offset],
                 )
 
-    def _watch_growth(self, replica: "Replica", records: list[Record]) -> None:
-        """Check the steps of a growth, by how it stood before and after one entry."""
-        before, after = self._growth, replica.state.growth.by_topic.get(self.world.topic)
-        self._growth = after
-        steps = [each for each in records if isinstance(each, _STEPS)]
-        if after != before and len(steps) == 1:  # of several nobody here can tell which was done
-            self.ensure(
-                steps[0].token == NO_TOKEN or steps[0].token >= self._token,
-                "operator",
-                f"{steps[0]} of an operator was obeyed, {self._token} has followed it",
-            )
-        self._token = max([self._token, *(getattr(each, "token", NO_TOKEN) for each in records)])
-        if after is None or after == before:
-            return
-        self._announced.add(after.next_total)
-        self.world.coverage[f"growth: {after.phase.value}"] += 1
-        if after.phase is GrowthPhase.OPEN and after.reason:
-            self.world.coverage["growth given up"] += 1
-        if after.total in (0, self.queues):
-            return
-        self.ensure(
-            after.total > self.queues, "growth", f"{self.queues} queues become {after.total}"
-        )
-        model = self.model
-        for group in sorted({consumer.group for consumer in self.world.consumers}):
-            has_locked = any(key[0] == group for key in model.locks)
-            if not (has_locked or replica.state.members.of_group(group)):
-                # Who comes later reads both lists side by side (docs/guarantees.md, clause 12).
-                self.world.coverage["growth before a group came"] += 1
-                continue
-            for queue in range(self.queues):
-                end = model.ends[self.topic_id, queue]
-                done = model.offsets.get((group, self.world.topic, queue), 0)
-                self.ensure(
-                    max(done, model.floors[self.topic_id, queue]) >= end,
-                    "growth",
-                    f"switched while {group} is at {done} of {end} in queue {queue}",
-                )
-        self.totals.append(after.total)
-        self.world.history.event(Kind.GROWN, topic=self.world.topic, detail=str(after.total))
-
     def _system_topics(self, replica: "Replica") -> None:
-        topics = replica.state.topics
-        schedule, given_up = topics.get(SCHEDULE_TOPIC), topics.get(TRANS_CHECK_MAX_TIME_TOPIC)
-        self._schedule_id = -1 if schedule is None else schedule.id
-        self._given_up_id = -1 if given_up is None else given_up.id
+        names = (SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC)
+        found = [replica.state.topics.get(name) for name in names]
+        self._schedule_id, self._timer_id, self._given_up_id = (
+            -1 if topic is None else topic.id for topic in found
+        )
 
     def _read_append(self, record: Append, wall_ms: int, replica: "Replica") -> None:
         model = self.model
         if self._schedule_id < 0:
             self._system_topics(replica)
-        if (
-            record.topic_id == self.topic_id
-            and self._growth is not None
-            and self._growth.phase is GrowthPhase.FENCED
-        ):
-            self.ensure(
-                record.unique_key in model.due or record.unique_key in self.world.deals,
-                "growth",
-                f"{record} was written behind the fence",
-            )
-        if record.topic_id == self._schedule_id:
+        if record.topic_id == self.topic_id:
+            self.growth.appended(record)
+        if record.topic_id in (self._schedule_id, self._timer_id):
             model.due[record.unique_key] = record.tags_code
         elif record.topic_id == self.topic_id and record.unique_key in model.due:
-            self.world.coverage["delayed message handed on"] += 1
+            timed = (self._timer_id, record.unique_key) in model.places
+            self.world.coverage[f"{'timer' if timed else 'delayed'} message handed on"] += 1
+            self.ensure(
+                record.unique_key not in self.silenced,
+                "cancelled",
+                f"{record.unique_key} is handed on, its cancellation was acknowledged",
+            )
             self.ensure(
                 model.due[record.unique_key] <= wall_ms,
                 "delay",
@@ -448,18 +392,20 @@ class Laws:
             "acknowledged",
             f"{key} is acknowledged at {(queue, offset)}, in the log it stands at {place}",
         )
+        self.observed_ends[queue] = max(self.observed_ends[queue], offset + 1)
+        self.acknowledgements += 1
         self._acknowledged_index = self.model.index
 
-    def delayed_acknowledged(self, key: str, level: int, offset: int) -> None:
-        """Check that a delayed message waits where it was said to, or has been handed on."""
-        place = self.model.places.get((self._schedule_id, key))
+    def waiting_acknowledged(self, key: str, level: int, offset: int) -> None:
+        """Check that a message waits where it was said to, or has been handed on; level 0 is a timer."""
+        topic_id, queue = (self._schedule_id, level - 1) if level else (self._timer_id, 0)
+        place = self.model.places.get((topic_id, key))
         self.ensure(
-            place == (level - 1, offset),
+            place == (queue, offset),
             "acknowledged",
             f"{key} is acknowledged with delay {level} at {offset}, in the log it stands at {place}",
         )
         self._acknowledged_index = self.model.index
-        self.world.delayed.add(key)
 
     def transaction_ended(self, key: str, *, committed: bool) -> None:
         """Check that the end of a transaction is in the log when it was answered."""
@@ -478,23 +424,6 @@ class Laws:
             "transaction",
             f"a check shows {message!r} with body {message.body!r}",
         )
-
-    def route_answered(self, routes: Routes) -> None:
-        """Check law 9: the queue list of an ordered topic does not change by itself."""
-        route = routes.get(self.world.topic)
-        assert route is not None
-        # Queues that are to come are there to be read before anybody may write to them.
-        for queues, totals in (
-            (route.publish, self.totals),
-            (route.subscribe, [*self.totals, *self._announced]),
-        ):
-            self.ensure(
-                route.is_ordered
-                and [queue.queue_id for queue in queues] == list(range(len(queues)))
-                and len(queues) in totals,
-                "route",
-                f"a name server answers {route}, the topic had {self.totals} queues",
-            )
 
     def access_watched(
         self,
@@ -534,6 +463,16 @@ class Laws:
             f"{key} was answered {offset}, known before the question was {at_least}, is {now}",
         )
         self.observed[key] = max(self.observed[key], offset)
+
+    def end_answered(self, queue: int, end: int, at_least: int) -> None:
+        """Check that nobody is told of a shorter queue than was acknowledged before the question."""
+        now = self.model.ends[self.topic_id, queue]
+        self.ensure(
+            at_least <= end <= now,
+            "stale end",
+            f"queue {queue} is said to end at {end}, acknowledged before the question was "
+            f"{at_least}, the log has {now}",
+        )
 
     def offset_stored(self, key: Key, offset: int) -> None:
         """Note that a client was told that its offset is stored."""

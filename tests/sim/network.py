@@ -21,6 +21,8 @@ DELAY_MAX_US: Final = 1_500
 RESET_DELAY_US: Final = 500
 KERNEL_TIMEOUT_US: Final = 3 * SECOND  # TCP_USER_TIMEOUT of the links between replicas
 REDIAL_US: Final = 100 * MS
+# Who has stood still finds data on all its connections, and reads them in no particular order.
+WAKE_MAX_US: Final = 3 * MS
 
 
 @dataclass(slots=True)
@@ -66,9 +68,21 @@ class Network:
         random, weather = self.timeline.random, self.weather
         if weather.loss and random.random() < weather.loss:
             return
-        target.after(self.delay_us(), name, call)
+        self._bring(self.delay_us(), target, name, call)
         if weather.repeat and random.random() < weather.repeat:
-            target.after(self.delay_us() + random.randrange(40 * MS), name, call)
+            self._bring(self.delay_us() + random.randrange(40 * MS), target, name, call)
+
+    def _bring(self, delay_us: int, target: Process, name: str, call: Callable[[], None]) -> None:
+        """Let *target* read a message; one that has stood still may read its clients first."""
+        due = self.timeline.now + delay_us
+
+        def arrive() -> None:
+            if self.timeline.now > due:
+                target.after(self.timeline.random.randrange(WAKE_MAX_US), name, call)
+            else:
+                call()
+
+        target.after(delay_us, name, arrive)
 
 
 class Pipe:

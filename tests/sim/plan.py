@@ -23,6 +23,7 @@ class Plan:
         patience: share of refusals after which a producer tries again.
         try_timeout_us: how long a producer waits for an answer before it sends again.
         every_us: mean time between two faults.
+        ruthless: whether every fault may come while nobody serves.
         bind: whether only the leader listens, at one address, as on one machine.
         access: whether requests must be signed by accounts with rights.
         delayed: share of sends with a delay.
@@ -49,6 +50,7 @@ class Plan:
     patience: float
     try_timeout_us: int
     every_us: int
+    ruthless: bool
     safety_us: int
     name_servers: int
     bind: bool
@@ -86,6 +88,7 @@ class Plan:
 GROUP_STORM: Final = (
     "crash",
     "crash all",
+    "island",
     "partition",
     "pause",
     "slow disk",
@@ -144,6 +147,7 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         patience=chance.choice((1.0, 1.0, 0.0)),
         try_timeout_us=chance.choice((100_000, 300_000, 900_000)),
         every_us=every_us,
+        ruthless=chance.random() < 0.3,
         safety_us=chance.choice((8_000_000, 12_000_000)),
         name_servers=chance.choice((1, 2)),
         bind=chance.random() < 0.4,

@@ -32,6 +32,8 @@ _OPTIONS: Final = SendOptions(
     compress_level=1,
 )
 DEADLINE_S: Final = 6.0
+TIMER_SHARE: Final = 0.5  # of the messages that wait
+CANCELLED_SHARE: Final = 0.4  # of the timer messages, one after the other
 PATIENCE_US: Final = 3 * SECOND  # how long a send waits for the end of a growth
 
 
@@ -46,7 +48,8 @@ class Producer(Client):
         self._number = 0
         self._message: Message | None = None
         self._last: list[int] | None = None
-        self._delay_level = 0
+        self._doomed = ""  # a timer message that is to be cancelled
+        self._doomed_waits = False  # it is stored
 
     @property
     def is_idle(self) -> bool:
@@ -75,7 +78,7 @@ class Producer(Client):
             return
         key = random.choice(self._keys)
         self._place = zlib.crc32(key.encode())
-        self._delay_level = 0
+        waits: dict[str, int | float | str] = {}
         if self._last is not None:
             if not self._last:
                 return
@@ -83,7 +86,7 @@ class Producer(Client):
             key = f"last-{self._place}"
         elif self.world.plan.delayed and random.random() < self.world.plan.delayed:
             # It comes when its time has come: no order is promised to it.
-            key, self._delay_level = "", random.choice((1, 2))
+            key, waits = "", self._wait()
         self._number += 1
         unique = f"{self.name}.{self._number}"
         self._message = Message(
@@ -91,15 +94,35 @@ class Producer(Client):
             body=unique.encode(),
             key=key or None,
             unique_key=unique,
-            delay_level=self._delay_level,
+            **waits,  # type: ignore[arg-type]  # fields by name
         )
+        if self._message.cancels:
+            self.world.laws.silenced.add(unique)
+        elif self._message.delay_s and not self._doomed and random.random() < CANCELLED_SHARE:
+            self._doomed, self._doomed_waits = unique, False
         self._attempts = Attempts(self.seconds() + DEADLINE_S, self.world.topic)
         self._tries = 0
         self._patient_until = self.timeline.now + PATIENCE_US
-        self.world.history.event(
-            Kind.SEND, process=self.name, topic=self.world.topic, key=key, message=unique
-        )
+        self._tell(Kind.SEND, process=self.name, key=key)
         self._try()
+
+    def _wait(self) -> dict[str, int | float | str]:
+        """Draw for what the next message waits: a level, a time, or the end of another that waits."""
+        random = self.timeline.random
+        if self._doomed_waits:
+            return {"delay_s": 1.0, "cancels": self._doomed}
+        if random.random() < TIMER_SHARE:
+            return {"delay_s": random.choice((0.2, 1.0, 2.5))}
+        return {"delay_level": random.choice((1, 2))}
+
+    def _tell(self, kind: Kind, **attributes: str | int) -> None:
+        """Write the history of the present message; nobody ever gets one that cancels another."""
+        message = self._message
+        assert message is not None
+        if not message.cancels:
+            self.world.history.event(
+                kind, topic=self.world.topic, message=message.unique_key, **attributes
+            )
 
     def _try(self) -> None:
         message = self._message
@@ -151,19 +174,24 @@ class Producer(Client):
         world, unique = self.world, message.unique_key
         if self._tries > 1:
             world.coverage["repeat acknowledged"] += 1
-        if self._delay_level:
-            world.history.event(Kind.ACK, topic=world.topic, message=unique)
-            world.laws.delayed_acknowledged(unique, self._delay_level, result.queue_offset)
+        if message.delay_level or message.delay_s:
+            world.laws.waiting_acknowledged(unique, message.delay_level, result.queue_offset)
+            if unique == self._doomed:
+                # Whether it comes is open until its cancellation is acknowledged.
+                self._tell(Kind.UNKNOWN)
+                self._doomed_waits = True
+            elif message.cancels:
+                world.coverage["timer message cancelled"] += 1
+                world.laws.silenced.add(message.cancels)
+                self._doomed, self._doomed_waits = "", False
+            else:
+                self._tell(Kind.ACK)
+                world.waiting.add(unique)
         else:
             queue_id = result.queue.queue_id
-            world.history.event(
-                Kind.ACK,
-                topic=world.topic,
-                message=unique,
-                queue=str(queue_id),
-                offset=result.queue_offset,
-            )
+            self._tell(Kind.ACK, queue=str(queue_id), offset=result.queue_offset)
             world.laws.acknowledged(unique, queue_id, result.queue_offset)
+            world.acknowledged(queue_id)
         self._message = None
         self._later()
 
@@ -171,11 +199,9 @@ class Producer(Client):
         world = self.world
         known = not isinstance(error, SendUnknown)
         world.coverage["send refused for good" if known else "send unknown"] += 1
-        world.history.event(
-            Kind.REFUSED if known else Kind.UNKNOWN,
-            topic=world.topic,
-            message=message.unique_key,
-        )
+        self._tell(Kind.REFUSED if known else Kind.UNKNOWN)
+        if message.unique_key == self._doomed:
+            self._doomed = ""
         if known:
             world.laws.send_refused(message.unique_key)
         self._message = None

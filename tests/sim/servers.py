@@ -49,6 +49,7 @@ class NameServer(ServerProcess):
         self.begin()
         self._lines: dict[int, Line] = {}
         self._core = NameServerCore(KvTable(self._saved, self), expiry_ms=EXPIRY_MS)
+        self._has_told = False
         self.after(SCAN_US, "scan", self._scan)
 
     def stop(self) -> None:
@@ -97,8 +98,21 @@ class NameServer(ServerProcess):
     def line_received(self, line: Line, command: RemotingCommand) -> None:
         """Answer at once."""
         answer = self._core.handle(command, line.id, self.now_ms())
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            self._watch_route(answer)
         if not command.is_oneway:
             line.send(answer)
+
+    def _watch_route(self, answer: RemotingCommand) -> None:
+        """Check that what was told once is told again, also when nobody of the group is there."""
+        if answer.code == ResponseCode.SUCCESS:
+            self._has_told = True
+            is_gone = not self._core.routes.cluster_info().broker_addr_table
+            self.world.coverage["route of a group that is gone"] += is_gone
+        else:
+            self.world.laws.ensure(
+                not self._has_told, "route", f"{self.name} has forgotten the topic it told of"
+            )
 
     def line_lost(self, line: Line) -> None:
         """Drop what the connection had registered."""
@@ -173,4 +187,4 @@ class Lookup(Errand):
             coverage["route unknown to a name server"] += known
             return
         self.routes.update(self.world.topic, TopicRouteData.from_json(answer.body))
-        self.world.laws.route_answered(self.routes)
+        self.world.laws.growth.route_answered(self.routes)

@@ -25,6 +25,7 @@ from tests.sim.accounts import ACCOUNTS, OPERATOR, OPERATOR_SECRET, Administrato
 from tests.sim.auditor import Auditor
 from tests.sim.client import Client
 from tests.sim.consumer import Consumer
+from tests.sim.disklaws import check_disks
 from tests.sim.faults import TROUBLES, Faults
 from tests.sim.frontdesk import GroupAddress
 from tests.sim.grower import GROUP, Grower
@@ -84,7 +85,7 @@ class World:
         if not self.plan.access:
             self.secrets.clear()
         self.deals: dict[str, Deal] = {}
-        self.delayed: set[str] = set()  # acknowledged ones
+        self.waiting: set[str] = set()  # acknowledged ones with a delay or a time
         self.zombies: list[Zombie] = []
         self.growers: list[Grower] = []
         self._wanted_queues = self.plan.queues
@@ -167,6 +168,16 @@ class World:
             )
             replica.loop.submit([Propose([record])])
 
+    def acknowledged(self, queue: int) -> None:
+        """Ask both at once when two replicas believe to lead: only one of them knows what was sent."""
+        leading = [
+            each for each in self.auditors if each.replica.alive and each.replica.loop.serving
+        ]
+        if len(leading) > 1:
+            self.coverage["two replicas believe to lead"] += 1
+            for auditor in leading:
+                auditor.ask_end(queue)
+
     def join(self, node: int) -> None:
         """Start a replica that waits to be added."""
         self.replicas[node] = Replica(self, node, joins=True)
@@ -218,7 +229,7 @@ class World:
         # The last message of each queue is committed, and with it what was consumed before.
         self.calm = True
         for number, producer in enumerate(self.producers):
-            producer.finish([] if number else list(range(self.laws.queues)))
+            producer.finish([] if number else list(range(self.laws.growth.queues)))
         for dealer in self.dealers:
             dealer.finish()
         self.history.event(Kind.FAULT, detail="the faults end")
@@ -266,10 +277,10 @@ class World:
         model = self.laws.model
         if any(replica.state.transactions.open for replica in self._members()):
             return False
-        if any((self.topic_id, key) not in model.places for key in self.delayed):
+        if any((self.topic_id, key) not in model.places for key in self.waiting):
             return False
         groups = sorted({consumer.group for consumer in self.consumers})
-        for queue in range(self.laws.queues):
+        for queue in range(self.laws.growth.queues):
             end = model.ends[self.topic_id, queue]
             for group in groups:
                 if end and model.offsets.get((group, self.topic, queue), 0) < end:
@@ -291,8 +302,8 @@ class World:
         lines += [f"ends={dict(self.laws.model.ends)} offsets={self.laws.model.offsets}"]
         lines += [f"locks={self.laws.model.locks}"]
         places = self.laws.model.places
-        waiting = [key for key in sorted(self.delayed) if (self.topic_id, key) not in places]
-        lines += [f"halves={self.laws.model.halves} delayed={waiting}"]
+        waiting = [key for key in sorted(self.waiting) if (self.topic_id, key) not in places]
+        lines += [f"halves={self.laws.model.halves} waiting={waiting}"]
         for consumer in (each for each in self.consumers if hasattr(each, "client_id")):
             states = [
                 f"{queue.queue_id}:{state.phase.name},{state.intake.next_offset}"
@@ -302,8 +313,9 @@ class World:
         return "\n  ".join(lines)
 
     def _conclude(self) -> None:
-        """Read the log at the end, compare the replicas, and ask the oracle."""
+        """Read the log and the disks at the end, compare the replicas, and ask the oracle."""
         self.laws.compare_all()
+        check_disks(self)
         for deal in self.deals.values():
             self.laws.ensure(
                 not deal.told
@@ -316,7 +328,7 @@ class World:
         leader = next(each for each in self.replicas.values() if each.alive and each.loop.serving)
         topic = leader.state.topics.get(self.topic)
         assert topic is not None
-        for queue_id in range(self.laws.queues):
+        for queue_id in range(self.laws.growth.queues):
             stored = topic.queues.get(queue_id)
             offset = 0 if stored is None else stored.min_offset
             while True:

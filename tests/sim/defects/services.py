@@ -9,6 +9,7 @@ from orderlymq_broker.processors.context import answer
 from orderlymq_broker.processors.delaying import DelayService
 from orderlymq_broker.processors.effects import Now
 from orderlymq_broker.processors.retention import RetentionService
+from orderlymq_broker.processors.timing import TimerService
 from orderlymq_broker.processors.transacting import TransactionProcessor
 from orderlymq_broker.state import growth
 from orderlymq_broker.state.machine import Machine
@@ -70,6 +71,26 @@ def _early(bed: Bed) -> None:
         return real(self, Now(now.wall_ms + 500, now.monotonic_ms))
 
     bed.put(DelayService, "tick", tick)
+
+
+@SERVICES.defect("hand a timer message on before its time", "never early by the leader's clock")
+def _timer_early(bed: Bed) -> None:
+    real = TimerService.tick
+
+    def tick(self: TimerService, now: Now) -> Any:
+        return real(self, Now(now.wall_ms + 500, now.monotonic_ms))
+
+    bed.put(TimerService, "tick", tick)
+
+
+@SERVICES.defect("hand on what was cancelled", "a cancellation that was acknowledged holds")
+def _cancel_nothing(bed: Bed) -> None:
+    bed.put(TimerService, "cancelled", lambda self, topic, unique_key: None)
+
+
+@SERVICES.defect("trust what a former term saw of timers", "a new leader looks for itself")
+def _stale_timers(bed: Bed) -> None:
+    bed.put(TimerService, "start", lambda self, now: None)
 
 
 @SERVICES.defect("let retention take what still waits", "what waits for its delay is kept")

@@ -1,0 +1,66 @@
+"""
+The laws of disks, judged when a run is over: each is read as a restart would read it.
+
+The rules: what a replica would begin with is what it is now; what the log has is on every disk, byte for byte
+the same; the messages of the topic stand where they were acknowledged and read as they were sent.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from orderlymq_broker.processors.reading import read_queue
+from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
+from orderlymq_protocol.record import StoredMessage, iter_records
+
+if TYPE_CHECKING:
+    from tests.sim.world import World
+
+Place = tuple[int, int, int]  # topic id, queue, offset
+
+
+def check_disks(world: "World") -> None:
+    """Read the disks of all members and compare them with each other and with the log."""
+    laws, model = world.laws, world.laws.model
+    whole: dict[Place, bytes] = {}
+    for node in sorted(world.members):
+        replica = world.replicas[node]
+        found = BrokerState.load(replica.store)
+        laws.ensure(
+            found.digest() == replica.state.digest(),
+            "same disk",
+            f"{replica.name} would begin with another state than it has at entry "
+            f"{replica.state.applied_index}",
+        )
+        for place, message in _messages(found, replica.store):
+            other = whole.setdefault(place, message)
+            laws.ensure(
+                message == other, "same disk", f"{replica.name} has another message at {place}"
+            )
+            if place[0] == world.topic_id:
+                (stored,) = iter_records(message)
+                laws.ensure(
+                    stored.queue_offset == place[2] and _key(stored) == model.at[place],
+                    "same disk",
+                    f"{replica.name} has {stored} at {place}, sent was {model.at[place]}",
+                )
+
+
+def _messages(state: BrokerState, store: MemoryStore) -> Iterator[tuple[Place, bytes]]:
+    for topic_id, topic in sorted(state.topics.by_id.items()):
+        for queue_id, queue in sorted(topic.queues.items()):
+            offset = queue.min_offset
+            while True:
+                reading = read_queue(store, queue, offset)
+                if not reading.messages:
+                    break
+                for message in reading.messages:
+                    yield (topic_id, queue_id, offset), bytes(message)
+                    offset += 1
+
+
+def _key(message: StoredMessage) -> str:
+    """Return the unique key of a message whose body says the same, else nothing."""
+    key = decode_properties(message.properties).get(UNIQ_KEY, "")
+    return key if message.body == key.encode() else ""
