@@ -40,6 +40,8 @@ PYTHON: Final = "python"
 GROUPS: Final = (TOGETHER, PYTHON)
 
 _FOR_EVER: Final = 10**9
+#: How much of a program's output is looked at for its first words; a library may say some before.
+_BEGINNING: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -87,6 +89,14 @@ class Client:
         words = [*self.ground.within(CLIENTS), *command]
         self.child = Child(self.process, words, log, keep_input=self.java is not None)
         self.child.start()
+
+    @property
+    def has_begun(self) -> bool:
+        """Tell whether a Java consumer has said that it consumes; the SDK's say nothing and count at once."""
+        if self.java is None or self.is_producer:
+            return True
+        log = self.directory / f"{self.process}.log"
+        return log.exists() and b'"event":"started"' in log.read_bytes()[:_BEGINNING]
 
     def kill(self) -> None:
         """Send SIGKILL; what it had begun, it has not finished."""

@@ -157,9 +157,20 @@ class Stage:
                     victim=victim.process,
                     group=group,
                 )
-                victim.start()
+                self.begin(victim)
                 time.sleep(SETTLE_S)
                 say(f"consumer of {group} killed {number + 1} of {rounds}")
+
+    def begin(self, client: Client) -> None:
+        """Start a consumer, again if it gives up: who is killed next must leave somebody behind."""
+        until = time.monotonic() + WELL_S
+        client.start()
+        while not client.has_begun:
+            time.sleep(0.1)
+            client.start()
+            if time.monotonic() > until:
+                self.notes.append(f"{client.process} did not begin within {WELL_S:.0f} s")
+                return
 
     def stop_consumers(self, rounds: int) -> None:
         """Stop an SDK consumer beyond its lease and let it go on, inside a listener."""
@@ -321,6 +332,8 @@ def _play(where: Path, rounds: int, javas: list[Java], causes: Sequence[str]) ->
             cluster.wait_for_route()
             for client in clients.values():
                 client.start()
+            for client in clients.values():
+                stage.begin(client)
             time.sleep(2 * SETTLE_S)
             if "leader-killed" in causes:
                 stage.kill_leaders(rounds)
