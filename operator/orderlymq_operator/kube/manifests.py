@@ -243,6 +243,7 @@ def group_set(cluster: Cluster, group: str, around: Surroundings) -> Json:
         names.ANNOTATION_REPLICAS: str(form.replicas),
         names.ANNOTATION_ADDRESS: form.address or "",
         names.ANNOTATION_REVISION: around.revision,
+        names.ANNOTATION_IMAGE: around.image,
     }
     made["spec"]["template"] = podforms.broker_pod(
         cluster,

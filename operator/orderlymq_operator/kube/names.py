@@ -26,6 +26,8 @@ ANNOTATION_FIRST: Final = f"{GROUP}/first-members"
 ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas"
 # The group's address is part of stored message ids: it must survive its Service.
 ANNOTATION_ADDRESS: Final = f"{GROUP}/address"
+# The image of the pods: that of the template may be a hand's, which is put right.
+ANNOTATION_IMAGE: Final = f"{GROUP}/image"
 # The group takes no more messages, because it is to go.
 ANNOTATION_CLOSED: Final = f"{GROUP}/closed"
 ANNOTATION_PAUSE: Final = f"{GROUP}/pause"

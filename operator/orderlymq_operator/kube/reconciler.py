@@ -275,7 +275,9 @@ class Reconciler:
         present = live.find(STATEFUL_SETS, cluster.group_name(0))
         if present is None or cluster.spec.update.on_operator_upgrade == "Adopt":
             return self._defaults.image
-        return str(present["spec"]["template"]["spec"]["containers"][0]["image"])
+        kept = (present["metadata"].get("annotations") or {}).get(names.ANNOTATION_IMAGE)
+        # An operator of an earlier version has left no note.
+        return str(kept or present["spec"]["template"]["spec"]["containers"][0]["image"])
 
     def _plan(self, scope: Scope, observed: Observed) -> list[Action]:
         """Plan without what is refused: it was accepted once, so say so and keep the rest in order."""
