@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from orderlymq.message import ReceivedMessage
 from orderlymq.oracle import Kind
 from orderlymq_broker.state.records import (
+    NO_TOKEN,
     Append,
     ClientDead,
     Commit,
@@ -212,6 +213,10 @@ class Laws:
         self, record: Record, index: int, wall_ms: int, replica: "Replica"
     ) -> None:
         model, history = self.model, self.world.history
+        token = getattr(record, "token", NO_TOKEN)
+        if NO_TOKEN < token < model.token:
+            return  # refused: another operator has followed the one that asks
+        model.token = max(model.token, token)
         match record:
             case Append():
                 self._read_append(record, wall_ms, replica)
@@ -484,8 +489,18 @@ class Laws:
         self.observed[key] = max(self.observed[key], offset)
 
     def floor(self, queue: int) -> int:
-        """Return the first offset of a queue of the topic that retention has left."""
-        return self.model.floors[self.topic_id, queue]
+        """Return the first offset of a queue of the topic that is left to whoever is asked now.
+
+        A leader answers from what it has applied itself; while its disk is full that can be less than
+        what its followers have, and nobody was told of the rest.
+        """
+        kept = self.model.floors[self.topic_id, queue]
+        for replica in self.world.replicas.values():
+            if replica.alive and replica.loop.serving:
+                topic = replica.state.topics.by_id.get(self.topic_id)
+                if topic is not None and queue in topic.queues:
+                    kept = min(kept, topic.queues[queue].min_offset)
+        return kept
 
     def passed_over(self, queue: int, asked: int, offset: int, floor_then: int) -> None:
         """Check that a consumer is sent elsewhere only when what it asked for was dropped.
@@ -493,7 +508,7 @@ class Laws:
         It is sent to the first offset that was kept between its question and the answer's arrival.
         """
         self.world.coverage["consumer moved by retention"] += 1
-        floor = self.floor(queue)
+        floor = self.model.floors[self.topic_id, queue]
         self.ensure(
             asked < offset and floor_then <= offset <= floor,
             "offset illegal",

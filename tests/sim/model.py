@@ -22,6 +22,7 @@ class Model:
     """The committed log, read by a reader that shares no code with the state machine."""
 
     index: int = 0
+    token: int = 0  # the greatest of an operator
     entries: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # term, checksum
     locks: dict[Key, ModelLock] = field(default_factory=dict)
     offsets: dict[Key, int] = field(default_factory=dict)

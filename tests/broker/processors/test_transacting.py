@@ -251,6 +251,22 @@ def test_the_end_of_a_half_that_retention_has_taken_is_no_success(orders: Shell)
     assert found(orders) == []
 
 
+@pytest.mark.parametrize(("choice", "seen"), [(COMMIT, [b"half"]), (ROLLBACK, [])])
+def test_an_end_that_retention_overtakes_in_the_log_is_carried_out(
+    orders: Shell, choice: int, seen: list[bytes]
+) -> None:
+    """Decided before the half was dropped, it ends the transaction: no replica stumbles over it."""
+    half = begin(orders)
+    orders.run([Propose([HalfGivenUp(half[0])])])
+    orders.settle()
+    # What is kept is applied first, though the end was asked for while the half was there.
+    orders.run([Propose([RetentionAdvanced((), orders.state.physical_end)])])
+
+    assert end(orders, half, choice).code == 0
+    assert found(orders) == seen
+    assert not orders.state.transactions.given_up
+
+
 def test_an_unknown_result_leaves_the_transaction_open(orders: Shell) -> None:
     """It is neither seen nor gone; the producer is asked later."""
     half = begin(orders)
