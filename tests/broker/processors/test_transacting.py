@@ -251,7 +251,7 @@ def test_the_end_of_a_half_that_retention_has_taken_is_no_success(orders: Shell)
     assert found(orders) == []
 
 
-@pytest.mark.parametrize(("choice", "seen"), [(COMMIT, [b"half"]), (ROLLBACK, [])])
+@pytest.mark.parametrize(("choice", "seen"), [(COMMIT, [b"paid"]), (ROLLBACK, [])])
 def test_an_end_that_retention_overtakes_in_the_log_is_carried_out(
     orders: Shell, choice: int, seen: list[bytes]
 ) -> None:

@@ -1,6 +1,5 @@
 """The table of half messages: what each record does to it, on every replica alike."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +15,6 @@ from orderlymq_broker.state.records import (
     RetentionAdvanced,
     TopicSet,
 )
-from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.state.transactions import Half
 from tests.broker.state.entries import WALL_MS, Replica
 
@@ -35,13 +33,14 @@ def test_a_half_is_open_until_it_ends(replica: Replica) -> None:
     assert replica.state.transactions.get(0) is None
 
 
-def test_a_half_that_is_not_open_cannot_end(replica: Replica) -> None:
-    """The copy of its commit stands in the same entry: going on would double the message."""
-    replica.take(opening(0))
+def test_the_end_of_a_half_that_is_gone_changes_nothing(replica: Replica) -> None:
+    """Retention may take a half between the proposal of its end and the end's place in the log."""
+    replica.take(opening(0), opening(1))
     replica.take(HalfEnded(0, False))
+    before = list(replica.state.transactions.rows())
 
-    with pytest.raises(AssertionError, match="ends what is not open"):
-        replica.state.transactions.end(HalfEnded(0, True), TableWrites())
+    assert replica.take(HalfEnded(0, True)) == [HalvesMoved((), HalfChange.ENDED)]
+    assert list(replica.state.transactions.rows()) == before
 
 
 def test_checks_are_counted_and_say_which_halves_were_still_open(replica: Replica) -> None:
