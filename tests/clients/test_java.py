@@ -215,6 +215,34 @@ def test_two_orderly_consumers_share_the_queues(cluster: LocalCluster, java: Jav
     )
 
 
+def test_a_killed_members_queues_go_on_at_a_leader_that_has_heard_nothing_but_pulls(
+    cluster: LocalCluster, java: Java
+) -> None:
+    """RocketMQ's heartbeats come every 30 s, and 4.x asks again for a refused queue after 20 s."""
+    topic = cluster.topic()
+    group = cluster.group(topic)
+    values = {"ns": cluster.name_server, "topic": topic, "group": group, "seconds": 180}
+    endless = {"ns": cluster.name_server, "topic": topic, "count": 10**6, "keys": 40, "pause": 10}
+
+    with (
+        java.start("consume", **values) as victim,
+        java.start("consume", **values) as survivor,
+        java.start("send", **endless, retry=True),
+    ):
+        for member in (victim, survivor):
+            member.heard("done", 20, timeout_s=60)
+        cluster.kill_leader()
+        for member in (victim, survivor):
+            member.heard("done", len(member.of("done")) + 50, timeout_s=60)
+        queues = set(by_queue(victim.of("done")[-50:]))
+        before = len(survivor.of("done"))
+        victim.kill()
+
+        survivor.until(
+            lambda _: queues <= set(by_queue(survivor.of("done")[before:])), timeout_s=15
+        )
+
+
 def test_a_batch_stands_together(cluster: LocalCluster, java: Java) -> None:
     """One batch: one result, consecutive offsets of one queue, all messages delivered."""
     topic = cluster.topic("Normal", queues=1)
