@@ -58,6 +58,12 @@ ENTRY_SIZE_MAX: Final = 4 << 20
 # later gathers into the next entry. A third would only make groups smaller.
 TICKETS_MAX: Final = 2
 
+# An entry costs its sync, its way to the followers and back three times as much as a message in it:
+# while a write is under way proposals gather until there are so many that the next should go at once,
+# or the write takes so long that the followers should not wait for it.
+GATHER_COUNT: Final = 32
+GATHER_S: Final = 0.001
+
 # A process that was paused has lost its sense of time: it makes up for so many ticks and then
 # asks the others, instead of running through an election time-out in one go.
 TICKS_CATCH_UP_MAX: Final = 3
@@ -95,6 +101,7 @@ class ReplicationLoop:
         self._collected: deque[Propose] = deque()
         self._flights: deque[_Flight] = deque()
         self._tickets = 0
+        self._written_at = 0.0
         self._turn_is_due = False
         self._refused = False
         self._stopped = False
@@ -408,6 +415,7 @@ class ReplicationLoop:
             return
         ticket = self._parts.store.prepare(batch)
         self._tickets += 1
+        self._written_at = self._ports.clock.seconds()
         self.figures.tickets += 1
         sync = self._limits.sync_writes or not ready.entries
 
@@ -451,9 +459,20 @@ class ReplicationLoop:
 
     # -- proposing -------------------------------------------------------------------------------
 
+    def _should_gather(self) -> bool:
+        return (
+            self._tickets > 0
+            and len(self._collected) < GATHER_COUNT
+            and self._ports.clock.seconds() - self._written_at < GATHER_S
+        )
+
     def _propose(self) -> None:
         self._refused = False
         while self._collected and self._tickets < TICKETS_MAX:
+            if self._should_gather():
+                # The end of the write under way is the next turn.
+                self._refused = True
+                return
             if not self.serving:
                 unsent = list(self._collected)
                 self._collected.clear()

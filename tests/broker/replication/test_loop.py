@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from orderlymq_broker.processors.effects import Effect
-from orderlymq_broker.replication.loop import FOUNDING_WAIT_S
+from orderlymq_broker.replication.loop import FOUNDING_WAIT_S, GATHER_COUNT
 from orderlymq_broker.store.kv import Family
 from orderlymq_raft import AppendResponse, Heartbeat, VoteResponse
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
@@ -91,12 +91,59 @@ def test_an_acknowledgement_leaves_only_after_the_write(group: SimulatedGroup) -
     assert fates(proposals) == ["applied"]
 
 
+def test_what_arrives_during_a_short_write_shares_the_next_entry(group: SimulatedGroup) -> None:
+    """Proposals gather while a write runs, until there are many; the end of the write sends them."""
+    leader = group.elect()
+    leader.disk.is_fast = False
+    last = leader.node.last_index
+    first = propose(leader, "a")
+    group.run()
+    few = []
+    for number in range(GATHER_COUNT - 1):
+        few += propose(leader, f"b{number}")
+        group.run()
+    assert leader.node.last_index == last + 1
+
+    leader.disk.finish()
+    group.run()
+    assert leader.node.last_index == last + 2
+
+    many = []
+    for number in range(GATHER_COUNT):
+        many += propose(leader, f"c{number}")
+        group.run()
+    assert leader.node.last_index == last + 3
+    assert len(leader.disk.waiting) == 2
+
+    while leader.disk.waiting:
+        leader.disk.finish()
+        group.run()
+    assert set(fates(first + few + many)) == {"applied"}
+
+
+def test_nothing_gathers_long_during_a_slow_write(group: SimulatedGroup) -> None:
+    """A write that takes its time holds nobody back: the followers get the next entry meanwhile."""
+    leader = group.elect()
+    leader.disk.is_fast = False
+    last = leader.node.last_index
+    propose(leader, "a")
+    group.run()
+    propose(leader, "b")
+    group.run()
+    assert leader.node.last_index == last + 1
+
+    group.pass_time(TICK_S)
+
+    assert leader.node.last_index == last + 2
+
+
 def test_two_writes_are_under_way_and_the_rest_gathers(group: SimulatedGroup) -> None:
     """While two writes run, what arrives shares the next entry; none overtakes."""
     leader = group.elect()
     leader.disk.is_fast = False
     first = propose(leader, "a")
     group.run()
+    group.pass_time(TICK_S)
     second = propose(leader, "b")
     group.run()
     rest = []
@@ -179,13 +226,13 @@ def test_what_never_entered_the_log_is_lost_with_leadership(group: SimulatedGrou
     """Proposals that wait for a slow disk are refused definitely when leadership goes."""
     leader = group.elect()
     leader.disk.is_fast = False
+    group.cut.add(leader.id)
     in_log = []
     for name in ("a", "b"):
         in_log += propose(leader, name)
-        group.step()
-        group.step()
+        group.run()
+        group.pass_time(TICK_S)
     collected = propose(leader, "c", "d")
-    group.cut.add(leader.id)
     group.pass_time(2 * ELECTION_S)
 
     assert fates(collected) == ["lost", "lost"]
