@@ -73,8 +73,13 @@ class Disk:
             os.posix_fallocate(file.fileno(), 0, size)
 
     def empty(self) -> None:
-        """Free what `fill` took."""
+        """Free what `fill` took; no loss of power brings it back."""
         (self.where / "ballast").unlink(missing_ok=True)
+        directory = os.open(self.where, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
 
 def can_mount(directory: Path) -> bool:
