@@ -163,7 +163,10 @@ def cluster_conditions(
     )
     trouble = found.problem or _pod_trouble(live)
     if trouble is not None:
-        ready = trouble
+        told = found.storage
+        # The scheduler does not say which class is missing.
+        better = told is not None and trouble.reason == told.reason == "VolumePending"
+        ready = told if told is not None and better else trouble
     elif ready.status == "True" and found.step is not None:
         ready = ConditionReport("False", "Progressing", found.step[1])
     if found.step is None:

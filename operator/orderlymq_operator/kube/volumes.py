@@ -24,6 +24,7 @@ async def settle(backend: KubeBackend, found: Circumstances, observed: Observed)
         ApiError: the API server refused.
     """
     count = await _remove_former(backend, observed)
+    found.storage = await _unbound(backend)
     cluster = backend.desired.cluster
     wanted = str(cluster.spec.storage.size)
     small = [
@@ -56,6 +57,19 @@ async def settle(backend: KubeBackend, found: Circumstances, observed: Observed)
             found.storage = ConditionReport("False", "Resizing", text)
             count += 1
     return count
+
+
+async def _unbound(backend: KubeBackend) -> ConditionReport | None:
+    """Return what keeps a volume from being bound, where it is that its class does not exist."""
+    claims = sorted(backend.live.claims.values(), key=lambda claim: claim.name)
+    waiting = {
+        claim.class_name: claim.name for claim in reversed(claims) if claim.phase == "Pending"
+    }
+    for name, claim in waiting.items():
+        if name and await backend.api.get(STORAGE_CLASSES, None, name) is None:
+            text = f"{claim} waits: there is no StorageClass {name!r}"
+            return ConditionReport("False", "VolumePending", text)
+    return None
 
 
 async def _remove_former(backend: KubeBackend, observed: Observed) -> int:
