@@ -30,6 +30,8 @@ _TLS_VARIABLES: Final = {
     "tls_key_file": "ORDERLYMQ_TLS_KEY",
 }
 _TLS_SWITCH: Final = "ORDERLYMQ_TLS"
+_TLS_VERIFY_HOST: Final = "ORDERLYMQ_TLS_VERIFY_HOST"
+_YES: Final = ("1", "true", "yes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,10 @@ def find_tls(settings: ClientSettings) -> ssl.SSLContext | None:
     """
     if settings.use_tls:
         paths = {name: getattr(settings, name) for name in _TLS_VARIABLES}
-    elif os.environ.get(_TLS_SWITCH, "").lower() in ("1", "true", "yes"):
+        verify_host = settings.tls_verify_host
+    elif os.environ.get(_TLS_SWITCH, "").lower() in _YES:
         paths = {name: os.environ.get(variable, "") for name, variable in _TLS_VARIABLES.items()}
+        verify_host = os.environ.get(_TLS_VERIFY_HOST, "true").lower() in _YES
     else:
         return None
     certificate, key, ca = (
@@ -80,7 +84,7 @@ def find_tls(settings: ClientSettings) -> ssl.SSLContext | None:
         for name in ("tls_certificate_file", "tls_key_file", "tls_ca_file")
     )
     try:
-        return client_context(TlsFiles(certificate, key, ca))
+        return client_context(TlsFiles(certificate, key, ca), verify_host=verify_host)
     except TlsError as error:
         raise SettingError(str(error)) from error
 

@@ -119,6 +119,8 @@ class ClientSettings:
         use_tls: speak TLS with brokers and name servers; without a CA file any server is trusted.
         tls_ca_file, tls_certificate_file, tls_key_file: PEM files; the last two where brokers ask for
             a client's certificate.
+        tls_verify_host: whether a server's certificate must be good for the address that is called; off where
+            addresses are not known when it is made, as in Kubernetes: the CA is trusted alone then.
         connect_timeout_ms, request_timeout_ms: of every request without a time of its own.
     """
 
@@ -142,6 +144,7 @@ class ClientSettings:
     tls_ca_file: str = _key("", "")
     tls_certificate_file: str = _key("", "")
     tls_key_file: str = _key("", "")
+    tls_verify_host: bool = _key(default=True, rocketmq="")
     request_timeout_ms: int = _key(3_000, "mqClientApiTimeout", 1, INT32_MAX)
 
     def __post_init__(self) -> None:

@@ -1,12 +1,14 @@
 """Where credentials come from."""
 
+import ssl
 from pathlib import Path
 
 import pytest
 
-from orderlymq.credentials import Credentials, find_credentials, read_credentials
+from orderlymq.credentials import Credentials, find_credentials, find_tls, read_credentials
 from orderlymq.errors import SettingError
 from orderlymq.settings import ClientSettings
+from tests.runtime.certificates import make_authority
 
 
 def test_settings_come_before_the_environment_and_that_before_a_file(
@@ -44,3 +46,22 @@ def test_what_cannot_be_used_is_an_error_that_shows_no_secret(tmp_path: Path) ->
         read_credentials(tmp_path / "missing")
     with pytest.raises(SettingError, match="has no secret"):
         find_credentials(ClientSettings(access_key="a"))
+
+
+def test_a_ca_can_be_trusted_whatever_the_address_that_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By setting and by environment; unless it is said the certificate must be good for the address."""
+    ca = str(make_authority(tmp_path))
+    monkeypatch.setenv("ORDERLYMQ_TLS", "true")
+    monkeypatch.setenv("ORDERLYMQ_TLS_CA", ca)
+    strict = (find_tls(ClientSettings()), find_tls(ClientSettings(use_tls=True, tls_ca_file=ca)))
+    monkeypatch.setenv("ORDERLYMQ_TLS_VERIFY_HOST", "false")
+    lenient = (
+        find_tls(ClientSettings()),
+        find_tls(ClientSettings(use_tls=True, tls_ca_file=ca, tls_verify_host=False)),
+    )
+
+    assert [found.check_hostname for found in strict if found] == [True, True]
+    assert [found.check_hostname for found in lenient if found] == [False, False]
+    assert {found.verify_mode for found in lenient if found} == {ssl.CERT_REQUIRED}
