@@ -54,15 +54,14 @@ def _manifest(image: str, name: str = "orders-archive", **spec: Any) -> str:
 
 
 def _archive(image: str, **spec: Any) -> str:
-    return _manifest(
-        image,
-        type="archive",
-        source={"topic": "orders", "options": {"maxOffsetsPerTrigger": 400}},
-        trigger="2s",
-        checkpoint="checkpoint",
-        path="archive",
-        **spec,
-    )
+    stream = {
+        "type": "archive",
+        "source": {"topic": "orders", "options": {"maxOffsetsPerTrigger": 800}},
+        "trigger": "2s",
+        "checkpoint": "checkpoint",
+        "path": "archive",
+    }
+    return _manifest(image, **{**stream, **spec})
 
 
 def _batch(space: Space) -> int:
@@ -172,8 +171,6 @@ def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
     record_property("messages", sum(_ends(space).values()))
     record_property("files", len(last))
 
-    _audits_and_refusals(space, spark_image, record_property)
-
 
 def test_executors_in_pods_of_their_own_do_the_same(
     space: Space, spark_image: str, record_property: Property
@@ -207,8 +204,19 @@ def _send(space: Space, count: int) -> None:
     )
 
 
-def _audits_and_refusals(space: Space, image: str, record_property: Property) -> None:
-    """See that a run that ends tells its result in the status, and that what cannot be served says why."""
+def test_a_run_that_ends_tells_its_result_and_what_cannot_be_served_says_why(
+    space: Space, spark_image: str, record_property: Property
+) -> None:
+    """Jobs one after the other on one volume, a schedule, and conditions with reasons."""
+    image = spark_image
+    space.example("quickstart.yaml")
+    space.ready("cluster.orderlymq.io/demo", "topic.orderlymq.io/orders")
+    _send(space, 200)
+    space.apply(_archive(image, trigger="availableNow"))
+    record_property("archive_s", space.ready(ARCHIVE, timeout_s=_STARTS_S))
+    status = space.must(ARCHIVE)["status"]
+    assert (status["phase"], status["rows"], status["lag"]) == ("Finished", 200, 0)
+    assert "200 messages" in status["result"]
     volume = {"claimName": "orders-archive-pipeline"}
     stream = {"type": "archive", "path": "other", "checkpoint": "other"}
     lag = {"type": "lag", "topic": "orders", "groups": ["billing"]}
@@ -232,7 +240,7 @@ def _audits_and_refusals(space: Space, image: str, record_property: Property) ->
         _STARTS_S,
     )
     shown = space.kubectl("get", "mqp")
-    for word in ("PHASE", "BATCH", "LAG", "ROWS/S", "orders-archive", "Finished"):
+    for word in ("PHASE", "BATCH", "LAG", "ROWS/S", "audit", "Finished"):
         assert word in shown, shown
     with pytest.raises(MachineError):
         space.kubectl("wait", "pipeline/lost", "--for=condition=Ready", "--timeout=1s")

@@ -55,6 +55,8 @@ _AWAY: Final = (BrokerUnreachable, NameServersUnreachable, RemotingError, PullEr
 _LATER: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
+        # What a replica answers that does not lead; of anything else the broker's words are told after the wait.
+        ResponseCode.SYSTEM_ERROR,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.FLOW_CONTROL,
         ResponseCode.NOT_LEADER_FOR_QUEUE,

@@ -133,7 +133,7 @@ def workload(pipeline: Pipeline, around: DriverSurroundings) -> Json:
         made = owned_object(pipeline, "batch/v1", form, object_name(pipeline))
         made["spec"] = {
             "schedule": pipeline.spec.schedule,
-            "timeZone": "Etc/UTC",
+            "timeZone": "UTC",
             "suspend": pipeline.spec.suspend,
             # One checkpoint, one driver.
             "concurrencyPolicy": "Forbid",
