@@ -285,9 +285,10 @@ class QueueOffset(Model):
 class PipelineStatus(Status):
     """What is known of a pipeline; figures are the driver's own, some seconds old."""
 
-    phase: Literal["Starting", "Running", "Scheduled", "Suspended", "Finished", "Failed"] | None = (
-        Field(default=None, description="One word for people; programs take the condition Ready.")
-    )
+    phase: (
+        Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Finished", "Failed"]
+        | None
+    ) = Field(default=None, description="One word for people; programs take the condition Ready.")
     last_batch: Annotated[int, Field(ge=0)] | None = Field(
         default=None, description="Number of the last finished batch of a stream."
     )

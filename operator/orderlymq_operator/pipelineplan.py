@@ -14,7 +14,7 @@ from orderlymq_operator.actions import ConditionReport
 from orderlymq_operator.pipeline import Pipeline, PipelineSpec
 
 Form = Literal["StatefulSet", "Job", "CronJob", "SparkApplication"]
-Phase = Literal["Starting", "Running", "Scheduled", "Suspended", "Finished", "Failed"]
+Phase = Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Finished", "Failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
     form = form_of(pipeline.spec)
     refusal = _refusal(pipeline, form, seen)
     if refusal is not None:
-        return [_report("Failed", refusal, seen.pods)]
+        return [_report("Waiting", refusal, seen.pods)]
     own = [each for each in seen.workloads if _is_own(each, form, work)]
     former = [each for each in seen.workloads if each not in own]
     if former:
@@ -239,7 +239,7 @@ def _told(
     if form == "SparkApplication":
         phase, condition = _of_application(present)
     elif form == "Job":
-        phase, condition = _of_job(present, pod)
+        phase, condition = _of_job(present, pod, _last_failure(seen.pods))
     elif form == "CronJob":
         phase, condition = _of_schedule(present, pod)
     else:
@@ -250,6 +250,11 @@ def _told(
 _Told: TypeAlias = tuple[Phase, ConditionReport]
 
 
+def _last_failure(pods: Sequence[DriverPod]) -> DriverPod | None:
+    """Return the attempt before the present one."""
+    return newest([pod for pod in pods if pod.form == "Job" and pod.ended and not pod.succeeded])
+
+
 def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Told:
     if present is None or pod is None:
         return _starting("the driver is being made")
@@ -258,7 +263,7 @@ def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Told:
     return _trouble(pod) or _starting(f"{pod.name} starts")
 
 
-def _of_job(present: Workload | None, pod: DriverPod | None) -> _Told:
+def _of_job(present: Workload | None, pod: DriverPod | None, before: DriverPod | None) -> _Told:
     if present is None:
         return _starting("the driver is being made")
     if present.ended:
@@ -266,7 +271,7 @@ def _of_job(present: Workload | None, pod: DriverPod | None) -> _Told:
         if present.state == "Complete":
             return _ended_well(word)
         return _found(word) or _failed(word, f"{present.name} has given up")
-    return _on_its_way(pod)
+    return _on_its_way(pod, before)
 
 
 def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Told:
@@ -295,17 +300,18 @@ def _of_application(present: Workload | None) -> _Told:
     return _starting(f"the SparkApplication is {present.state or 'new'}")
 
 
-def _on_its_way(pod: DriverPod | None) -> _Told:
+def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Told:
     if pod is None:
         return _starting("the driver's pod is being made")
-    if pod.ended:
-        # Between two attempts, or before the Job has noticed.
-        if pod.succeeded:
-            return _starting(f"{pod.name} has ended")
-        return _found(pod.word) or _failed(pod.word, f"{pod.name} has failed")
-    if pod.ready:
+    if pod.succeeded:
+        return _starting(f"{pod.name} has ended")  # the Job has not noticed yet
+    if pod.ready and not pod.ended:
         return "Running", ConditionReport(_NOT, "Progressing", f"{pod.name} runs")
-    return _trouble(pod) or _starting(f"{pod.name} starts")
+    trouble = None if pod.ended else _trouble(pod)
+    if trouble is None and before is not None:
+        # Until another attempt runs, the last one is what there is to say.
+        return _found(before.word) or _failed(before.word, f"{before.name} has failed")
+    return trouble or _starting(f"{pod.name} starts")
 
 
 def _ended_well(word: DriverWord | None) -> _Told:

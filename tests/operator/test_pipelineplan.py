@@ -227,6 +227,21 @@ def test_the_condition_says_how_the_driver_is(
     assert "Pipeline" in BY_NAME[reason].kinds
 
 
+def test_between_two_attempts_the_error_of_the_last_one_stays() -> None:
+    """A condition that came and went with every attempt would tell nobody anything."""
+    wanted = pipeline()
+    before = driver(wanted, "a", created="1", ended=True, word=FAILED)
+
+    for now, reason in (
+        ({}, "DriverFailed"),
+        ({"ready": True}, "Progressing"),
+        ({"trouble": TROUBLE}, "ImageUnavailable"),
+    ):
+        pods = (before, driver(wanted, "b", created="2", **now))
+        told = report(plan(wanted, ObservedPipeline((present(wanted),), pods)))
+        assert told.condition.reason == reason
+
+
 def test_a_run_that_goes_on_is_told_before_one_that_has_ended() -> None:
     """The youngest pod that lives, else the youngest of all."""
     wanted = pipeline()
