@@ -20,8 +20,9 @@ _STORY_S: Final = 600
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give stories the time that a real cluster takes, and a second try: they wait in real time on any machine."""
+    reruns = int(os.environ.get("ORDERLYMQ_E2E_RERUNS", "1"))
     for item in items:
-        item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
+        item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=1))
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(_STORY_S))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from e2e.machine import ROOT, MachineError, say
-from e2e.space import Space
+from e2e.space import Json, Space
 
 RELEASE: Final = "ob-e2e"
 DEPLOYMENT: Final = f"{RELEASE}-orderlymq"
@@ -82,23 +82,95 @@ class Operator(Space):
             self._scale(1)
             say("the operator is back")
 
+    def leave(self, node: str) -> None:
+        """See that the operator runs on another node."""
+        (pod,) = self.pods(self.selector)
+        if pod["spec"]["nodeName"] != node:
+            return
+        self.machine.run("kubectl", "cordon", node)
+        try:
+            self.kubectl("delete", "pod", pod["metadata"]["name"])
+            self.until(lambda: self.leaders() == [1], "the operator leads elsewhere", 120)
+        finally:
+            self.machine.run("kubectl", "uncordon", node)
+
+    def log(self) -> str:
+        """Return what the operator has logged since it started."""
+        return self.kubectl("logs", f"deployment/{DEPLOYMENT}", "--tail=-1")
+
+    @contextmanager
+    def replicas(self, count: int) -> Iterator[None]:
+        """Run *count* operators for the block."""
+        self._scale(count)
+        try:
+            yield
+        finally:
+            self._scale(1)
+
+    @contextmanager
+    def without(self, place: str, resource: str) -> Iterator[None]:
+        """Take every right on a resource in the namespace *place* away for the block."""
+        namespaced = any(value.startswith("watchNamespaces=") for value in self.values)
+        role = ("clusterrole", f"{DEPLOYMENT}-{self.name}")
+        words = ("role", DEPLOYMENT, "-n", place) if namespaced else role
+        rules = json.loads(self.machine.run("kubectl", "get", *words, "-o", "json"))["rules"]
+        kept = [
+            {**rule, "resources": rest}
+            for rule in rules
+            if (rest := [name for name in rule["resources"] if name != resource])
+        ]
+
+        def put(rules: list[Json]) -> None:
+            change = json.dumps([{"op": "replace", "path": "/rules", "value": rules}])
+            self.machine.run("kubectl", "patch", *words, "--type=json", "-p", change)
+
+        put(kept)
+        say(f"the operator has no right on {resource}")
+        try:
+            yield
+        finally:
+            put(rules)
+
     def _scale(self, replicas: int) -> None:
         self.kubectl("scale", f"deployment/{DEPLOYMENT}", f"--replicas={replicas}")
-        selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
         self.until(
-            lambda: len(self.items("pods", selector)) == replicas, f"{replicas} operators", 90
+            lambda: len(self.items("pods", self.selector)) == replicas, f"{replicas} operators", 90
         )
         self.kubectl("rollout", "status", f"deployment/{DEPLOYMENT}", "--timeout=120s")
 
-    def metrics(self) -> str:
-        """Return the operator's metrics, as Prometheus reads them."""
-        path = f"/api/v1/namespaces/{self.name}/services/{DEPLOYMENT}:8080/proxy/metrics"
-        return self.kubectl("get", "--raw", path)
+    @property
+    def selector(self) -> str:
+        """The labels of its pods."""
+        return f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
 
-    def writes(self) -> int:
+    def metrics(self, pod: str = "") -> str:
+        """Return the operator's metrics, as Prometheus reads them; of one *pod*, or of any."""
+        target = f"pods/{pod}:8080" if pod else f"services/{DEPLOYMENT}:8080"
+        return self.kubectl(
+            "get", "--raw", f"/api/v1/namespaces/{self.name}/{target}/proxy/metrics"
+        )
+
+    def leading(self) -> dict[str, int]:
+        """Return which pods say that they lead (1) or stand by (0); without those that do not answer."""
+        found = {}
+        for pod in self.pods(self.selector):
+            name = pod["metadata"]["name"]
+            try:
+                text = self.metrics(name)
+            except MachineError:
+                continue
+            (value,) = re.findall(r"^orderlymq_operator_leading (\S+)$", text, re.MULTILINE)
+            found[name] = int(float(value))
+        return found
+
+    def leaders(self) -> list[int]:
+        """Return the values of `leading`."""
+        return list(self.leading().values())
+
+    def writes(self, pod: str = "") -> int:
         """Return how many writes the operator has asked the API server for; its lease does not count."""
         total = 0.0
-        for found in _SAMPLE.finditer(self.metrics()):
+        for found in _SAMPLE.finditer(self.metrics(pod)):
             labels = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
             if labels["verb"] in _WRITING and labels["resource"] != "leases":
                 total += float(found["value"])

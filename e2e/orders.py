@@ -5,6 +5,7 @@ Times of the history are of the machine's monotonic clock, which this process sh
 moment taken here can be compared with them.
 """
 
+import itertools
 import json
 import time
 from collections import Counter, defaultdict
@@ -53,6 +54,7 @@ class Orders:
         file: str = "orders-app.yaml",
         crash: bool = False,
         placed: Mapping[str, Iterable[str]] | None = None,
+        asked: bool = False,
     ) -> None:
         """Start everything and wait until every consumer has delivered something.
 
@@ -62,6 +64,7 @@ class Orders:
             file: which application of `examples/`.
             crash: consumers end without a word, as by a crash, when they are told to end.
             placed: nodes that a Deployment may use, by its name.
+            asked: consumers take the queues that the brokers name, one of them on each node.
         """
 
         def change(made: Json) -> None:
@@ -73,6 +76,10 @@ class Orders:
                 made["spec"]["replicas"] = consumers
                 if crash:
                     pod["containers"][0]["env"].append({"name": "ORDERS_CRASH", "value": "1"})
+                if asked:
+                    variable = {"name": "ORDERS_SERVER_ASSIGNMENT", "value": "1"}
+                    pod["containers"][0]["env"].append(variable)
+                    pod["topologySpreadConstraints"] = [_one_each(name)]
             for variable in pod["containers"][0].get("env", []):
                 if variable["name"] == "ORDERS_NAME_SERVERS":
                     variable["value"] = f"{cluster}-nameserver:9876"
@@ -80,8 +87,9 @@ class Orders:
                 pod["affinity"] = _only(placed[name])
 
         self.space.example(file, change)
+        # Who asks gets its share when the group has been calm for assignment.rebalanceDelay.
         self.space.until(
-            lambda: self.consumed_by() == consumers, f"{consumers} consumers deliver", 90
+            lambda: self.consumed_by() == consumers, f"{consumers} consumers deliver", 120
         )
 
     def consumers(self) -> list[str]:
@@ -103,6 +111,23 @@ class Orders:
         """Return which client delivered last from each queue."""
         return {event.queue: event.client for event in self.history() if event.kind is Kind.DELIVER}
 
+    def shares(self) -> list[int]:
+        """Return how many queues each client has that delivers, the fewest first."""
+        return sorted(Counter(self.owners().values()).values())
+
+    def moves(self, since: float) -> dict[str, list[str]]:
+        """Return, by queue, the clients that delivered after *since* (monotonic seconds), its owner then first."""
+        found: dict[str, list[str]] = {}
+        for event in self.history():
+            if event.kind is not Kind.DELIVER:
+                continue
+            clients = found.setdefault(event.queue, [])
+            if event.at <= since * 1e9:
+                clients[:] = [event.client]
+            elif not clients or clients[-1] != event.client:
+                clients.append(event.client)
+        return found
+
     def busiest(self) -> str:
         """Return the consumer's pod that has the most queues, once all consumers have some."""
 
@@ -116,6 +141,17 @@ class Orders:
             lambda: len(shares()) == len(self.consumers()), "every consumer has queues", 120
         )
         return shares().most_common(1)[0][0]
+
+    def busiest_on(self, node: str) -> str:
+        """Return a consumer's pod on a node that has queues; wait until there is one."""
+
+        def found() -> list[str]:
+            clients = set(self.owners().values())
+            there = {client for client in self.clients_on(node) if client in clients}
+            return [pod for pod in self.consumers() if any(c.startswith(pod) for c in there)]
+
+        self.space.until(lambda: bool(found()), f"a consumer on {node} has queues", 120)
+        return found()[0]
 
     def note(self, kind: Kind, **facts: str | int) -> None:
         """Put something that the story did on record."""
@@ -172,6 +208,13 @@ class Orders:
         goal = self.acknowledged() + count
         self.space.until(lambda: self.acknowledged() >= goal, f"{count} more sends", timeout_s)
 
+    def longest_silence(self, since: float, until: float) -> float:
+        """Return the longest time without an acknowledged send between two moments (monotonic seconds)."""
+        found = [event.at / 1e9 for event in self.history() if event.kind is Kind.ACK]
+        inside = [at for at in found if since <= at <= until]
+        moments = [since, *inside, until if not inside else inside[-1]]
+        return max(later - earlier for earlier, later in itertools.pairwise(moments))
+
     def takeovers(self, client: str, at: float) -> list[Takeover]:
         """Return how the queues of *client*, killed at *at* (monotonic seconds), went on."""
         killed = int(at * 1e9)
@@ -221,6 +264,15 @@ def _missing(history: list[Event], group: str) -> int:
         elif event.kind is Kind.DONE:
             done[event.group].add(event.message)
     return len(sent - done[group])
+
+
+def _one_each(app: str) -> dict[str, Any]:
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": app}},
+    }
 
 
 def _only(nodes: Iterable[str]) -> dict[str, Any]:

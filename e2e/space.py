@@ -88,7 +88,13 @@ class Space:
 
     def patch(self, what: str, spec: Json) -> None:
         """Merge into the spec of an object."""
-        self.kubectl("patch", what, "--type=merge", "-p", json.dumps({"spec": spec}))
+        self.merge(what, {"spec": spec})
+
+    def merge(self, what: str, change: Json) -> None:
+        """Merge into an object; lists of what Kubernetes itself defines are merged by its own rules."""
+        own = what.partition("/")[0] not in {"statefulset"}
+        kind = "merge" if own else "strategic"
+        self.kubectl("patch", what, f"--type={kind}", "-p", json.dumps(change))
 
     # -- waiting -------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from history import History
 from orderlymq import (
     ClientSettings,
     Consumer,
+    ConsumerSettings,
     Message,
     OrderedContext,
     OrderedResult,
@@ -40,6 +41,10 @@ class Options:
     history: str = os.environ.get("ORDERS_HISTORY", "")
     orders_at_once: int = int(os.environ.get("ORDERS_AT_ONCE", "16"))
     pause_s: float = float(os.environ.get("ORDERS_PAUSE_MS", "50")) / 1000
+    # Take the queues that the brokers name: what spec.assignment of the ConsumerGroup says.
+    server_assignment: bool = bool(os.environ.get("ORDERS_SERVER_ASSIGNMENT"))
+    # Open once the consumer is a member of its group, for the readiness probe; 0 for none.
+    ready_port: int = int(os.environ.get("ORDERS_READY_PORT", "0"))
     # A container that starts again is another process: its messages and its client have other names.
     process: str = f"{os.environ.get('HOSTNAME', 'orders')}-{int(time.time()) % 1_000_000}"
 
@@ -103,9 +108,16 @@ async def consume(options: Options, history: History, stop: asyncio.Event) -> No
         listener=listener,
         ordered=True,
         consume_from="first",
+        settings=ConsumerSettings(server_assignment=options.server_assignment),
         client_settings=ClientSettings(persist_consumer_offset_interval_ms=500),
     ):
+        if options.ready_port:
+            await asyncio.start_server(_hang_up, port=options.ready_port)
         await stop.wait()
+
+
+async def _hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
 
 
 async def main() -> None:

@@ -1,0 +1,98 @@
+"""A cluster that serves only signed requests over TLS, and an account that may send to one topic and no more."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.runtime.certificates import make_authority, make_certificate
+
+from e2e.space import Json, Space
+
+pytestmark = pytest.mark.ci
+
+SECRET, ANOTHER = "not-to-be-guessed", "nor-this-one"
+# A client gives up after its send time-out of 3 s; the command itself starts in one.
+_ASKED_S = 30.0
+
+
+@dataclass(frozen=True)
+class Client:
+    """A pod from which an account sends."""
+
+    space: Space
+    pod: str
+
+    def send(self, secret: str, *, topic: str = "orders", tls: bool = True) -> str:
+        """Send one message as shop-app; return what the command says."""
+        facts = {"ORDERLYMQ_ACCESS_KEY": "shop-app", "ORDERLYMQ_SECRET_KEY": secret}
+        if tls:
+            facts |= {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": "/tls/ca.crt"}
+            facts |= {"ORDERLYMQ_TLS_VERIFY_HOST": "false"}
+        named = " ".join(f"{name}={value}" for name, value in facts.items())
+        server = "--name-server guarded-nameserver:9876"
+        command = f"{named} orderlymq send {topic} hello --key k {server} 2>&1 || true"
+        words = ("exec", self.pod, "--", "sh", "-c", command)
+        return self.space.kubectl(*words, timeout_s=_ASKED_S)
+
+
+def test_signed_requests_over_tls_are_served_and_others_refused(
+    space: Space, tmp_path: Path
+) -> None:
+    """The example as it is: what waits for a Secret says so, heals when it comes, and rights count at once."""
+    space.kubectl("delete", "secret", "guarded-tls", "shop-app", "--ignore-not-found")
+    space.example("kubernetes/tls-and-users.yaml")
+    found = space.says("cluster/guarded", "SecretMissing", timeout_s=90)
+    assert "guarded-tls" in found["message"], found
+
+    authority = make_authority(tmp_path)
+    made = make_certificate(authority, "guarded")
+    assert made.certificate is not None
+    assert made.key is not None
+    pair = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": authority}
+    _secret(space, "guarded-tls", {key: path.read_text() for key, path in pair.items()})
+    space.says("user/shop-app", "SecretMissing", timeout_s=180)
+    _secret(space, "shop-app", {"secretKey": SECRET})
+    space.ready("cluster/guarded", "topic/guarded-orders", "user/shop-app", timeout_s=240)
+
+    with _client(space) as client:
+        assert client.send(SECRET).startswith("SEND_OK")
+        assert "No permission" in client.send(SECRET, topic="accounts")
+        assert "signature" in client.send(ANOTHER)
+        assert not client.send(SECRET, tls=False).startswith("SEND_OK")
+
+        _secret(space, "shop-app", {"secretKey": ANOTHER})
+        space.until(lambda: client.send(ANOTHER).startswith("SEND_OK"), "the new secret counts", 90)
+        assert "signature" in client.send(SECRET)
+
+
+@contextmanager
+def _client(space: Space) -> Iterator[Client]:
+    source = {"secretName": "guarded-tls", "items": [{"key": "ca.crt", "path": "ca.crt"}]}
+    container = {
+        "name": "client",
+        "image": space.image,
+        "command": ["sleep", "600"],
+        "volumeMounts": [{"name": "tls", "mountPath": "/tls"}],
+    }
+    spec = {
+        "containers": [container],
+        "volumes": [{"name": "tls", "secret": source}],
+        "terminationGracePeriodSeconds": 0,
+    }
+    space.apply(_object("Pod", "client", spec=spec))
+    space.kubectl("wait", "pod/client", "--for=condition=Ready", "--timeout=60s")
+    yield Client(space, "client")
+    space.kubectl("delete", "pod", "client", "--wait=false")
+
+
+def _secret(space: Space, name: str, texts: dict[str, str]) -> None:
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+    space.apply(_object("Secret", name, data=data))
+
+
+def _object(kind: str, name: str, **more: Json) -> str:
+    return yaml.safe_dump({"apiVersion": "v1", "kind": kind, "metadata": {"name": name}, **more})
