@@ -153,6 +153,7 @@ class Answering:
             broker_name = command.ext.get("brokerName", "")
             queue = MessageQueue(stored.topic, broker_name, stored.queue_id)
             message = read_record(stored, queue, consumer.group)
+            message.topic = consumer.instance.bare(message.topic)
         except (RecordError, OrderlyMQError, ValueError) as error:
             reply(command.reply(ResponseCode.SYSTEM_ERROR, remark=f"unreadable message: {error}"))
             return

@@ -256,6 +256,9 @@ class BrokerCalls:
         """Drop what only shares a tag's hash code, then what the user's filters drop."""
         matches = subscription.tags.matches_tag
         found = [message for message in messages if matches(message.tags)]
+        if self._instance.settings.namespace:
+            for message in found:
+                message.topic = self._instance.bare(message.topic)
         for each in self.filters:
             try:
                 found = each(found)

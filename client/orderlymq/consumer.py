@@ -127,7 +127,6 @@ class Consumer:
         trace: bool | str = False,
     ) -> None:
         check_group(group)
-        self.group = group
         self.ordered = ordered
         self.settings = (settings or ConsumerSettings()).but(consume_from, message_model)
         self.listener = listener
@@ -137,6 +136,7 @@ class Consumer:
             client_settings,
             instance_name="" if self._clustering else BROADCAST_INSTANCE,
         )
+        self.group = self._instance.whole(group)
         self._offsets = offset_store or self._default_offsets()
         self._tracer = make_tracer(trace, self._instance, f"{group}-CONSUME", group)
         if self._tracer is not None:
@@ -152,10 +152,10 @@ class Consumer:
         self._state = "CREATE_JUST"
         self._ended = False
         self._figures = ConsumeFigures()
-        self._core = make_core(group, self.settings, ordered=ordered)
+        self._core = make_core(self.group, self.settings, ordered=ordered)
         self._calls = BrokerCalls(
             self._instance,
-            group,
+            self.group,
             self.settings,
             self._offsets,
             ordered=ordered,
@@ -218,13 +218,14 @@ class Consumer:
         Raises:
             SettingError: The topic's name or the expression is not allowed.
         """
+        topic = self._instance.whole(topic)
         self._subscriptions[topic] = make_subscription(topic, expression, kind, _wall_ms())
         if self._state == "RUNNING":
             self._tasks.start(self._announce(), "announce subscription")
 
     def unsubscribe(self, topic: str) -> None:
         """Give a topic up."""
-        self._subscriptions.pop(topic, None)
+        self._subscriptions.pop(self._instance.whole(topic), None)
         self._rebalance_wanted.set()
 
     def suspend(self) -> None:

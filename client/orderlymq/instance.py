@@ -22,12 +22,14 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.identity import NameServers, make_client_id, own_ip, parse_name_servers
+from orderlymq.namespaces import with_namespace, without_namespace
 from orderlymq.routes import Routes, TopicRoute, template_route
 from orderlymq.settings import ClientSettings
 from orderlymq.signing import signed
 from orderlymq.tasks import OwnedTasks
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.model import (
     ConsumerData,
     HeartbeatData,
@@ -118,6 +120,21 @@ class ClientInstance:
         self._watched: set[str] = set()
         self._greeting: set[str] = set()
         self._route_calls: dict[str, asyncio.Task[TopicRoute]] = {}
+
+    # -- names
+
+    def whole(self, name: str) -> str:
+        """Return the name of a topic or group as brokers know it."""
+        return with_namespace(self.settings.namespace, name)
+
+    def bare(self, name: str) -> str:
+        """Return a name as this client's user knows it."""
+        namespace = self.settings.namespace
+        return without_namespace(name, namespace) if namespace else name
+
+    def whole_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue under the name that brokers know."""
+        return queue._replace(topic=self.whole(queue.topic))
 
     # -- life
 

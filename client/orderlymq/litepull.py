@@ -84,14 +84,14 @@ class LitePullConsumer:
             raise SettingError(
                 f"auto_commit_interval_ms is {auto_commit_interval_ms}; it must be at least 1000"
             )
-        self.group = group
         self.auto_commit = auto_commit
         self._auto_commit_s = auto_commit_interval_ms / 1000
         self._consume_from = parse_consume_from(consume_from)
         self._count = pull_batch_size
         self._strategy = strategy or Averagely()
         self._instance = instance or ClientInstance(name_servers, client_settings)
-        self._reader = QueueReader(self._instance, group)
+        self.group = self._instance.whole(group)
+        self._reader = QueueReader(self._instance, self.group)
         self._subscriptions: dict[str, Subscription] = {}
         self._assigned = False
         self._positions: dict[MessageQueue, _Position] = {}
@@ -153,6 +153,7 @@ class LitePullConsumer:
         if self._assigned or self._state != "CREATE_JUST":
             raise StateError("subscribe before start, and not together with assign")
         version_ms = time.time_ns() // 10**6
+        topic = self._instance.whole(topic)
         self._subscriptions[topic] = make_subscription(topic, expression, kind, version_ms)
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
@@ -173,7 +174,7 @@ class LitePullConsumer:
 
     async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the topic's queues."""
-        return (await self._instance.route(topic)).subscribe
+        return (await self._instance.route(self._instance.whole(topic))).subscribe
 
     # -- reading
 

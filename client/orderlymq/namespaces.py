@@ -2,7 +2,8 @@
 Namespaces: names of topics and groups as RocketMQ's clients wrap them, `INSTANCE%topic`.
 
 Rule: a wrapped name is wrapped once, a retry or dead-letter prefix stays in front, and names of the
-system stay as they are (org.apache.rocketmq.common.protocol.NamespaceUtil). Brokers know whole names only.
+system stay as they are (org.apache.rocketmq.common.protocol.NamespaceUtil). Brokers know whole names only;
+`ClientSettings.namespace` lets a producer or consumer wrap and unwrap them by itself.
 """
 
 from orderlymq_protocol.names import (

@@ -80,11 +80,11 @@ class Producer:
             raise SettingError(str(error)) from error
         if group == "DEFAULT_PRODUCER":
             raise SettingError("the producer group DEFAULT_PRODUCER is reserved; choose another")
-        self.group = group
         self.settings = settings or ProducerSettings()
         self._instance = instance or ClientInstance(name_servers, client_settings)
+        self.group = self._instance.whole(group)
         self._options = SendOptions(
-            group=group,
+            group=self.group,
             create_topic=self.settings.create_topic_key,
             topic_queues=self.settings.default_topic_queue_nums,
             compress_over_bytes=self.settings.compress_message_body_over_bytes,
@@ -190,7 +190,7 @@ class Producer:
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
-        lane = self._lanes.get(_lane_key(message, queue)) if selector is None else None
+        lane = self._lanes.get(self._lane_key(message, queue)) if selector is None else None
         if lane is not None:
             # Calls of `send_nowait` came first; this one stays behind them.
             return await self._enter_lane(message, queue, timeout_ms)
@@ -262,7 +262,7 @@ class Producer:
         route = await self._route(message.topic)
         chosen = self._choose(route, message, queue, selector, argument)
         chosen = chosen or self._spread(route, message.topic, None)
-        address = await self._instance.address(chosen.broker_name, message.topic)
+        address = await self._instance.address(chosen.broker_name, chosen.topic)
         if address is None:
             return
         command = send_request(message, chosen, self._options, _wall_ms())
@@ -321,7 +321,8 @@ class Producer:
         """
         self._check_running()
         wanted_ms = self.settings.send_message_timeout_ms if timeout_ms is None else timeout_ms
-        return await recall_message(self._instance, self.group, topic, handle, wanted_ms)
+        whole = self._instance.whole(topic)
+        return await recall_message(self._instance, self.group, whole, handle, wanted_ms)
 
     # -- requests
 
@@ -377,7 +378,7 @@ class Producer:
         self._prepare(message)
         # Through the broker that carried the request: who asked is surely known there.
         queue = MessageQueue(message.topic, request.queue.broker_name, 0)
-        await self._route(message.topic)
+        await self._route_of(message.topic)
         attempts = Attempts(self._deadline(timeout_ms), message.topic)
         command = send_request(message, queue, self._options, _wall_ms())
         answer = await self._try(queue, command, attempts)
@@ -417,8 +418,9 @@ class Producer:
         timeout_ms: int | None,
     ) -> SendResult:
         patience_ms = self.settings.queue_change_patience_ms if timeout_ms is None else timeout_ms
+        whole = self._instance.whole(topic)
         return await through_changes(
-            self._instance, topic, lambda: self._route(topic), send, patience_ms=patience_ms
+            self._instance, whole, lambda: self._route_of(whole), send, patience_ms=patience_ms
         )
 
     async def _send_by(
@@ -510,7 +512,8 @@ class Producer:
         """Return the one queue that the arguments ask for; None when any will do."""
         queues = route.publish
         if queue is not None:
-            return pick(queue, queues, message.topic)
+            number = queue if isinstance(queue, int) else self._instance.whole_queue(queue)
+            return pick(number, queues, route.publish[0].topic)
         if selector is not None:
             wanted = message.key if argument is None else argument
             try:
@@ -536,6 +539,9 @@ class Producer:
         return turn.select(reachable or route.publish, failed)
 
     async def _route(self, topic: str) -> TopicRoute:
+        return await self._route_of(self._instance.whole(topic))
+
+    async def _route_of(self, topic: str) -> TopicRoute:
         route = await self._instance.route_or_template(
             topic, self.settings.create_topic_key, self.settings.default_topic_queue_nums
         )
@@ -543,12 +549,10 @@ class Producer:
             raise TopicNotFound(f"the topic {topic} has no queue that may be written")
         return route
 
-    # -- lanes
-
     def _enter_lane(
         self, message: Message, queue: MessageQueue | int | None, timeout_ms: int | None
     ) -> "asyncio.Future[SendResult]":
-        name = _lane_key(message, queue)
+        name = self._lane_key(message, queue)
         lane = self._lanes.get(name)
         if lane is None:
 
@@ -558,12 +562,14 @@ class Producer:
             lane = self._lanes[name] = Lane(send, lambda: self._lanes.pop(name, None))
         return lane.enter(message, timeout_ms)
 
+    def _lane_key(self, message: Message, queue: MessageQueue | int | None) -> LaneKey:
+        key = None if queue is not None else message.key
+        return self._instance.whole(message.topic), queue, key
+
     def _track(self, future: "asyncio.Future[SendResult]") -> "asyncio.Future[SendResult]":
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
         return future
-
-    # -- small parts
 
     def _prepare(self, message: Message) -> None:
         check_message(message, self.settings.max_message_size_bytes)
@@ -583,10 +589,6 @@ class Producer:
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic in the order that selectors see."""
         return (await self._route(topic)).publish
-
-
-def _lane_key(message: Message, queue: MessageQueue | int | None) -> LaneKey:
-    return message.topic, queue, None if queue is not None else message.key
 
 
 def _wall_ms() -> int:

@@ -69,6 +69,7 @@ class QueueReader:
         Raises:
             PullError: The broker refused or did not answer.
         """
+        queue = self.instance.whole_queue(queue)
         subscription = make_subscription(
             queue.topic, expression or "*", kind, time.time_ns() // 10**6
         )
@@ -94,6 +95,8 @@ class QueueReader:
             raise PullError(f"the pull of {queue} at {offset} failed: {error}") from error
         matches = subscription.tags.matches_tag
         wanted = tuple(message for message in result.messages if matches(message.tags))
+        for message in wanted:
+            message.topic = self.instance.bare(message.topic)
         return PullResult(
             result.status, result.next_offset, result.min_offset, result.max_offset, wanted
         )
@@ -144,9 +147,9 @@ class PullConsumer:
         instance: ClientInstance | None = None,
     ) -> None:
         check_group(group)
-        self.group = group
         self._instance = instance or ClientInstance(name_servers, client_settings)
-        self._reader = QueueReader(self._instance, group)
+        self.group = self._instance.whole(group)
+        self._reader = QueueReader(self._instance, self.group)
         self._state = "CREATE_JUST"
 
     async def start(self) -> None:
@@ -184,7 +187,7 @@ class PullConsumer:
         Raises:
             TopicNotFound: No broker has the topic.
         """
-        return (await self._instance.route(topic)).subscribe
+        return (await self._instance.route(self._instance.whole(topic))).subscribe
 
     async def pull(
         self, queue: MessageQueue, expression: str | None, offset: int, count: int = 32

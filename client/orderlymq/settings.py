@@ -112,6 +112,8 @@ class ClientSettings:
     Attributes:
         client_ip: shown in the client id; the own address towards the name server when empty.
         instance_name: part of the client id; process id and start time when empty.
+        namespace: wraps the names of topics and groups on their way to brokers, see `namespaces`; messages
+            come with bare topics, queues and ids carry the whole names.
         unit_name, unit_mode: carried, without effect (a RocketMQ routing feature).
         client_callback_executor_threads: accepted, without effect: callbacks run on the event loop.
         token: sent with every request as `SecurityToken` when set.
@@ -126,6 +128,7 @@ class ClientSettings:
 
     client_ip: str = _key("", "clientIP")
     instance_name: str = _key("", "instanceName")
+    namespace: str = _key("", "namespace")
     unit_name: str = _key("", "unitName")
     unit_mode: bool = _key(default=False, rocketmq="unitMode")
     client_callback_executor_threads: int = _key(0, "clientCallbackExecutorThreads", 0, 1000)

@@ -154,6 +154,7 @@ class TraceHook(ConsumeHook):
 
     def __init__(self, tracer: Tracer, instance: ClientInstance) -> None:
         self._tracer = tracer
+        self._instance = instance
         self._request_ids = make_unique_keys(instance.ip)
 
     def before(self, context: ConsumeContext) -> None:
@@ -166,7 +167,7 @@ class TraceHook(ConsumeHook):
                 ConsumeBegan(
                     wall_ms(),
                     REGION,
-                    context.group,
+                    self._instance.bare(context.group),
                     request_id,
                     message.message_id,
                     message.reconsume_times,

@@ -239,6 +239,7 @@ class TransactionProducer(Producer):
                 return False
             header = CheckTransactionStateHeader.from_ext(command.ext)
             message = read_record(stored, MessageQueue(stored.topic, "", stored.queue_id))
+            message.topic = self._instance.bare(message.topic)
         except (RecordError, CompressionError, ValueError) as error:
             _log.error("the question about a transaction cannot be read: %s", error)
             return False
@@ -274,7 +275,7 @@ class TransactionProducer(Producer):
             msg_id=message.message_id,
             from_transaction_check=True,
             transaction_id=asked.transaction_id,
-            topic=message.topic,
+            topic=self._instance.whole(message.topic),
         )
         command = request(RequestCode.END_TRANSACTION, header.to_ext())
         try:

@@ -193,7 +193,7 @@ def copy_to_retry(
     copied = dict(message.properties)
     for local in (properties.MIN_OFFSET, properties.MAX_OFFSET, properties.CONSUME_START_TIME):
         copied.pop(local, None)
-    copied.setdefault(RETRY_TOPIC, message.topic)
+    copied.setdefault(RETRY_TOPIC, _whole_topic(message, group))
     copied.setdefault(properties.ORIGIN_MESSAGE_ID, message.message_id)
     copied[properties.RECONSUME_TIME] = str(times)
     copied[properties.MAX_RECONSUME_TIMES] = str(maximum)
@@ -226,12 +226,19 @@ def send_back_request(
         group=group,
         delay_level=delay_level,
         origin_msg_id=message.offset_message_id,
-        origin_topic=message.topic,
+        origin_topic=_whole_topic(message, group),
         max_reconsume_times=maximum,
     )
     ext = header.to_ext()
     ext["bname"] = message.queue.broker_name
     return request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+
+
+def _whole_topic(message: ReceivedMessage, group: str) -> str:
+    """Return the topic that a message was sent to, as brokers know it: users see bare names."""
+    topic = message.queue.topic
+    retried = topic == names.retry_topic(group)
+    return message.properties.get(RETRY_TOPIC, topic) if retried else topic
 
 
 # -- pulls and offsets

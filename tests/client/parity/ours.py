@@ -460,8 +460,8 @@ OURS: Final[dict[str, Rules]] = {
         (
             "getNamespace setNamespace getNamespaceV2 setNamespaceV2 withNamespace withoutNamespace "
             "queueWithNamespace queuesWithNamespace",
-            "with_namespace without_namespace",
-            "names are wrapped by the program: a client has topics of several namespaces",
+            "ClientSettings.namespace with_namespace without_namespace",
+            "a setting, fixed when a client is made; an AdminClient takes whole names",
         ),
         ("buildMQClientId changeInstanceNameToPID", "Producer.client_id", "made at the start"),
         ("cloneClientConfig resetClientConfig toString", "ClientSettings", "a frozen dataclass"),
