@@ -31,6 +31,9 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             admin.create_topic("mail", queues=1)
             admin.create_topic("booked", queues=1, ordered=True)
             admin.create_topic("questions", queues=1)
+            admin.create_topic("deadlines", queues=4, ordered=True)
+            admin.create_topic("steps", queues=4, ordered=True)
+            admin.create_topic("logs", queues=4, ordered=True)
         yield group.name_server_address
     finally:
         group.stop()
@@ -62,6 +65,9 @@ def test_every_example_is_listed() -> None:
         ("pull.py", "created"),
         ("lite_pull.py", "created"),
         ("delay.py", ""),
+        ("close_unpaid.py", "order-1: kept\norder-2: closed, unpaid\n"),
+        ("dependent_steps.py", "order-1 reserve\norder-1 charge\norder-1 ship\n"),
+        ("log_stream.py", "100 lines, first 'GET /orders/1 200', last 'GET /orders/100 200'"),
         ("transaction.py", "ghost: ROLLBACK\ntable: COMMIT\nannounced: chair, table\n"),
         ("request.py", "a chair costs 12\n"),
         ("sql_filter.py", "large order: 250\nlarge order: 1200\n"),

@@ -1,0 +1,32 @@
+"""Close orders that were not paid in time: 30 minutes in a shop (delay_s=1800), two seconds here."""
+
+import queue
+
+from orderlymq import Message, OrderedResult
+from orderlymq.blocking import Consumer, Producer
+
+PATIENCE_S = 2
+paid, verdicts = set(), queue.Queue()
+
+
+def listener(messages, context):
+    """One order's messages come in order; a deadline is appended when its time is over."""
+    for message in messages:
+        if message.text == "paid":
+            paid.add(message.key)
+        elif message.text == "deadline":
+            verdicts.put(f"{message.key}: {'kept' if message.key in paid else 'closed, unpaid'}")
+    return OrderedResult.SUCCESS
+
+
+consumer = Consumer(
+    "cashier", topics="deadlines", ordered=True, consume_from="first", listener=listener
+)
+with Producer("shop") as producer, consumer:
+    for order in ("order-1", "order-2"):
+        producer.send("deadlines", "created", key=order)
+        late = Message(topic="deadlines", body=b"deadline", key=order, delay_s=PATIENCE_S)
+        producer.send(late)
+    producer.send("deadlines", "paid", key="order-1")
+    for line in sorted(verdicts.get(timeout=20) for _ in range(2)):
+        print(line)

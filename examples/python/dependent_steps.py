@@ -1,0 +1,33 @@
+"""Messages that depend on the one before: each step of an order is sent when the last one is done.
+
+The next step carries the same key, so it waits in the same queue behind whatever came meanwhile; a step
+that fails is tried again before anything later, and the steps behind it are not even sent.
+"""
+
+import queue
+
+from orderlymq import OrderedResult
+from orderlymq.blocking import Consumer, Producer
+
+NEXT = {"reserve": "charge", "charge": "ship"}
+done = queue.Queue()
+producer = Producer("workflow")
+
+
+def listener(messages, context):
+    for message in messages:
+        if message.text == "charge" and message.reconsume_times == 0:
+            return OrderedResult.SUSPEND  # the bank does not answer: once more in a moment
+        done.put(f"{message.key} {message.text}")
+        if message.text in NEXT:
+            producer.send("steps", NEXT[message.text], key=message.key)
+    return OrderedResult.SUCCESS
+
+
+with (
+    producer,
+    Consumer("workers", topics="steps", ordered=True, consume_from="first", listener=listener),
+):
+    producer.send("steps", "reserve", key="order-1")
+    for _ in range(3):
+        print(done.get(timeout=20))
