@@ -101,6 +101,7 @@ WANTED: Final = (
     "transaction ended by a check",
     "transaction given up",
     "transaction rolled back",
+    "two replicas believe to lead",
     "uncommitted tail cut",
     "unsynced ticket at risk in a crash",
 )
