@@ -56,6 +56,7 @@ FILES: Final = {
     "orc": "client/test_oracle.py",
     "ord": "client/test_ordering.py",
     "page": "test_settings_page.py",
+    "par": "client/test_parity.py",
     "pq": "client/test_process_queue.py",
     "prod": "client/test_producer.py",
     "pul": "client/test_pullconsumer.py",

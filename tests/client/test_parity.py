@@ -1,7 +1,10 @@
 """The SDK has, or leaves out with a reason, every public method of RocketMQ's Java clients."""
 
+import re
+
 import pytest
 
+from orderlymq import TransactionProducer
 from tests.client.parity.java import CLASSES
 from tests.client.parity.ours import OURS
 from tests.client.parity.table import MARK, PAGE, java_methods, resolve, rows, text
@@ -37,3 +40,13 @@ def test_the_page_shows_the_tables() -> None:
     page = PAGE.read_text()
 
     assert page[page.index(MARK) :] == text()
+
+
+def test_the_page_says_of_each_kind_of_send_what_it_promises_and_what_it_is_for() -> None:
+    """PRO-13: one row for every way to send, with four answers; no way is left out."""
+    section = PAGE.read_text().partition("## Which send for what")[2].partition(MARK)[0]
+    kinds = re.findall(r"^\| `(\w+)` \|([^|]+)\|([^|]+)\|([^|]+)\|$", section, re.MULTILINE)
+    ways = {name for name in dir(TransactionProducer) if name.startswith("send")} | {"request"}
+
+    assert {name for name, *_ in kinds} == ways
+    assert all(answer.strip() for _, *answers in kinds for answer in answers)
