@@ -19,7 +19,7 @@ from orderlymq_broker.net.address import LeaderAddress, addresses_of
 from orderlymq_broker.net.assigning import Assigning
 from orderlymq_broker.net.clients import PULL_CODES, Clients, Line
 from orderlymq_broker.net.forwarding import Inbox, Outbox
-from orderlymq_broker.net.leadership import Leadership
+from orderlymq_broker.net.leadership import LAST_ANSWERS_S, Leadership
 from orderlymq_broker.net.liveness import Liveness
 from orderlymq_broker.net.podlabel import ApiServer, PodLabel
 from orderlymq_broker.net.registration import Registration
@@ -270,6 +270,7 @@ class BrokerProcess:
         """Hand over and let the clients go, so that a planned end fails nobody's request."""
         _log.info("leaving")
         self._stop_timer("core")
+        until = self._leadership.needed_until() if self.settings.bind == "always" else None
         if self.instance.loop.serving:
             try:
                 await self.move_leadership(None)
@@ -277,7 +278,9 @@ class BrokerProcess:
                 _log.info("leadership was not handed over: %s", error)
         if self.instance.loop.serving:
             await self._finish_alone()
-        await self._leadership.drain(DRAIN_S)
+        if until is not None:
+            await self._leadership.pass_on(until)
+        await self._leadership.drain(DRAIN_S if until is None else LAST_ANSWERS_S)
 
     async def _finish_alone(self) -> None:
         """Take nothing new and answer what is in the log: there is nobody to hand over to."""

@@ -11,11 +11,12 @@ import pytest
 
 from orderlymq_broker.__main__ import check, main
 from orderlymq_broker.app import BrokerProcess
+from orderlymq_broker.net.leadership import SERVICE_FOLLOWS_S
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, SettingsError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
+from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingClient, RemotingError
-from tests.cluster.messaging import Sender, pull_all
+from tests.cluster.messaging import Sender, pull_all, send_command
 from tests.cluster.processes import free_ports
 
 
@@ -164,6 +165,59 @@ async def test_an_open_replica_listens_before_it_leads(settings: BrokerSettings)
     await client.close()
 
     assert reply.body == b'{"lockOKMQSet":[]}'
+
+
+async def test_a_leader_that_ends_behind_a_service_passes_on_what_still_comes(
+    tmp_path: Path,
+) -> None:
+    """Nobody is let go, and who comes is served, until the Service can have followed the new leader."""
+    address, *ports = (Address("127.0.0.1", port) for port in free_ports(10))
+    group = {
+        node: BrokerSettings(
+            cluster="C",
+            group="g",
+            node_id=node,
+            peers={number: ports[number - 1] for number in (1, 2, 3)},
+            address=address,
+            listen=ports[node + 2],
+            http=ports[node + 5],
+            data_dir=tmp_path / str(node),
+            bind="always",
+        )
+        for node in (1, 2, 3)
+    }
+    processes = {node: BrokerProcess(settings) for node, settings in group.items()}
+    tasks = {node: asyncio.create_task(each.run()) for node, each in processes.items()}
+    early, late = RemotingClient(), RemotingClient()
+    try:
+        async with asyncio.timeout(20.0):
+            while not (leading := [n for n, each in processes.items() if _serves(each)]):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        here = str(group[leading[0]].listen)
+        assert (await early.invoke(here, _message(), 3.0)).code == ResponseCode.SUCCESS
+
+        tasks[leading[0]].cancel()
+        await asyncio.sleep(SERVICE_FOLLOWS_S / 2)
+        for client in (early, late):
+            assert (await client.invoke(here, _message(), 3.0)).code == ResponseCode.SUCCESS
+
+        await asyncio.gather(tasks[leading[0]], return_exceptions=True)
+        with pytest.raises(RemotingError):
+            await late.invoke(here, _message(), 1.0)
+    finally:
+        for client in (early, late):
+            await client.close()
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+def _serves(process: BrokerProcess) -> bool:
+    return hasattr(process, "instance") and process.instance.loop.serving
+
+
+def _message() -> RemotingCommand:
+    return send_command("orders", 0, b"hello")
 
 
 @pytest.mark.parametrize(

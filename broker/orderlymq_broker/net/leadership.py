@@ -37,6 +37,15 @@ STRANGER_S: Final = 3.0
 SETTLE_S: Final = 0.3
 SETTLE_POLL_S: Final = 0.001
 
+# In Kubernetes clients come by a Service, which follows the leader's label: its EndpointSlice at once, the
+# rules of the nodes up to a second later. Until then clients come here, and the address of a pod that is
+# gone answers nothing at all: a Java client waits three seconds for its connection. A pod that is deleted
+# by force has two seconds from SIGTERM on.
+SERVICE_FOLLOWS_S: Final = 1.6
+PASS_ON_TICK_S: Final = 0.1
+# Of the two seconds that leaves two tenths for the store.
+LAST_ANSWERS_S: Final = 0.2
+
 # The answer that makes a client pull again must be out before its connection is reset.
 FAREWELL_S: Final = 0.02
 
@@ -98,6 +107,15 @@ class Leadership:
             self._address.release()
         self._clients.turn_to(Desk.WAIT)
         self._inbox.clear()
+
+    def needed_until(self) -> float | None:
+        """Return how long a Service may lead clients here if this replica ends now, by the loop's clock."""
+        just_led = (
+            self._ended_at is not None and self._seconds() - self._ended_at < SERVICE_FOLLOWS_S
+        )
+        if self.serving or just_led:
+            return asyncio.get_running_loop().time() + SERVICE_FOLLOWS_S
+        return None
 
     # -- time ------------------------------------------------------------------------------------
 
@@ -186,6 +204,13 @@ class Leadership:
             if self.serving:
                 self._clients.turn_to(Desk.SERVE)
         return True
+
+    async def pass_on(self, until: float) -> None:
+        """Pass on what is asked here until *until* (the loop's time), or until no client is left."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < until and self._clients.lines():
+            self.tick()
+            await asyncio.sleep(PASS_ON_TICK_S)
 
     async def drain(self, timeout_s: float) -> None:
         """Wait for answers that clients still expect through us, then let every client go."""
