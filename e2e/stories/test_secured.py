@@ -59,13 +59,13 @@ def test_signed_requests_over_tls_are_served_and_others_refused(
     space.ready("cluster/guarded", "topic/guarded-orders", "user/shop-app", timeout_s=240)
 
     with _client(space) as client:
-        assert client.send(SECRET).startswith("SEND_OK")
-        assert "No permission" in client.send(SECRET, topic="accounts")
+        assert client.send(SECRET).startswith("OK ")
+        assert "No default permission" in client.send(SECRET, topic="accounts")
         assert "signature" in client.send(ANOTHER)
-        assert not client.send(SECRET, tls=False).startswith("SEND_OK")
+        assert not client.send(SECRET, tls=False).startswith("OK ")
 
         _secret(space, "shop-app", {"secretKey": ANOTHER})
-        space.until(lambda: client.send(ANOTHER).startswith("SEND_OK"), "the new secret counts", 90)
+        space.until(lambda: client.send(ANOTHER).startswith("OK "), "the new secret counts", 90)
         assert "signature" in client.send(SECRET)
 
 
