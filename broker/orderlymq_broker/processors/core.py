@@ -334,7 +334,8 @@ class BrokerCore:
             case LocksFreed():
                 return self.notices.freed(self.locks.freed(outcome.queues), now)
             case MembersChanged():
-                return self.notices.changed(outcome, self.locks.freed(outcome.freed), now)
+                freed = self.locks.freed(outcome.freed)
+                return [*self.notices.changed(outcome, freed, now), *self.pulls.wake_early()]
             case GrowthMoved():
                 return self.growths.moved(outcome)
             case AssignmentChanged(group, changed=True):

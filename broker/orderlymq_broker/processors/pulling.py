@@ -4,7 +4,8 @@ Pulls: codes 11 and 361, answered at once or held until there is something to sa
 The rules: checks in RocketMQ's order (PullMessageProcessor), then the fence; a held pull is woken by
 the apply of a message that its filter wants, by its deadline, or by the loss of leadership, and is
 then judged again from the start, but neither commits nor waits a second time; an append looks at
-the held pulls of its own queue only, so thousands of them cost a send nothing.
+the held pulls of its own queue only, so thousands of them cost a send nothing. One that is ahead of
+its client's heartbeat is held for that, and not for long.
 """
 
 from heapq import heapify, heappop, heappush
@@ -43,6 +44,12 @@ EXT_BULK: Final = "omqBulk"
 _HEAP_SLACK: Final = 1_000
 
 _QueueKey = tuple[int, int]
+
+# A consumer of RocketMQ that has got other queues pulls under a new version of its subscription, and then
+# sends the heartbeat that tells of it; refused, it would pull again a second later.
+EARLY_MS: Final = 500
+# Where such pulls are kept: no queue has this key, so that no append wakes them.
+_EARLY: Final[_QueueKey] = (-1, -1)
 _Key = TypeVar("_Key")
 
 
@@ -92,17 +99,20 @@ class PullProcessor:
     def pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 11 and 361."""
         header = PullMessageHeader.from_ext(request.ext)
-        topic, matches = self._check(header, request, peer)
+        try:
+            topic, matches = self._check(header, request, peer)
+        except RequestRefused as refused:
+            early = refused.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+            if not (early and self._may_wait(header)):
+                raise
+            self._hold(request, peer, header, _EARLY, None, now.monotonic_ms + EARLY_MS)
+            return []
         if header.sys_flag & PULL_COMMIT_OFFSET:
             self._committer.commit_with_pull(header, topic, request.ext, peer)
         reading = self._read(header, topic, matches, bulk=EXT_BULK in request.ext)
-        if (
-            reading.is_at_end
-            and header.sys_flag & PULL_SUSPEND
-            and header.suspend_timeout_millis > 0
-            and self._count < HELD_MAX
-        ):
-            self._hold(request, peer, header, topic, matches, now)
+        if reading.is_at_end and self._may_wait(header):
+            deadline_ms = now.monotonic_ms + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
+            self._hold(request, peer, header, (topic.id, header.queue_id), matches, deadline_ms)
             return []
 
         return self._answer(request, peer, header, reading)
@@ -137,6 +147,14 @@ class PullProcessor:
 
         # Without the message nothing can be said; the pull is judged again in any case.
         return message is None or matches.passes(message)
+
+    def wake_early(self) -> list[Effect]:
+        """Judge again the pulls that were ahead of their client's heartbeat."""
+        effects: list[Effect] = []
+        for held in list(self._held.get(_EARLY, {}).values()):
+            effects += self._release(held)
+
+        return effects
 
     def wake_gone(self) -> list[Effect]:
         """Answer the held pulls whose topic or group is gone."""
@@ -225,8 +243,8 @@ class PullProcessor:
                 f"topicConfig.readQueueNums:[{topic.config.read_queues}] "
                 f"consumer:[{peer.host}:{peer.port}]",
             )
-        matches = choose_filter(context, header, config)
         context.note_consumer(header.consumer_group, peer)
+        matches = choose_filter(context, header, config)
         verdict = self._fence.judge_pull(
             header.consumer_group, topic.name, header.queue_id, peer, request.ext
         )
@@ -302,17 +320,20 @@ class PullProcessor:
 
     # -- waiting -----------------------------------------------------------------------------------
 
+    def _may_wait(self, header: PullMessageHeader) -> bool:
+        suspends = header.sys_flag & PULL_SUSPEND and header.suspend_timeout_millis > 0
+
+        return bool(suspends) and self._count < HELD_MAX
+
     def _hold(
         self,
         request: RemotingCommand,
         peer: Peer,
         header: PullMessageHeader,
-        topic: Topic,
+        key: _QueueKey,
         matches: Matches | None,
-        now: Now,
+        deadline: int,
     ) -> None:
-        deadline = now.monotonic_ms + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
-        key = (topic.id, header.queue_id)
         self._number += 1
         held = HeldPull(request, peer, header, key, matches, deadline, self._number)
         self._held.setdefault(key, {})[held.number] = held

@@ -196,6 +196,42 @@ def test_the_groups_subscription_counts_when_the_pull_brings_none(shell: Shell) 
     assert bodies(pull(shell, sysFlag=0, subVersion=5)) == [b"yes"]
 
 
+def test_a_pull_ahead_of_its_heartbeat_waits_for_it(shell: Shell) -> None:
+    """RocketMQ's consumers pull what a rebalance gave them, then tell of their new subscription."""
+    create(shell, ORDERS)
+    send(shell, body=b"paid")
+    heartbeat(shell, "c1", sub_version=5)
+    opaque = shell.submit(11, pull_ext(sysFlag=2, subVersion=6))
+    send(shell, body=b"shipped")
+    shell.pass_time(400)
+    assert (shell.reply_to(opaque), shell.core.pulls.held_count) == (None, 1)
+
+    heartbeat(shell, "c1", sub_version=6)
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert bodies(reply) == [b"paid", b"shipped"]
+    assert shell.core.pulls.held_count == 0
+
+
+def test_a_pull_whose_heartbeat_does_not_come_is_refused_soon(shell: Shell) -> None:
+    """25 after half a second, and at once for the next leader's sake when this one ends."""
+    create(shell, ORDERS)
+    heartbeat(shell, "c1", sub_version=5)
+    first = shell.submit(11, pull_ext(sysFlag=2, subVersion=6))
+    shell.pass_time(500)
+    second = shell.submit(11, pull_ext(sysFlag=2, subVersion=6))
+    third = shell.submit(11, pull_ext(sysFlag=2, subVersion=6), peer=BOB)
+    shell.core.connection_closed(BOB.connection, shell.now)
+    shell.follow()
+
+    codes = [
+        reply.code if (reply := shell.reply_to(opaque)) is not None else None
+        for opaque in (first, second, third)
+    ]
+    assert codes == [25, 20, None]
+
+
 def test_broadcasting_needs_the_groups_permission(shell: Shell) -> None:
     """16 for a broadcasting member of a group that forbids it."""
     create(shell, ORDERS, GroupSet("billing", consume_broadcast_enable=False))
