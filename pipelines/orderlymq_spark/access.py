@@ -55,14 +55,14 @@ _AWAY: Final = (BrokerUnreachable, NameServersUnreachable, RemotingError, PullEr
 _LATER: Final = frozenset(
     {
         ResponseCode.SYSTEM_BUSY,
-        # What a replica answers that does not lead; of anything else the broker's words are told after the wait.
-        ResponseCode.SYSTEM_ERROR,
         ResponseCode.SERVICE_NOT_AVAILABLE,
         ResponseCode.FLOW_CONTROL,
         ResponseCode.NOT_LEADER_FOR_QUEUE,
         ResponseCode.GO_AWAY,
     }
 )
+# A system error is a refusal, but for the one of a replica that does not lead, which ends with these words.
+_TRY_AGAIN: Final = "try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ class ClusterAccess:
             except TopicNotFound:
                 raise
             except BrokerError as error:
-                if error.code not in _LATER:
+                if not _passes(error):
                     raise
                 reason: Exception = error
             except _AWAY as error:
@@ -343,6 +343,13 @@ class ClusterAccess:
                 ) from reason
             await asyncio.sleep(delay_s)
             delay_s = min(_BACK_OFF_MAX_S, delay_s * 2)
+
+
+def _passes(error: BrokerError) -> bool:
+    """Tell whether another try may be answered otherwise."""
+    if error.code == ResponseCode.SYSTEM_ERROR:
+        return error.remark.endswith(_TRY_AGAIN)
+    return error.code in _LATER
 
 
 _OPEN: dict[tuple[int, Connect], ClusterAccess] = {}

@@ -18,6 +18,8 @@ _SETTINGS: Final = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.stopTimeout": "60s",
+    # A Python that starts on a busy machine takes longer than Spark's 15 s, and the query would end for it.
+    "spark.python.authenticate.socketTimeout": "60s",
 }
 
 
