@@ -2,10 +2,12 @@
 RocketMQ's own example programs, as Apache publishes them, against our brokers.
 
 Each is the class of the artifact ``rocketmq-example``, started by its ``main``; only the address and
-the names of broker and cluster that stand in it as constants are replaced by ours. What it prints is
-the evidence: so many sends with SEND_OK, so many messages received, in which order.
+the names of broker and cluster that stand in it as constants are replaced by ours, and the names of
+topics and groups by names of the test's own, so that a second try finds nothing of the first. What it
+prints is the evidence: so many sends with SEND_OK, so many messages received, in which order.
 """
 
+import itertools
 import os
 import re
 import subprocess
@@ -33,6 +35,31 @@ _OPENED = [
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in ("java.lang", "java.nio", "java.util", "sun.nio.ch", "jdk.internal.misc")
 ]
+
+#: What the names of topics and groups begin with; the topics of the load programs belong to the broker.
+NAMES = (
+    "BatchTest",
+    "CID_JODIE_1",
+    "ExampleConsumer",
+    "GroupName1",
+    "Jodie_topic_1023",
+    "OMS_CONSUMER",
+    "OMS_HELLO_TOPIC",
+    "ProducerGroupName",
+    "RequestTopic",
+    "SqlFilterTest",
+    "TagFilterTest",
+    "TestTopic",
+    "TimerMessageConsumerGroup",
+    "TimerTopic",
+    "TopicTest",
+    "cidTest",
+    "lite_pull_consumer_test",
+    "please_rename_unique_group_name",
+    "topicTest",
+)
+# RocketMQ's threads outlive a `main` that has failed: such a program never ends.
+_DIED = 'Exception in thread "main"'
 
 #: Programs that need what this broker does not have, with its answer.
 NOT_SERVED = {
@@ -88,7 +115,7 @@ class Running:
             if len(found) >= count:
                 return found
             left = end - time.monotonic()
-            ended = self._process.poll() is not None and not self._reader.is_alive()
+            ended = self._has_ended()
             if left <= 0 or ended:
                 raise AssertionError(
                     f"{len(found)} of {count} {pattern!r} ({'ended' if ended else 'time-out'}): "
@@ -99,11 +126,20 @@ class Running:
 
     def finish(self, *, timeout_s: float = 90) -> str:
         """Wait for its own end, which must be without an error; return what it has printed."""
-        code = self._process.wait(timeout_s)
-        self._reader.join(timeout_s)
+        end = time.monotonic() + timeout_s
+        while not self._has_ended() and time.monotonic() < end:
+            with self._news:
+                self._news.wait(0.2)
         text = "".join(self.lines)
-        assert code == 0, text[-3000:]
+        code = self._process.poll()
+        assert code == 0, f"exit code {code} (None: it has not ended): {text[-3000:]}"
         return text
+
+    def _has_ended(self) -> bool:
+        """Tell whether nothing is to be expected any more."""
+        if any(line.startswith(_DIED) for line in self.lines):
+            return True
+        return self._process.poll() is not None and not self._reader.is_alive()
 
     def __enter__(self) -> Self:
         return self
@@ -119,11 +155,18 @@ class Running:
 
 @dataclass
 class Examples:
-    """The examples of one version, with the address of a running cluster in them."""
+    """The examples of one version, with the address of a running cluster and a try's names in them."""
 
     cluster: LocalCluster
     version: str
     classes: Path
+    suffix: str = ""
+
+    def name(self, text: str) -> str:
+        """Return what stands instead of a topic or group, or of a text with such names."""
+        for name in NAMES:
+            text = text.replace(name, name + self.suffix)
+        return text
 
     def start(self, program: str, *words: str) -> Running:
         home = self.cluster.directory
@@ -153,12 +196,12 @@ class Examples:
         return (self.classes / (PACKAGE + program).replace(".", "/")).with_suffix(".class").exists()
 
 
-def _unpacked(version: str, cluster: LocalCluster) -> Path:
+def _unpacked(version: str, cluster: LocalCluster, suffix: str = "") -> Path:
     reason = missing("java", "mvn")
     if reason:
         pytest.skip(reason)
     run_maven(FOLDER, version)
-    target = cluster.directory / f"examples-{version}"
+    target = cluster.directory / f"examples-{version}{suffix}"
     if not target.exists():
         unpack(
             FOLDER / "target" / version / "lib" / f"rocketmq-example-{version}.jar",
@@ -168,30 +211,41 @@ def _unpacked(version: str, cluster: LocalCluster) -> Path:
                 "localhost:9876": cluster.name_server,
                 "broker-a": "clients-0",
                 "DefaultCluster": "clients",
+                **{name: name + suffix for name in NAMES},
             },
         )
     return target
 
 
+_tries = itertools.count(1)
+
+
 @pytest.fixture(scope="module")
-def examples(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Examples]:
-    """A fresh cluster for each version: the names of topics and groups stand in the examples."""
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One cluster for all, because each try has topics and groups of its own."""
+    reason = missing("java", "mvn")
+    if reason:
+        pytest.skip(reason)
     cluster = LocalCluster(tmp_path_factory.mktemp("examples"), replicas=1)
-    classes = _unpacked(request.param, cluster)
     cluster.up()
-    yield Examples(cluster, request.param, classes)
+    yield cluster
     cluster.down()
 
 
-@pytest.fixture(scope="module")
-def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examples]:
-    cluster = LocalCluster(tmp_path_factory.mktemp("newest"), replicas=1)
-    classes = _unpacked(VERSIONS[-1], cluster)
-    cluster.up()
-    yield Examples(cluster, VERSIONS[-1], classes)
-    cluster.down()
+@pytest.fixture
+def examples(request: pytest.FixtureRequest, running: LocalCluster) -> Examples:
+    return _examples(running, request.param)
+
+
+@pytest.fixture
+def newest(running: LocalCluster) -> Examples:
+    return _examples(running, VERSIONS[-1])
+
+
+def _examples(cluster: LocalCluster, version: str) -> Examples:
+    suffix = f"_t{next(_tries)}"
+
+    return Examples(cluster, version, _unpacked(version, cluster, suffix), suffix)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -239,7 +293,8 @@ def test_orderly_listener(examples: Examples) -> None:
         queues.setdefault(number % 10, set()).add(queue)
     assert all(len(each) == 1 for each in queues.values())
 
-    sent_now = sent(examples.finish("operation.Producer", *OPERATION))
+    words = f"-g operators -t {examples.name('TopicTest')} -a TagA -k key -c 5".split()
+    sent_now = sent(examples.finish("operation.Producer", *words))
     with examples.start("ordermessage.Consumer") as consumer:
         lines = consumer.until(r"queueId=(\d+), .*?queueOffset=(\d+)", sent_now)
     offsets: dict[str, list[int]] = {}
@@ -247,9 +302,6 @@ def test_orderly_listener(examples: Examples) -> None:
         offsets.setdefault(queue, []).append(int(offset))
     # The example listener asks for a pause with every few messages: each comes until it is done.
     assert all(sorted(each) == each for each in offsets.values())
-
-
-OPERATION = ("-g", "operators", "-t", "TopicTest", "-a", "TagA", "-k", "key", "-c", "5")
 
 
 def test_batches(examples: Examples) -> None:
@@ -260,7 +312,8 @@ def test_batches(examples: Examples) -> None:
         examples.start("batch.SplitBatchProducer") as split,
     ):
         end = time.monotonic() + 90
-        while (found := _stored(examples, "BatchTest")) < 100_003 and time.monotonic() < end:
+        topic = examples.name("BatchTest")
+        while (found := _stored(examples, topic)) < 100_003 and time.monotonic() < end:
             assert "Exception" not in "".join(small.lines + split.lines)
             time.sleep(1)
     assert found == 100_003
@@ -294,7 +347,8 @@ def test_transactions(examples: Examples) -> None:
     """Ten unknown transactions are asked about: one of three is committed, the others never seen."""
     with examples.start("transaction.TransactionProducer") as producer:
         producer.until(r"sendStatus=SEND_OK", 10)
-        words = ("-g", "watchers", "-t", "TopicTest1234", "-s", "*", "-f", "false")
+        topic = examples.name("TopicTest1234")
+        words = ("-g", f"watchers{examples.suffix}", "-t", topic, "-s", "*", "-f", "false")
         with examples.start("operation.Consumer", *words) as consumer:
             consumer.until(r"KEYS=(\w+)", 3)
             time.sleep(3)  # nothing else comes
@@ -350,7 +404,7 @@ def test_lite_pull(newest: Examples) -> None:
     with newest.start("simple.LitePullConsumerAssign") as consumer:
         consumer.until(MESSAGE, 200)
     # Of its second topic nobody has heard.
-    newest.cluster.command("topic", "create", "TopicTest1", "--queues", "4")
+    newest.cluster.command("topic", "create", newest.name("TopicTest1"), "--queues", "4")
     with newest.start("simple.LitePullConsumerAssignWithSubExpression") as consumer:
         consumer.until(MESSAGE, 100)
 
@@ -367,23 +421,19 @@ def test_open_tracing(newest: Examples) -> None:
 def test_requests(newest: Examples) -> None:
     """A request is answered by the responding consumer, to the caller and to a callback."""
     # Else the consumer would hear of it half a minute after the first request, which waits three seconds.
-    newest.cluster.command("topic", "create", "RequestTopic", "--queues", "4")
+    topic = newest.name("RequestTopic")
+    newest.cluster.command("topic", "create", topic, "--queues", "4")
     with newest.start("rpc.ResponseConsumer") as responder:
         responder.until("Consumer Started")
         # It reads what is sent from now on; its queues it gets a little later than it says so.
         time.sleep(2)
-        for _ in range(3):  # its three seconds begin with its first connection
-            text = newest.finish("rpc.RequestProducer")
-            if "request to <" in text:
-                break
-        assert "request to <" in text, text[-3000:]
+        text = newest.finish("rpc.RequestProducer")
+        assert f"request to <{topic}> cost" in text, text[-3000:]
         # It waits for its callback and never ends.
         with newest.start("rpc.AsyncRequestProducer") as caller:
-            caller.until(r"request to <RequestTopic> cost")
+            caller.until(f"request to <{topic}> cost")
 
 
-# A producer of these may need more than a minute and a half until it ends; each kind of delay has its own tests.
-@pytest.mark.whole_suite
 def test_delays_and_times(newest: Examples) -> None:
     """Delay levels, and the times of RocketMQ 5: ten messages, ten seconds later each."""
     assert sent(newest.finish("schedule.ScheduledMessageProducer")) == 100
@@ -417,8 +467,9 @@ def test_benchmarks(newest: Examples) -> None:
 @pytest.mark.timeout(300)
 def test_the_load_program_for_times(newest: Examples) -> None:
     """Messages for one of two seconds, two minutes after the start, are received when these are over."""
-    words = ("-n", newest.cluster.name_server, "-t", "TimesTest")
-    newest.cluster.command("topic", "create", "TimesTest", "--queues", "4")
+    topic = f"TimesTest{newest.suffix}"
+    words = ("-n", newest.cluster.name_server, "-t", topic)
+    newest.cluster.command("topic", "create", topic, "--queues", "4")
     slots = ("-tc", "2", "-st", "2", "-mt", "10")
     with newest.start("benchmark.timer.TimerProducer", *words, *slots) as producer:
         with newest.start("benchmark.timer.TimerConsumer", *words) as consumer:
