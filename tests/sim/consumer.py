@@ -520,11 +520,8 @@ class Consumer(Client):
             self.call(command, CALL_TIMEOUT_US, partial(self._persisted, queue, entry, had_lost))
 
     def _lost_already(self, queue: MessageQueue, epoch: int | None) -> bool:
-        """Tell whether somebody else has the queue by now, whatever this client believes."""
-        lock = self.world.laws.model.locks.get((self.group, queue.topic, queue.queue_id))
-        if lock is None or not lock.client:
-            return False
-        return lock.client != self.client_id or epoch not in (None, lock.epoch)
+        key = (self.group, queue.topic, queue.queue_id)
+        return self.world.laws.has_lost(key, self.client_id, epoch)
 
     def _persisted(
         self, queue: MessageQueue, entry: tuple[int, int | None], had_lost: bool, answer: Answer

@@ -488,19 +488,38 @@ class Laws:
         )
         self.observed[key] = max(self.observed[key], offset)
 
-    def floor(self, queue: int) -> int:
-        """Return the first offset of a queue of the topic that is left to whoever is asked now.
+    def answering(self) -> "Replica | None":
+        """Return the leader that answers clients now, None while there is none.
 
-        A leader answers from what it has applied itself; while its disk is full that can be less than
-        what its followers have, and nobody was told of the rest.
+        It answers from what it has applied itself. While its disk is slow or full that is less than what
+        its followers have, and nobody was told of the rest.
         """
+        serving = [
+            each for each in self.world.replicas.values() if each.alive and each.loop.serving
+        ]
+        return max(serving, key=lambda each: each.node.term, default=None)
+
+    def floor(self, queue: int) -> int:
+        """Return the first offset of a queue of the topic that is left to whoever is asked now."""
         kept = self.model.floors[self.topic_id, queue]
-        for replica in self.world.replicas.values():
-            if replica.alive and replica.loop.serving:
-                topic = replica.state.topics.by_id.get(self.topic_id)
-                if topic is not None and queue in topic.queues:
-                    kept = min(kept, topic.queues[queue].min_offset)
+        leader = self.answering()
+        topic = None if leader is None else leader.state.topics.by_id.get(self.topic_id)
+        if topic is not None and queue in topic.queues:
+            return min(kept, topic.queues[queue].min_offset)
         return kept
+
+    def has_lost(self, key: Key, client: str, epoch: int | None) -> bool:
+        """Tell whether somebody else has a queue by now, whatever the client believes."""
+        lock = self.model.locks.get(key)
+        if (
+            lock is None
+            or not lock.client
+            or (lock.client == client and epoch in (None, lock.epoch))
+        ):
+            return False
+        leader = self.answering()
+        applied = None if leader is None else leader.state.locks.get(*key)
+        return applied is None or applied.client_id != client or epoch not in (None, applied.epoch)
 
     def passed_over(self, queue: int, asked: int, offset: int, floor_then: int) -> None:
         """Check that a consumer is sent elsewhere only when what it asked for was dropped.

@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from orderlymq_broker.processors.effects import Propose
 from orderlymq_broker.state.records import (
     Commit,
     GroupSet,
     GrowthPhase,
     OffsetsReset,
+    QueueFloor,
+    RetentionAdvanced,
     TopicSet,
 )
 from orderlymq_protocol import fastjson
@@ -282,6 +285,23 @@ def test_a_group_that_left_before_its_first_commit_is_in_the_way_too(topic: Shel
 
     assert growth(topic)["readers"] == ["billing"]
     assert "lacks 1 messages of queue 0, nobody online" in (change(topic, "switch").remark or "")
+
+
+def test_what_a_holder_may_have_at_hand_is_not_consumed_because_retention_took_it(
+    topic: Shell,
+) -> None:
+    """Pulled and not yet delivered, it would follow what the new queues bring of its key."""
+    send(topic, e=2)
+    send(topic, e=2)
+    commit(topic, 1, queue=2)
+    floor = QueueFloor(topic.state.topics.by_name["orders"].id, 2, 2)
+    topic.run([Propose([RetentionAdvanced((floor,))])])
+    topic.settle()
+    change(topic, "fence")
+
+    assert change(topic, "switch").code == 1
+    unlock(topic, "one@1", 2)
+    assert change(topic, "switch").code == 0, "who comes now begins where the queue does"
 
 
 def test_a_group_without_members_is_in_the_way_too(topic: Shell) -> None:
