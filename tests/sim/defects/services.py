@@ -88,11 +88,6 @@ def _cancel_nothing(bed: Bed) -> None:
     bed.put(TimerService, "cancelled", lambda self, topic, unique_key: None)
 
 
-@SERVICES.defect("trust what a former term saw of timers", "a new leader looks for itself")
-def _stale_timers(bed: Bed) -> None:
-    bed.put(TimerService, "start", lambda self, now: None)
-
-
 @SERVICES.defect("let retention take what still waits", "what waits for its delay is kept")
 def _take_waiting(bed: Bed) -> None:
     real = RetentionService.find_floor
