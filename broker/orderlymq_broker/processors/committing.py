@@ -33,6 +33,10 @@ from orderlymq_protocol.pullheader import PullMessageHeader, UpdateConsumerOffse
 RESET_ECHO_MS: Final = 60_000
 
 _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+_OVERTAKEN: Final = (
+    "offset {offset} of queue {queue} of topic {topic} in the group {group} was not stored: the queue's "
+    "lock has changed meanwhile; lock it (code 41) before committing"
+)
 _LOST: Final = "the leader changed before the offset was stored; commit it again"
 
 _Key = tuple[str, str, int]
@@ -74,8 +78,17 @@ class Committer:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
         if request.is_oneway:
             return []
+        records = self.take()
+        if not records:
+            return self._answer_commit(header, request, peer)
 
-        return self.flush_then(answer(request, peer), request, peer)
+        return [
+            Propose(
+                records,
+                applied=lambda _, __: self._answer_commit(header, request, peer),
+                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+            )
+        ]
 
     def commit_with_pull(
         self, header: PullMessageHeader, topic: Topic, ext: dict[str, str], peer: Peer
@@ -120,21 +133,6 @@ class Committer:
                 key: reset for key, reset in self._resets.items() if reset[1] > now.monotonic_ms
             }
         return [Propose(self.take())] if self._pending else []
-
-    def flush_then(
-        self, effects: list[Effect], request: RemotingCommand, peer: Peer
-    ) -> list[Effect]:
-        """Propose what is gathered and return *effects* when it is applied."""
-        records = self.take()
-        if not records:
-            return effects
-        return [
-            Propose(
-                records,
-                applied=lambda _, __: effects,
-                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
-            )
-        ]
 
     def reset(self, commits: Sequence[Commit], now: Now) -> OffsetsReset:
         """Return the record that sets offsets, also backwards, and expect clients to repeat it.
@@ -219,6 +217,21 @@ class Committer:
             check_group_name(group)
         except InvalidName as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+    def _answer_commit(
+        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer
+    ) -> list[Effect]:
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        stored = self._context.state.offsets.get(group, topic, queue_id)
+        if stored is None or stored < header.commit_offset:
+            # The lock under which it was accepted was given up earlier in the log.
+            self._context.counters["fenced_commits"] += 1
+            remark = _OVERTAKEN.format(
+                offset=header.commit_offset, queue=queue_id, topic=topic, group=group
+            )
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+        return answer(request, peer)
 
     def _answer_query(
         self, header: QueryConsumerOffsetHeader, request: RemotingCommand, peer: Peer

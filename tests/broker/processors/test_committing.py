@@ -5,16 +5,19 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.processors.effects import Propose
 from orderlymq_broker.state.records import (
     Commit,
     GroupSet,
+    LocksReleased,
+    LocksRequested,
     OffsetsCommitted,
     QueueFloor,
     RetentionAdvanced,
     TopicSet,
 )
 from tests.broker.processors.driver import ALICE, TOOL, Shell
-from tests.broker.processors.requests import commit_ext, create, heartbeat, offset_of, send
+from tests.broker.processors.requests import commit_ext, create, heartbeat, lock, offset_of, send
 
 QUERY = {"consumerGroup": "billing", "topic": "orders", "queueId": "0"}
 
@@ -75,6 +78,26 @@ def test_a_commit_with_a_reply_is_answered_when_it_is_stored(shell: Shell) -> No
     reply = shell.reply_to(opaque)
     assert reply is not None
     assert (reply.code, offset_of(shell)) == (0, 3)
+
+
+def test_a_commit_that_a_new_lock_overtakes_in_the_log_is_refused(shell: Shell) -> None:
+    """Accepted while the queue was held, it comes too late: nobody may be told that it is stored."""
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing", orderly=True))
+    heartbeat(shell, "one@1")
+    lock(shell, "one@1", 0)
+    send(shell)
+    shell.run(
+        [
+            Propose([LocksReleased("billing", "one@1", None)]),
+            Propose([LocksRequested("billing", "two@2", "127.0.0.1:2", 30_000, (("orders", 0),))]),
+        ]
+    )
+
+    reply = shell.call(15, commit_ext(1))
+
+    assert reply.code == 1
+    assert "was not stored" in (reply.remark or "")
+    assert shell.state.offsets.get("billing", "orders", 0) is None
 
 
 @pytest.mark.parametrize(
