@@ -6,13 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import yaml
 from tests.runtime.certificates import make_authority, make_certificate
 
 from e2e.space import Json, Space
-
-pytestmark = pytest.mark.ci
 
 SECRET, ANOTHER = "not-to-be-guessed", "nor-this-one"
 # A client gives up after its send time-out of 3 s; the command itself starts in one.

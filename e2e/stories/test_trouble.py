@@ -74,7 +74,6 @@ def test_without_the_api_server_messages_flow_and_afterwards_everything_is_tende
     assert operator.leaders() == [1]
 
 
-@pytest.mark.ci
 def test_of_two_operators_one_acts_and_the_other_takes_over(
     space: Space, operator: Operator, record_property: Property
 ) -> None:
@@ -106,7 +105,6 @@ def classes(space: Space) -> Iterator[list[str]]:
         space.kubectl("delete", "storageclass", name, "--ignore-not-found")
 
 
-@pytest.mark.ci
 def test_a_volume_that_cannot_be_bound_is_named_and_bound_when_its_class_comes(
     space: Space, classes: list[str]
 ) -> None:
