@@ -335,7 +335,7 @@ class BrokerCore:
                 return self.notices.freed(self.locks.freed(outcome.queues), now)
             case MembersChanged():
                 freed = self.locks.freed(outcome.freed)
-                return [*self.notices.changed(outcome, freed, now), *self.pulls.wake_early()]
+                return [*self.notices.changed(outcome.groups, freed, now), *self.pulls.wake_early()]
             case GrowthMoved():
                 return self.growths.moved(outcome)
             case AssignmentChanged(group, changed=True):

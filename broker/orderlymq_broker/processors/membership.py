@@ -4,8 +4,9 @@ Membership of groups: heartbeats (34), good-byes (35), the list (38), deaths (20
 The rules: what others must know of a member is a record, written when it joins or changes, never per
 heartbeat; the reply to a heartbeat that says something new leaves when that is applied; members of
 an earlier leader are answered until they fail to come back within the grace, or are proven dead; a
-closed connection takes its client out of the list but leaves its locks, for it proves nothing. What
-the others are told: ``noticing.py``.
+closed connection takes its client out of the list unless it holds locks: it proves nothing, RocketMQ's
+clients pull over the next one long before they say who they are, and nobody else could have their
+queues. What the others are told: ``noticing.py``.
 """
 
 from collections.abc import Sequence
@@ -188,7 +189,11 @@ class MembershipProcessor:
         return [Propose(records)] if records else []
 
     def closed(self, session: Session) -> list[Effect]:
-        """Take the clients of a closed connection out of their groups, unless they are elsewhere."""
+        """Take the clients of a closed connection out of their groups, unless they are elsewhere.
+
+        A holder of locks stays a member until it has none: its queues are nobody else's before, and
+        in a list without it a Java client that is back already would drop them.
+        """
         context = self._context
         connection = session.peer.connection
         gone: list[Record] = []
@@ -198,6 +203,8 @@ class MembershipProcessor:
                 if presence.connection != connection:
                     continue
                 context.sessions.leave(group, client_id)
+                if context.state.locks.holds(group, client_id):
+                    continue
                 # Not only when the state knows it: its first heartbeat may be on its way.
                 if presence.by_heartbeat or context.state.members.get(group, client_id):
                     gone.append(MemberLeft(group, client_id))
@@ -218,7 +225,11 @@ class MembershipProcessor:
             for client_id in members.of_group(group):
                 presence = sessions.presence.get((group, client_id))
                 if presence is None:
-                    silent = now.monotonic_ms - self._led_since_ms > timers.member_return_grace_ms
+                    waited_ms = now.monotonic_ms - self._led_since_ms
+                    silent = (
+                        waited_ms > timers.member_return_grace_ms
+                        and not self._context.state.locks.holds(group, client_id)
+                    )
                 else:
                     silent = now.monotonic_ms - presence.seen_ms > timers.client_expiry_ms
                 if silent:

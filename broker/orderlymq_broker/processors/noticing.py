@@ -1,12 +1,12 @@
 """
-Notices of change (40): whom they reach, which of them wait for a proof of death, which are repeated.
+Notices of change (40): whom they reach, and which are repeated.
 
 The rules: a notice is worth its rebalance only when there is something to take. RocketMQ's consumers ask
 for a queue once per rebalance, 4.x again after 20 s, 5.x after half a second; so the notice about
-a member that has gone and still holds locks waits until they are free, or until it is plain that no
-proof comes. While a freed queue has no holder its group is told again, a few times: a notice may
-get lost in a client that is about to sleep, or find it between two connections. It reaches members
-that a new leader knows by their pulls alone, as RocketMQ's heartbeats come every 30 s.
+a dead member follows the release of its locks. While a freed queue has no holder its group is told
+again, a few times: a notice may get lost in a client that is about to sleep, or find it between two
+connections. It reaches members that a new leader knows by their pulls alone, as RocketMQ's
+heartbeats come every 30 s.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,13 +15,9 @@ from typing import Final
 
 from orderlymq_broker.processors.context import Context
 from orderlymq_broker.processors.effects import Effect, Now, Send
-from orderlymq_broker.state.records import MembersChanged
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
 
-# A killed process is known to be dead some milliseconds after its connection is gone. Where it cannot
-# be looked at, its locks stay until their lease is over, and the others lose this once, and little.
-PROOF_WAIT_MS: Final = 300
 # Soon after the first notice, and once more when a RocketMQ 4.x consumer has pulled again, which it
 # does 3 s after a pull that failed.
 REMIND_AFTER_MS: Final = (1_000, 4_000)
@@ -42,8 +38,6 @@ class Notices:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        # When the notice about a member that has gone leaves, if its locks are not free before.
-        self._waiting: dict[str, int] = {}
         self._reminders: dict[str, _Reminder] = {}
 
     def start(self, now: Now) -> None:
@@ -55,7 +49,6 @@ class Notices:
 
     def stop(self) -> None:
         """Forget what was to be told."""
-        self._waiting.clear()
         self._reminders.clear()
 
     def tell(self, groups: Iterable[str], **more: str) -> list[Effect]:
@@ -63,7 +56,6 @@ class Notices:
         context = self._context
         effects: list[Effect] = []
         for group in dict.fromkeys(groups):
-            self._waiting.pop(group, None)
             config = context.state.groups.get(group)
             if config is not None and not config.notify_changes:
                 continue
@@ -84,22 +76,16 @@ class Notices:
 
         return self.tell([group for group, _, _ in queues])
 
-    def changed(self, outcome: MembersChanged, queues: Sequence[_Key], now: Now) -> list[Effect]:
+    def changed(self, groups: Sequence[str], queues: Sequence[_Key], now: Now) -> list[Effect]:
         """Tell about members that came, went or want other topics, and *queues* that are free now."""
         self._remind(queues, now)
-        groups = [group for group, _, _ in queues]
-        for group in outcome.groups:
-            if group not in groups and self._holds(group, outcome.left):
-                self._waiting.setdefault(group, now.monotonic_ms + PROOF_WAIT_MS)
-            else:
-                groups.append(group)
 
-        return self.tell(groups)
+        return self.tell([*groups, *(group for group, _, _ in queues)])
 
     def tick(self, now: Now) -> list[Effect]:
-        """Tell what has waited long enough, and what nobody seems to have heard."""
+        """Tell again what nobody seems to have heard."""
         at_ms = now.monotonic_ms
-        groups = [group for group, due_ms in self._waiting.items() if due_ms <= at_ms]
+        groups: list[str] = []
         for group, reminder in list(self._reminders.items()):
             if reminder.due_ms[0] > at_ms:
                 continue
@@ -120,11 +106,6 @@ class Notices:
             reminder = self._reminders.setdefault(key[0], _Reminder(set(), due_ms))
             reminder.queues.add(key)
             reminder.due_ms = due_ms
-
-    def _holds(self, group: str, client_id: str) -> bool:
-        return client_id != "" and any(
-            lock.client_id == client_id for lock in self._context.state.locks.held(group)
-        )
 
     def _is_free(self, key: _Key) -> bool:
         group, topic_name, queue_id = key

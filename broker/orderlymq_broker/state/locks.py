@@ -172,6 +172,12 @@ class LockTable:
 
         return self._free(over, "lease over", writes)
 
+    def holds(self, group: str, client_id: str) -> bool:
+        """Tell whether a client holds any queue of a group."""
+        locks = self._groups.get(group, _NO_LOCKS)
+
+        return any(lock.client_id == client_id for lock in locks.values())
+
     def free(self, group: str) -> list[tuple[str, str, int]]:
         """Return the queues of a group that somebody has held and nobody holds."""
         locks = self._groups.get(group, _NO_LOCKS)

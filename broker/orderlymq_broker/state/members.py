@@ -98,7 +98,7 @@ class MemberTable:
         self._subscriptions.pop(group, None)
         writes.delete(Table.MEMBERS, group, client_id)
 
-        return MembersChanged((group,), left=client_id)
+        return MembersChanged((group,))
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield members for the digest."""

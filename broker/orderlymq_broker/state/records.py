@@ -507,14 +507,10 @@ class LocksFreed(Struct, frozen=True):
 
 
 class MembersChanged(Struct, frozen=True):
-    """Groups whose members or subscriptions changed, and queues that became free with it.
-
-    *left* is the client that has left, which may hold locks still; empty for any other change.
-    """
+    """Groups whose members or subscriptions changed, and queues that became free with it."""
 
     groups: tuple[str, ...]
     freed: tuple[tuple[str, str, int], ...] = ()
-    left: str = ""
 
 
 class DelayAdvanced(Struct, frozen=True):

@@ -109,8 +109,19 @@ def test_unregistering_gives_the_locks_back(shell: Shell) -> None:
     assert lock(shell, "bob", 0, 1, peer=BOB) == {0: 2, 1: 2}
 
 
-def test_a_closed_connection_takes_the_member_out_but_not_its_locks(shell: Shell) -> None:
-    """Java closes connections on time-outs: that proves nothing."""
+def test_a_closed_connection_takes_a_member_without_locks_out(shell: Shell) -> None:
+    """There is nothing that only its end could free."""
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    shell.notified()
+
+    close(shell, ALICE)
+
+    assert (members(shell), shell.notified()) == (["bob"], [BOB.connection])
+
+
+def test_a_holder_of_locks_stays_a_member_until_it_has_none(shell: Shell) -> None:
+    """Java closes connections on time-outs: that proves nothing, and nobody else can have its queues."""
     create(shell, TopicSet("orders", 1, 1))
     heartbeat(shell, "alice")
     heartbeat(shell, "bob", peer=BOB)
@@ -119,8 +130,28 @@ def test_a_closed_connection_takes_the_member_out_but_not_its_locks(shell: Shell
 
     close(shell, ALICE)
 
-    assert members(shell) == ["bob"]
+    assert (members(shell), shell.notified()) == (["alice", "bob"], [])
     assert lock(shell, "bob", 0, peer=BOB) == {}
+    while shell.state.locks.holds("billing", "alice"):
+        assert members(shell) == ["alice", "bob"]
+        shell.pass_time(1_000)
+        heartbeat(shell, "bob", peer=BOB)
+    shell.pass_time(1_000)
+    assert members(shell) == ["bob"]
+    assert set(shell.notified()) == {BOB.connection}
+
+
+def test_a_holder_of_locks_goes_on_pulling_over_another_connection(shell: Shell) -> None:
+    """RocketMQ's clients before 5.0 send no heartbeat over a new connection, for up to 30 s."""
+    create(shell, TopicSet("orders", 1, 1))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0)
+    send(shell, body=b"paid")
+
+    close(shell, ALICE)
+
+    assert members(shell) == ["alice"]
+    assert pull(shell, peer=ALICE_AGAIN, sysFlag=0, subVersion=1).code == 0
 
 
 def test_a_member_that_came_back_elsewhere_stays_when_its_old_connection_closes(
