@@ -167,7 +167,8 @@ class Drivers:
             return AT_WORK_S
         if report.phase == "Running":
             return ASKING_S
-        waits = report.phase in {"Starting", "Failed"} or report.pod is not None
+        # What has ended without a pod that lives, a watch or a change of the spec wakes.
+        waits = report.phase == "Starting" or report.pod is not None
         return WAITING_S if waits and report.condition.reason != "ClusterNotFound" else None
 
     # -- looking -------------------------------------------------------------------------------
