@@ -70,17 +70,17 @@ spec:
 """
 
 
-def _free_base() -> int:
-    """Return the first of 80 ports that are free now."""
-    for base in range(21000, 31000, 80):
+def _free_base(count: int) -> int:
+    """Return the first of *count* ports that are free now."""
+    for base in range(21000, 31000, count):
         try:
-            for port in range(base, base + 80):
+            for port in range(base, base + count):
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", port))
         except OSError:
             continue
         return base
-    raise AssertionError("no 80 free ports in a row")
+    raise AssertionError(f"no {count} free ports in a row")
 
 
 @dataclass
@@ -89,13 +89,19 @@ class LocalCluster:
 
     directory: Path
     groups: int = 1
-    base: int = field(default_factory=_free_base)
+    base: int = 0
     config: dict[str, str] = field(default_factory=dict)
     tls: str = "{}"
     environment: dict[str, str] = field(default_factory=dict)
     replicas: int = 3
     delays: str = SHORT_DELAYS
     _made: int = 0
+
+    def __post_init__(self) -> None:
+        # Ten ports for each group at its clients', its replicas' and its HTTP address.
+        self._raft = 12 + 10 * max(2, self.groups)
+        self._http = self._raft + 10 * max(2, self.groups) + 10
+        self.base = self.base or _free_base(self._http + 10 * max(2, self.groups))
 
     @property
     def name_server(self) -> str:
@@ -111,13 +117,18 @@ class LocalCluster:
                 delays=self.delays,
                 base=self.base,
                 broker=self.base + 12,
-                raft=self.base + 32,
-                http=self.base + 62,
+                raft=self.base + self._raft,
+                http=self.base + self._http,
                 tls=self.tls,
                 config="".join(f"\n    {name}: {value}" for name, value in self.config.items()),
             )
         )
-        self.command("up", "-f", str(manifest), "--detach")
+        try:
+            self.command("up", "-f", str(manifest), "--detach")
+        except AssertionError:
+            # On a machine that stands still the supervisor may come up after the command has given up.
+            self.down()
+            raise
 
     def down(self) -> None:
         self.command("down")
@@ -172,7 +183,7 @@ class LocalCluster:
 
     def replica(self, node: int, group: int = 0) -> dict[str, Any] | None:
         """Return what a replica says of itself, or None when it does not answer."""
-        url = f"http://127.0.0.1:{self.base + 62 + 10 * group + node}/status"
+        url = f"http://127.0.0.1:{self.base + self._http + 10 * group + node}/status"
         try:
             with urllib.request.urlopen(url, timeout=1) as answer:
                 status: dict[str, Any] = json.load(answer)

@@ -167,6 +167,10 @@ class Java:
         """Return the words that start one of the programs of Main.java."""
         return [*self._java(), "io.orderlymq.clients.Main", program, *options(**values)]
 
+    def script(self, name: str, *words: str) -> Program:
+        """Start a program of ``java/scripts``, which is compiled when it runs: for calls of one version."""
+        return Program([*self._java(), str(HERE / "java" / "scripts" / f"{name}.java"), *words])
+
     def admin(self, name_server: str, *words: str) -> str:
         """Run an mqadmin command and return what it prints."""
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"

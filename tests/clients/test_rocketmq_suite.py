@@ -3,7 +3,8 @@ RocketMQ's own integration tests, as Apache publishes them, against our brokers.
 
 They are the classes ``*IT`` of the artifact ``rocketmq-test:tests``; each runs in a JVM of its own with
 our ``BaseConf``, which finds a running cluster instead of starting RocketMQ's brokers. A test
-that fails here tells where our broker differs from RocketMQ. `make test-suite` runs all of them.
+that fails here tells where our broker differs from RocketMQ. `make test-suite` runs all of them, those
+of 5.1.1 as well, which are the same tests of a client of 5.x and some that look into a broker of theirs.
 """
 
 import json
@@ -22,6 +23,7 @@ from tests.runtime.certificates import make_authority, make_certificate
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(400)]
 
 VERSION = "4.9.7"
+VERSION_5 = "5.1.1"
 PACKAGE = "org.apache.rocketmq.test."
 FOLDER = Path(__file__).parent / "rocketmq" / "suite"
 
@@ -85,6 +87,76 @@ NOT_FOR_US = {
     "client.consumer.broadcast.order.OrderMsgBroadCastIT": "is marked @Ignore by its authors",
 }
 
+#: Those of 5.1.1 that a client alone can run.
+FIVE = (
+    "client.consumer.balance.NormalMsgDynamicBalanceIT",
+    "client.consumer.balance.NormalMsgStaticBalanceIT",
+    "client.consumer.broadcast.normal.BroadcastNormalMsgNotReceiveIT",
+    "client.consumer.broadcast.normal.BroadcastNormalMsgRecvCrashIT",
+    "client.consumer.broadcast.normal.BroadcastNormalMsgRecvFailIT",
+    "client.consumer.broadcast.normal.BroadcastNormalMsgRecvStartLaterIT",
+    "client.consumer.broadcast.normal.BroadcastNormalMsgTwoDiffGroupRecvIT",
+    "client.consumer.broadcast.normal.NormalMsgTwoSameGroupConsumerIT",
+    "client.consumer.broadcast.tag.BroadcastTwoConsumerFilterIT",
+    "client.consumer.broadcast.tag.BroadcastTwoConsumerSubDiffTagIT",
+    "client.consumer.broadcast.tag.BroadcastTwoConsumerSubTagIT",
+    "client.consumer.cluster.DynamicAddAndCrashIT",
+    "client.consumer.cluster.DynamicAddConsumerIT",
+    "client.consumer.cluster.DynamicCrashConsumerIT",
+    "client.consumer.filter.SqlFilterIT",
+    "client.consumer.tag.MulTagSubIT",
+    "client.consumer.tag.TagMessageWith1ConsumerIT",
+    "client.consumer.tag.TagMessageWithMulConsumerIT",
+    "client.consumer.tag.TagMessageWithSameGroupConsumerIT",
+    "client.consumer.topic.MulConsumerMulTopicIT",
+    "client.consumer.topic.OneConsumerMulTopicIT",
+    "client.producer.async.AsyncSendExceptionIT",
+    "client.producer.async.AsyncSendWithMessageQueueIT",
+    "client.producer.async.AsyncSendWithMessageQueueSelectorIT",
+    "client.producer.async.AsyncSendWithOnlySendCallBackIT",
+    "client.producer.exception.msg.ChinaPropIT",
+    "client.producer.exception.msg.MessageExceptionIT",
+    "client.producer.exception.msg.MessageUserPropIT",
+    "client.producer.exception.producer.ProducerGroupAndInstanceNameValidityIT",
+    "client.producer.oneway.OneWaySendExceptionIT",
+    "client.producer.oneway.OneWaySendIT",
+    "client.producer.oneway.OneWaySendWithMQIT",
+    "client.producer.oneway.OneWaySendWithSelectorIT",
+    "client.producer.order.OrderMsgDynamicRebalanceIT",
+    "client.producer.order.OrderMsgIT",
+    "client.producer.order.OrderMsgRebalanceIT",
+    "client.producer.order.OrderMsgWithTagIT",
+    "client.producer.querymsg.QueryMsgByIdExceptionIT",
+    "client.producer.querymsg.QueryMsgByIdIT",
+    "client.producer.querymsg.QueryMsgByKeyIT",
+    "client.producer.transaction.TransactionalMsgIT",
+    "delay.NormalMsgDelayIT",
+    "tls.TlsIT",
+    "tls.TlsMix2IT",
+    "tls.TlsMixIT",
+)
+_INSIDE = "looks into the brokers that its BaseConf has started in its own process"
+_POP = "POP consumption, which is answered with code 3"
+_PROXY = "starts a proxy and speaks gRPC with it"
+NOT_FOR_US_5 = {
+    "base.dledger.DLedgerProduceAndConsumeIT": _INSIDE,
+    "client.consumer.broadcast.order.OrderMsgBroadcastIT": "is marked @Ignore by its authors",
+    "client.producer.batch.BatchSendIT": _INSIDE,
+    "offset.LagCalculationIT": _INSIDE,
+    "offset.OffsetNotFoundIT": _INSIDE,
+    "offset.OffsetResetForPopIT": _POP,
+    "offset.OffsetResetIT": _INSIDE,
+    "smoke.NormalMessageSendAndRecvIT": _INSIDE,
+    "statictopic.StaticTopicIT": "static topics, whose queues move between brokers; refused with code 3",
+}
+#: Whole folders of 5.1.1.
+FOLDERS_NOT_FOR_US_5 = {
+    "client.consumer.pop.": _POP,
+    "container.": "starts brokers of RocketMQ in containers of its own process",
+    "grpc.": _PROXY,
+    "retry.": _POP,
+}
+
 
 @dataclass
 class Suite:
@@ -121,23 +193,26 @@ class Suite:
         return {e["test"]: "" if e["event"] == "passed" else e["why"] for e in events}
 
 
-def _built() -> Path:
+def _built(version: str) -> Path:
     reason = missing("java", "mvn")
     if reason:
         pytest.skip(reason)
-    run_maven(FOLDER, VERSION)
-    return FOLDER / "target" / VERSION
+    run_maven(FOLDER, version)
+    return FOLDER / "target" / version
 
 
 @pytest.fixture(scope="module")
-def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
-    """Two groups of one replica each, as the suite has two brokers; plain and TLS on one port."""
-    classes = _built()
+def suite(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Suite]:
+    """As many groups of one replica as the suite has brokers; plain and TLS on one port."""
+    version: str = request.param
+    classes = _built(version)
     folder = tmp_path_factory.mktemp("suite")
     files = make_certificate(make_authority(folder), "server")
     cluster = LocalCluster(
         folder,
-        groups=2,
+        groups=2 if version == VERSION else 3,
         replicas=1,
         delays=DELAYS,
         tls=json.dumps(
@@ -155,21 +230,32 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
 
 def test_every_class_of_the_suite_is_run_or_has_a_reason() -> None:
     """None is forgotten when Apache publishes another version."""
-    jar = _built() / "lib" / f"rocketmq-test-{VERSION}-tests.jar"
+    left_out = tuple(FOLDERS_NOT_FOR_US_5)
+
+    assert _classes(VERSION) == {*QUICK, *LONG, *NOT_FOR_US}
+    assert {name for name in _classes(VERSION_5) if not name.startswith(left_out)} == {
+        *FIVE,
+        *NOT_FOR_US_5,
+    }
+
+
+def _classes(version: str) -> set[str]:
+    """Return the test classes of a version."""
+    jar = _built(version) / "lib" / f"rocketmq-test-{version}-tests.jar"
     with zipfile.ZipFile(jar) as archive:
-        names = {
+        return {
             name.removesuffix(".class").replace("/", ".").removeprefix(PACKAGE)
             for name in archive.namelist()
             if name.endswith("IT.class")
         }
 
-    assert names == {*QUICK, *LONG, *NOT_FOR_US}
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "name" in metafunc.fixturenames:
-        whole = metafunc.config.getoption("--whole-suite")
-        metafunc.parametrize("name", (*QUICK, *LONG) if whole else QUICK)
+        runs = [(VERSION, name) for name in QUICK]
+        if metafunc.config.getoption("--whole-suite"):
+            runs += [(VERSION, name) for name in LONG] + [(VERSION_5, name) for name in FIVE]
+        metafunc.parametrize(("suite", "name"), runs, indirect=["suite"])
 
 
 def test_rocketmqs_own_tests_pass(suite: Suite, name: str) -> None:
