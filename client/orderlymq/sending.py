@@ -57,7 +57,7 @@ class QueuesChanged(Exception):  # noqa: N818 - what is to be done: choose again
         refused: what the caller is told when waiting does not help.
     """
 
-    def __init__(self, refused: SendError) -> None:
+    def __init__(self, refused: SendError | TopicNotFound) -> None:
         super().__init__(str(refused))
         self.refused = refused
 
@@ -105,10 +105,8 @@ class Attempts:
         """
         answer = self._refusal
         if answer is not None and answer.code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED:
-            # A broker looks for earlier tries before it says so, and never takes a late one.
-            self._maybe_stored = False
-            refused = SendRefused(self._last, code=answer.code, address=self._address)
-            raise QueuesChanged(refused)
+            # Earlier tries stay what they are: a fence can be lifted, and one that is late is taken then.
+            raise QueuesChanged(self.error())
         if answer is None or answer.code in (_ELSEWHERE if plain else _LATER):
             return
         if answer.remark and any(mark in answer.remark for mark in _BUSY_MARKS):

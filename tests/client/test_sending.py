@@ -4,7 +4,8 @@ import pytest
 
 from orderlymq.errors import SendRefused, SendUnknown, SettingError, TopicNotFound
 from orderlymq.message import Message
-from orderlymq.sending import Attempts, check_batch, check_message, split_batch
+from orderlymq.sending import Attempts, QueuesChanged, check_batch, check_message, split_batch
+from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import ConnectFailed, ConnectionLost
 
@@ -35,6 +36,18 @@ def test_a_refusal_after_a_lost_answer_is_still_unknown() -> None:
     attempts.note_refusal("b:1", _answer(14))
 
     assert isinstance(attempts.error(), SendUnknown)
+
+
+def test_a_fence_after_a_lost_answer_leaves_the_send_unknown() -> None:
+    """A growth can be given up: the first try, if it is late, is taken then (seed 3511)."""
+    attempts = Attempts(3.0, "T")
+    attempts.note_failure("b:1", ConnectionLost("reset", address="b:1", maybe_sent=True))
+    attempts.note_refusal("b:1", _answer(ResponseCode.ORDERLYMQ_QUEUES_CHANGED))
+
+    with pytest.raises(QueuesChanged) as caught:
+        attempts.raise_if_final()
+
+    assert isinstance(caught.value.refused, SendUnknown)
 
 
 def test_a_send_that_never_left_is_refused() -> None:
