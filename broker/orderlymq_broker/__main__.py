@@ -9,11 +9,10 @@ recovers from its log.
 import argparse
 import gc
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from orderlymq_broker.app import BrokerProcess
 from orderlymq_broker.processors.appending import parse_delay_levels
@@ -107,17 +106,5 @@ def check(settings: BrokerSettings) -> None:
         ) from error
 
 
-def _leave_process(code: int) -> NoReturn:
-    """End without what comes at the end of an interpreter.
-
-    The store is closed by now. RocksDB's own threads and the destructors of its library can wait for each
-    other when the library is unloaded: once in some hundred stops a process was there that did nothing.
-    """
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
 if __name__ == "__main__":
-    _leave_process(main())
+    sys.exit(main())

@@ -23,7 +23,7 @@ async def main():
         await asyncio.sleep(0)
         print("closed", flush=True)
 
-sys.exit(loop.run(main()))
+sys.exit(loop.run(main(), close_max_s=float(sys.argv[2]) if sys.argv[2:] else 20.0))
 """
 
 
@@ -71,3 +71,22 @@ def test_results_and_errors_of_main_pass_through() -> None:
     assert (loop.run(give(None)), loop.run(give(3))) == (0, 3)
     with pytest.raises(RuntimeError, match="broken"):
         loop.run(fail())
+
+
+def test_a_close_that_takes_too_long_ends_and_says_where_it_stood() -> None:
+    """Law: nobody has to kill a process that was asked to leave; its log tells why it did not."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "slow", "0.2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "not closed within 0.2 s" in said
+    assert "in main" in said
