@@ -443,7 +443,9 @@ def test_delays_and_times(newest: Examples) -> None:
     assert sent(newest.finish("schedule.TimerMessageProducer")) == 10
     with newest.start("schedule.TimerMessageConsumer") as consumer:
         late = consumer.until(r"(\d+)  ms later", 10, timeout_s=120)
-    assert all(10_000 <= int(each[0]) < 20_000 for each in late), late
+    # Counted from the birth of each message; the program chooses the time before that, and its first send
+    # may take the client's three seconds.
+    assert all(7_000 <= int(each[0]) < 20_000 for each in late), late
 
 
 def test_benchmarks(newest: Examples) -> None:
