@@ -246,10 +246,9 @@ class LockProcessor:
         for queue in wanted:
             key = (body.consumer_group, queue.topic, queue.queue_id)
             if (queue.topic, queue.queue_id) in granted:
+                # A renewal by the holder says nothing about the other one.
                 if self._refused.get(key, ("", 0))[0] == body.client_id:
-                    del self._refused[
-                        key
-                    ]  # a renewal by the holder says nothing about the other one
+                    del self._refused[key]
             elif self._context.state.locks.get(*key) is not None:
                 self._refused[key] = (body.client_id, now.monotonic_ms)
 

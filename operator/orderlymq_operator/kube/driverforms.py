@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orderlymq_operator.kube import driverpods, names
+from orderlymq_operator.kube import driverpods, names, podparts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.meta import API_VERSION
 from orderlymq_operator.options import REVISION_LENGTH
@@ -243,28 +243,7 @@ def _claim(pipeline: Pipeline) -> Json:
 
 def owned_object(pipeline: Pipeline, api_version: str, kind: str, name: str) -> Json:
     """Return an object without content that goes with the Pipeline."""
-    meta = pipeline.metadata
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {
-            "name": name,
-            "namespace": meta.namespace,
-            "labels": labels(pipeline),
-            "annotations": {},
-            # Never blocking: a deletion must not wait for anything that the operator would have to do.
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": "Pipeline",
-                    "name": meta.name,
-                    "uid": meta.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": False,
-                }
-            ],
-        },
-    }
+    return podparts.owned("Pipeline", pipeline.metadata, api_version, kind, name, labels(pipeline))
 
 
 def _hash(value: Any) -> str:

@@ -8,9 +8,10 @@ Pure. Rules: the working directory is the volume, so that a manifest with relati
 import math
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Final
 
-from orderlymq_operator.kube import names
+from orderlymq_operator.kube import names, podparts
 from orderlymq_operator.kube.drift import quantity
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.pipeline import Pipeline
@@ -18,7 +19,6 @@ from orderlymq_operator.pipelineparts import SparkSettings
 
 CONTAINER: Final = "driver"
 _EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"  # the name that Spark looks for
-_USER: Final = 10_001
 DATA: Final = "/var/lib/orderlymq"
 SETTINGS: Final = "/etc/orderlymq"
 TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' default
@@ -44,6 +44,7 @@ def driver_pod(
     """Return the pod template of a driver; *settings* is the ConfigMap with its manifest."""
     spec = pipeline.spec
     makes_executors = spec.backend == "kubernetes"
+    probe = partial(podparts.probe, scheme="HTTP", timeout_s=5)
     container: Json = {
         "name": CONTAINER,
         "image": image,
@@ -56,19 +57,19 @@ def driver_pod(
         ],
         "workingDir": DATA,
         "env": [
-            _field("POD_NAME", "metadata.name"),
-            _field("POD_IP", "status.podIP"),
+            podparts.field("POD_NAME", "metadata.name"),
+            podparts.field("POD_IP", "status.podIP"),
             *variables(pipeline),
         ],
         "ports": [{"name": "http", "containerPort": names.HTTP_PORT, "protocol": "TCP"}],
         "resources": spec.resources.model_dump(mode="json", exclude_none=True),
-        "startupProbe": _probe("/healthz", period_s=1, failures=_START_S),
-        "livenessProbe": _probe("/healthz", period_s=10, failures=6),
-        "readinessProbe": _probe("/readyz", period_s=2, failures=3),
+        "startupProbe": probe("/healthz", period_s=1, failures=_START_S),
+        "livenessProbe": probe("/healthz", period_s=10, failures=6),
+        "readinessProbe": probe("/readyz", period_s=2, failures=3),
         # A driver that was killed could not say why; its last lines may.
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": locked_down(),
+        "securityContext": podparts.locked_down(),
         "volumeMounts": [
             {"name": "data", "mountPath": DATA},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
@@ -80,14 +81,15 @@ def driver_pod(
         "automountServiceAccountToken": makes_executors,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
-        "securityContext": user(),
+        "securityContext": podparts.user(),
         "containers": [container],
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": claim}},
             {"name": "tmp", "emptyDir": {}},
             {"name": "settings", "configMap": {"name": settings}},
         ],
-        **placement(pipeline),
+        # A single driver is spread over nothing.
+        **podparts.nodes(spec.placement),
     }
     if spec.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
@@ -109,18 +111,18 @@ def executor_pod(pipeline: Pipeline, labels: Mapping[str, str]) -> Json:
         "spec": {
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "securityContext": user(),
+            "securityContext": podparts.user(),
             "containers": [
                 {
                     "name": _EXECUTOR_CONTAINER,
                     "workingDir": DATA,
                     "env": variables(pipeline),
-                    "securityContext": locked_down(),
+                    "securityContext": podparts.locked_down(),
                     "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - of the container
                 }
             ],
             "volumes": [{"name": "tmp", "emptyDir": {}}],
-            **placement(pipeline),
+            **podparts.nodes(pipeline.spec.placement),
         },
     }
 
@@ -172,21 +174,6 @@ def variables(pipeline: Pipeline) -> list[Json]:
     ]
 
 
-def placement(pipeline: Pipeline) -> Json:
-    """Return where the pods may run; a single driver is spread over nothing."""
-    wish = pipeline.spec.placement
-    found: Json = {}
-    if wish.node_selector:
-        found["nodeSelector"] = dict(wish.node_selector)
-    if wish.tolerations:
-        found["tolerations"] = [
-            toleration.model_dump(mode="json", exclude_none=True) for toleration in wish.tolerations
-        ]
-    if wish.priority_class_name is not None:
-        found["priorityClassName"] = wish.priority_class_name
-    return found
-
-
 def _local_master(given: SparkSettings, pipeline: Pipeline) -> str:
     """Return as many threads as the pod may use processors: a JVM counts those of the node where it is not limited."""
     if given.master != _LOCAL_ANY:
@@ -195,37 +182,3 @@ def _local_master(given: SparkSettings, pipeline: Pipeline) -> str:
     cpus = [quantity(str(each.cpu)) for each in (room.limits, room.requests) if each.cpu]
     most = next((each for each in cpus if each is not None), Decimal(0))
     return f"local[{max(_THREADS_MIN, math.ceil(most))}]"
-
-
-def user() -> Json:
-    """Return as whom the containers of a pod run."""
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": _USER,
-        "runAsGroup": _USER,
-        "fsGroup": _USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-
-
-def locked_down() -> Json:
-    """Return what a container may not do."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-
-
-def _field(name: str, path: str) -> Json:
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
-
-
-def _probe(path: str, *, period_s: int, failures: int) -> Json:
-    return {
-        "httpGet": {"path": path, "port": "http", "scheme": "HTTP"},
-        "periodSeconds": period_s,
-        "timeoutSeconds": 5,
-        "failureThreshold": failures,
-    }

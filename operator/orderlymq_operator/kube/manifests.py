@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from orderlymq_operator.kube import names, podforms
+from orderlymq_operator.kube import names, podforms, podparts
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.meta import API_VERSION
 from orderlymq_operator.models import Cluster
 from orderlymq_operator.options import REVISION_LENGTH, broker_options
 
@@ -339,28 +338,8 @@ def _object(
     component: str,
     group: str | None = None,
 ) -> Json:
-    meta = cluster.metadata
-    return {
-        "apiVersion": api_version,
-        "kind": kind,
-        "metadata": {
-            "name": name,
-            "namespace": meta.namespace,
-            "labels": names.labels(cluster, component, group),
-            "annotations": {},
-            # Never blocking: a deletion must not wait for anything that the operator would have to do.
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": "Cluster",
-                    "name": meta.name,
-                    "uid": meta.uid,
-                    "controller": True,
-                    "blockOwnerDeletion": False,
-                }
-            ],
-        },
-    }
+    labels = names.labels(cluster, component, group)
+    return podparts.owned("Cluster", cluster.metadata, api_version, kind, name, labels)
 
 
 def _text(settings: Mapping[str, Any]) -> str:

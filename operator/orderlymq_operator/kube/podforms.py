@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
-from orderlymq_operator.kube import names
+from orderlymq_operator.kube import names, podparts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.models import Cluster
 from orderlymq_operator.options import broker_options
 from orderlymq_operator.workload import Resources
 
 NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
-_USER: Final = 10_001
 _DATA: Final = "/var/lib/orderlymq"
 _SETTINGS: Final = "/etc/orderlymq"
 _TLS: Final = "/etc/orderlymq-tls"
@@ -188,18 +187,13 @@ def _container(
     resources: Resources,
     scheme: str,
 ) -> Json:
-    probe = partial(_probe, scheme=scheme)
+    probe = partial(podparts.probe, scheme=scheme, timeout_s=2)
     return {
         "name": name,
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": command,
-        "env": [
-            {
-                "name": "POD_NAME",
-                "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}},
-            }
-        ],
+        "env": [podparts.field("POD_NAME", "metadata.name")],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()
         ],
@@ -209,20 +203,7 @@ def _container(
         "livenessProbe": probe("/healthz", period_s=10, failures=6),
         # Often, because after an outage of a whole group its address waits for this.
         "readinessProbe": probe("/readyz", period_s=1, failures=3),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-    }
-
-
-def _probe(path: str, *, period_s: int, failures: int, scheme: str) -> Json:
-    return {
-        "httpGet": {"path": path, "port": "http", "scheme": scheme.upper()},
-        "periodSeconds": period_s,
-        "timeoutSeconds": 2,
-        "failureThreshold": failures,
+        "securityContext": podparts.locked_down(),
     }
 
 
@@ -248,14 +229,7 @@ def _pod(
         # One variable for every Service of the namespace makes the environment of a busy one too large.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": podparts.user(),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *made],
         **_placement(cluster, component, group),
@@ -289,15 +263,7 @@ def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
                 "labelSelector": chosen,
             }
         ]
-    if wish.node_selector:
-        found["nodeSelector"] = dict(wish.node_selector)
-    if wish.tolerations:
-        found["tolerations"] = [
-            toleration.model_dump(mode="json", exclude_none=True) for toleration in wish.tolerations
-        ]
-    if wish.priority_class_name is not None:
-        found["priorityClassName"] = wish.priority_class_name
-    return found
+    return found | podparts.nodes(wish)
 
 
 def _volume(name: str, path: str, source: Json) -> tuple[Json, Json]:

@@ -8,7 +8,7 @@ Spark's own settings, so that Kubeflow's webhook is not needed.
 import json
 from typing import Final
 
-from orderlymq_operator.kube import driverforms, driverpods, names
+from orderlymq_operator.kube import driverforms, driverpods, names, podparts
 from orderlymq_operator.kube.driverforms import DriverSurroundings
 from orderlymq_operator.kube.resources import SPARK_APPLICATIONS, Json
 from orderlymq_operator.pipeline import Pipeline
@@ -40,7 +40,7 @@ def spark_application(pipeline: Pipeline, around: DriverSurroundings) -> Json:
     )
     made["metadata"]["annotations"][names.ANNOTATION_WORK] = driverforms.work_of(pipeline)
     secrets = {each.name: {"name": each.secret.name, "key": each.secret.key} for each in spec.env}
-    security = {"securityContext": driverpods.locked_down(), "envSecretKeyRefs": secrets}
+    security = {"securityContext": podparts.locked_down(), "envSecretKeyRefs": secrets}
     made["spec"] = {
         "type": "Python",
         "pythonVersion": "3",
@@ -70,14 +70,14 @@ def spark_application(pipeline: Pipeline, around: DriverSurroundings) -> Json:
             "cores": 1,
             "memory": spec.spark.memory,
             "serviceAccount": account,
-            "podSecurityContext": driverpods.user(),
+            "podSecurityContext": podparts.user(),
             **security,
         },
         "executor": {
             "instances": spec.executors.instances,
             "cores": spec.executors.cores,
             "memory": spec.executors.memory,
-            "podSecurityContext": driverpods.user(),
+            "podSecurityContext": podparts.user(),
             **security,
         },
     }
