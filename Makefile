@@ -4,6 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 TESTS  ?= tests
 SHELL  := /bin/bash
+# The tests that compare a generated page with what it is made from.
+GENERATED := tests/test_source_map.py tests/test_features_page.py tests/test_settings_page.py \
+  tests/broker/test_protocol_docs.py
 
 .DEFAULT_GOAL := help
 
@@ -46,6 +49,7 @@ lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m orderlymq_operator.crd --check
+	@$(BIN)/python -m pytest -q $(GENERATED)
 
 .PHONY: sim
 sim: $(VENV)/.dev ## Simulate SEEDS groups (default 300) with faults, from SEED on; see docs/simulator.md
@@ -79,6 +83,10 @@ bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and c
 .PHONY: crds
 crds: $(VENV)/.dev ## Generate crds/ from the manifest models
 	@$(BIN)/python -m orderlymq_operator.crd
+
+.PHONY: pages
+pages: $(VENV)/.dev ## Write the generated pages of docs/ anew
+	@for page in $(GENERATED); do page=$${page%.py}; $(BIN)/python -m $${page//\//.}; done
 
 .PHONY: lock
 lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
