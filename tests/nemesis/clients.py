@@ -42,6 +42,7 @@ GROUPS: Final = (TOGETHER, PYTHON)
 _FOR_EVER: Final = 10**9
 #: How much of a program's output is looked at for its first words; a library may say some before.
 _BEGINNING: Final = 10_000
+_TAIL: Final = 1 << 16
 
 
 @dataclass(slots=True)
@@ -97,6 +98,15 @@ class Client:
             return True
         log = self.directory / f"{self.process}.log"
         return log.exists() and b'"event":"started"' in log.read_bytes()[:_BEGINNING]
+
+    @property
+    def is_inside_listener(self) -> bool:
+        """Tell whether the last thing that a paused consumer of the SDK recorded is a delivery."""
+        mark = f'"process":"{self.process}"'.encode()
+        with self.history.open("rb") as file:
+            file.seek(max(self.history.stat().st_size - _TAIL, 0))
+            own = [line for line in file.read().split(b"\n") if mark in line]
+        return bool(own) and b'"kind":"deliver"' in own[-1]
 
     def kill(self) -> None:
         """Send SIGKILL; what it had begun, it has not finished."""

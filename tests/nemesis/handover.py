@@ -180,7 +180,7 @@ class Stage:
             before = self._fenced()
 
             def stop() -> None:
-                victim.pause()
+                self._pause_inside_listener(victim)
                 time.sleep(STOPPED_S)
                 victim.resume()
 
@@ -189,6 +189,18 @@ class Stage:
                 f"consumer stopped for {STOPPED_S:.0f} s: the broker refused "
                 f"{self._fenced() - before:.0f} late commits"
             )
+
+    def _pause_inside_listener(self, victim: Client) -> None:
+        until = time.monotonic() + WELL_S
+        victim.pause()
+        while not victim.is_inside_listener:
+            victim.resume()
+            if time.monotonic() > until:
+                self.notes.append(f"{victim.process} was stopped outside its listener")
+                victim.pause()
+                return
+            time.sleep(self.choose.uniform(0.0, 0.01))
+            victim.pause()
 
     def _fenced(self) -> float:
         """Return how many commits of those who hold no lock the leader has refused."""
