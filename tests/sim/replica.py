@@ -206,7 +206,7 @@ class Replica(ServerProcess):
         events = WriterEvents(full=self._disk_full, failed=self.failed)
         writer = Writer(self, store, self.disk, events)
         parts = ReplicaParts(self.node, self.log, store, machine, self.core)
-        ports = LoopPorts(writer, self, self.clients, self, self, self._call_soon)
+        ports = LoopPorts(writer, self, self.clients, self, self, self._call_soon, self._call_later)
         limits = LoopLimits(tick_s=TICK_MS / 1000, sync_writes=True)
         self.loop = ReplicationLoop(parts, ports, limits)
         self._upkeep = _Upkeep(
@@ -285,6 +285,9 @@ class Replica(ServerProcess):
                 self.world.laws.check_replica(self)
 
         self.after(0, "turn", turn)
+
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        self.after(int(seconds * SECOND), "timer", call)
 
     # -- the loop's Outbound
 

@@ -84,6 +84,7 @@ class Instance:
             surroundings.host,
             surroundings.clock,
             loop.call_soon,
+            loop.call_later,
         )
         limits = LoopLimits(
             tick_s=settings.raft.tick_ms / 1000,

@@ -3,8 +3,8 @@ The turn of a replica: propose, send, persist, apply, answer.
 
 The rules, in the order in which they bite:
 
-* All that was proposed in one iteration of the event loop, or while two writes are under way,
-  shares one log entry: one sync and one round to the followers for all of it.
+* All that was proposed in one iteration of the event loop, or while an entry is on its way, shares
+  one log entry, within limits: one sync and one round to the followers for all of it.
 * What promises something leaves only after the write that it rests on; Readys are finished in
   the order in which they were handed out.
 * Applied state is staged and becomes durable with the next write; the log is the truth, and a
@@ -58,11 +58,11 @@ ENTRY_SIZE_MAX: Final = 4 << 20
 # later gathers into the next entry. A third would only make groups smaller.
 TICKETS_MAX: Final = 2
 
-# An entry costs its sync, its way to the followers and back three times as much as a message in it:
-# while a write is under way proposals gather until there are so many that the next should go at once,
-# or the write takes so long that the followers should not wait for it.
-GATHER_COUNT: Final = 32
-GATHER_S: Final = 0.001
+# An entry costs three syncs and its way to the followers and back, as much CPU as fifteen messages
+# in it: while one is on its way proposals gather until there are so many that the next should go at
+# once, or the first takes so long that the next should not wait for it.
+GATHER_COUNT: Final = 48
+GATHER_S: Final = 0.002
 
 # A process that was paused has lost its sense of time: it makes up for so many ticks and then
 # asks the others, instead of running through an election time-out in one go.
@@ -102,6 +102,7 @@ class ReplicationLoop:
         self._flights: deque[_Flight] = deque()
         self._tickets = 0
         self._written_at = 0.0
+        self._gathers = False
         self._turn_is_due = False
         self._refused = False
         self._stopped = False
@@ -373,7 +374,7 @@ class ReplicationLoop:
             self._begin(ready)
         if self._stopped:
             return
-        if self._collected and self._tickets < TICKETS_MAX and not self._refused:
+        if self._may_propose() and not self._refused and not self._should_gather():
             self._wake()
         topics_version = self._parts.machine.state.topics_version
         if topics_version != self._topics_version:
@@ -459,19 +460,32 @@ class ReplicationLoop:
 
     # -- proposing -------------------------------------------------------------------------------
 
+    def _may_propose(self) -> bool:
+        return bool(self._collected) and self._tickets < TICKETS_MAX
+
     def _should_gather(self) -> bool:
         return (
-            self._tickets > 0
+            (self._tickets > 0 or len(self._fates) > 0)
             and len(self._collected) < GATHER_COUNT
             and self._ports.clock.seconds() - self._written_at < GATHER_S
         )
 
+    def _gather(self) -> None:
+        # The end of the write and the commit are turns, too; this one is for those that take long.
+        if not self._gathers:
+            self._gathers = True
+            self._ports.call_later(GATHER_S, self._end_gathering)
+
+    def _end_gathering(self) -> None:
+        self._gathers = False
+        if self._collected:
+            self._wake()
+
     def _propose(self) -> None:
         self._refused = False
-        while self._collected and self._tickets < TICKETS_MAX:
+        while self._may_propose():
             if self._should_gather():
-                # The end of the write under way is the next turn.
-                self._refused = True
+                self._gather()
                 return
             if not self.serving:
                 unsent = list(self._collected)

@@ -115,6 +115,7 @@ class LoopPorts:
     host: Host
     clock: Clock
     call_soon: Callable[[Callable[[], None]], object]
+    call_later: Callable[[float, Callable[[], None]], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,9 @@ class Replica:
         )
         self.disk = Disk(store, group.call_soon)
         parts = ReplicaParts(self.node, self.log, store, Machine(self.state), self.core)
-        ports = LoopPorts(self.disk, self, self, self, self.clock, group.call_soon)
+        ports = LoopPorts(
+            self.disk, self, self, self, self.clock, group.call_soon, group.call_later
+        )
         self.loop = ReplicationLoop(parts, ports, LoopLimits(tick_s=TICK_S, sync_writes=True))
         self.loop.start()
 
@@ -160,6 +162,7 @@ class SimulatedGroup:
         self.delivered: list[Message] = []
         self.cut: set[int] = set()
         self._callbacks: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, Callable[[], None]]] = []
         self.replicas: dict[int, Replica] = {}
         for node in self.nodes:
             self.replicas[node] = Replica(self, node, MemoryStore())
@@ -180,6 +183,9 @@ class SimulatedGroup:
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self._callbacks.append(call)
+
+    def call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._timers.append((self.at_s + seconds, call))
 
     def step(self) -> None:
         """Run the callbacks that are due now, not those that they add: one iteration."""
@@ -208,6 +214,10 @@ class SimulatedGroup:
                     # A hair more than a tick, as real timers are.
                     replica.clock.at_s += 0.0001
                     replica.loop.tick()
+            due = [call for at_s, call in self._timers if at_s <= self.at_s]
+            self._timers = [timer for timer in self._timers if timer[0] > self.at_s]
+            for call in due:
+                call()
             self.run()
 
     def elect(self) -> Replica:

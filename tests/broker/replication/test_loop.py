@@ -121,6 +121,32 @@ def test_what_arrives_during_a_short_write_shares_the_next_entry(group: Simulate
     assert set(fates(first + few + many)) == {"applied"}
 
 
+def test_what_arrives_before_a_commit_shares_the_next_entry(group: SimulatedGroup) -> None:
+    """Proposals gather until the entry before them is committed, and not longer than a moment."""
+    leader = group.elect()
+    for replica in others(group, leader):
+        replica.disk.is_fast = False
+    last = leader.node.last_index
+    first = propose(leader, "a")
+    group.run()
+    assert not leader.disk.waiting
+    second = propose(leader, "b") + propose(leader, "c")
+    group.run()
+    assert leader.node.last_index == last + 1
+
+    others(group, leader)[0].disk.finish()
+    group.run()
+    assert fates(first) == ["applied"]
+    assert leader.node.last_index == last + 2
+
+    third = propose(leader, "d")
+    group.run()
+    assert leader.node.last_index == last + 2
+    group.pass_time(TICK_S)
+    assert leader.node.last_index == last + 3
+    assert set(fates(second + third)) == {"unknown"}
+
+
 def test_nothing_gathers_long_during_a_slow_write(group: SimulatedGroup) -> None:
     """A write that takes its time holds nobody back: the followers get the next entry meanwhile."""
     leader = group.elect()
