@@ -12,7 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from orderlymq import admin, consumer, litepull, producer, pullconsumer, transactions
 from orderlymq.errors import StateError
@@ -21,7 +21,6 @@ from orderlymq_protocol.messagequeue import MessageQueue
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T")
 
 _JOIN_TIMEOUT_S: Final = 10.0
 
@@ -77,38 +76,62 @@ class Waiting(Generic[R]):
             raise
 
 
+class _Client(Protocol):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+T = TypeVar("T", bound=_Client)
+
+
 class Facade(Generic[T]):
-    """An async object with the thread that its calls run on."""
+    """An async client with the thread that its calls run on; start and end are those of its class."""
 
     def __init__(self, inner: T, thread: LoopThread | None) -> None:
         self.inner = inner
         self.thread = thread or LoopThread()
         self._owns_thread = thread is None
 
-    def _end(self) -> None:
-        if self._owns_thread:
-            self.thread.close()
+    def start(self) -> None:
+        """Start, or raise as the async class does."""
+        self.thread.run(self.inner.start())
+
+    def close(self) -> None:
+        """End as the async class does, then the thread unless it is shared."""
+        try:
+            self.thread.run(self.inner.close())
+        finally:
+            if self._owns_thread:
+                self.thread.close()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def _blocking(
-    method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Facade[T], P], R]:
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[Facade[Any], P], R]:
     """Return the blocking twin of an async method, with the same arguments."""
 
     @functools.wraps(method)
-    def call(self: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.thread.run(method(self.inner, *args, **kwargs))
 
     return call
 
 
 def _on_loop(
-    method: Callable[Concatenate[T, P], R],
-) -> Callable[Concatenate[Facade[T], P], R]:
+    method: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate[Facade[Any], P], R]:
     """Return the twin of a plain method that must run on the loop's thread."""
 
     @functools.wraps(method)
-    def call(self: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self: Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         async def work() -> R:
             return method(self.inner, *args, **kwargs)
 
@@ -123,7 +146,6 @@ class Producer(Facade[producer.Producer]):
     def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
         super().__init__(producer.Producer(*args, **kwargs), thread)
 
-    start = _blocking(producer.Producer.start)
     send = _blocking(producer.Producer.send)
     send_oneway = _blocking(producer.Producer.send_oneway)
     send_batch = _blocking(producer.Producer.send_batch)
@@ -145,20 +167,6 @@ class Producer(Facade[producer.Producer]):
         entered = self.thread.run(enter())
         return self.thread.submit(work()).future
 
-    def close(self) -> None:
-        """Wait for every pending send, then end."""
-        try:
-            self.thread.run(self.inner.close())
-        finally:
-            self._end()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class TransactionProducer(Facade[transactions.TransactionProducer]):
     """As `orderlymq.TransactionProducer`; *execute* and *check* may be plain functions that block."""
@@ -166,23 +174,8 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
     def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
         super().__init__(transactions.TransactionProducer(*args, **kwargs), thread)
 
-    start = _blocking(transactions.TransactionProducer.start)
     send = _blocking(transactions.TransactionProducer.send)
     send_in_transaction = _blocking(transactions.TransactionProducer.send_in_transaction)
-
-    def close(self) -> None:
-        """Wait for every pending send, then end."""
-        try:
-            self.thread.run(self.inner.close())
-        finally:
-            self._end()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Consumer(Facade[consumer.Consumer]):
@@ -191,7 +184,6 @@ class Consumer(Facade[consumer.Consumer]):
     def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
         super().__init__(consumer.Consumer(*args, **kwargs), thread)
 
-    start = _blocking(consumer.Consumer.start)
     subscribe = _on_loop(consumer.Consumer.subscribe)
     unsubscribe = _on_loop(consumer.Consumer.unsubscribe)
     suspend = _on_loop(consumer.Consumer.suspend)
@@ -232,20 +224,6 @@ class Consumer(Facade[consumer.Consumer]):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def close(self) -> None:
-        """Finish the running listeners, commit, give the locks back, leave the group."""
-        try:
-            self.thread.run(self.inner.close())
-        finally:
-            self._end()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class PullConsumer(Facade[pullconsumer.PullConsumer]):
     """As `orderlymq.PullConsumer`."""
@@ -253,7 +231,6 @@ class PullConsumer(Facade[pullconsumer.PullConsumer]):
     def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
         super().__init__(pullconsumer.PullConsumer(*args, **kwargs), thread)
 
-    start = _blocking(pullconsumer.PullConsumer.start)
     fetch_queues = _blocking(pullconsumer.PullConsumer.fetch_queues)
     pull = _blocking(pullconsumer.PullConsumer.pull)
     pull_block_if_not_found = _blocking(pullconsumer.PullConsumer.pull_block_if_not_found)
@@ -277,20 +254,6 @@ class PullConsumer(Facade[pullconsumer.PullConsumer]):
         while True:
             yield self.thread.run(following())
 
-    def close(self) -> None:
-        """End; offsets that were set by `update_offset` are committed."""
-        try:
-            self.thread.run(self.inner.close())
-        finally:
-            self._end()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class LitePullConsumer(Facade[litepull.LitePullConsumer]):
     """As `orderlymq.LitePullConsumer`."""
@@ -298,7 +261,6 @@ class LitePullConsumer(Facade[litepull.LitePullConsumer]):
     def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
         super().__init__(litepull.LitePullConsumer(*args, **kwargs), thread)
 
-    start = _blocking(litepull.LitePullConsumer.start)
     fetch_queues = _blocking(litepull.LitePullConsumer.fetch_queues)
     poll = _blocking(litepull.LitePullConsumer.poll)
     commit = _blocking(litepull.LitePullConsumer.commit)
@@ -317,20 +279,6 @@ class LitePullConsumer(Facade[litepull.LitePullConsumer]):
         """Return the queues that are read now."""
         return self.inner.assignment
 
-    def close(self) -> None:
-        """Commit (with auto-commit) and end."""
-        try:
-            self.thread.run(self.inner.close())
-        finally:
-            self._end()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class AdminClient(Facade[admin.AdminClient]):
     """As `orderlymq.AdminClient`."""
@@ -338,7 +286,6 @@ class AdminClient(Facade[admin.AdminClient]):
     def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
         super().__init__(admin.AdminClient(*args, **kwargs), thread)
 
-    start = _blocking(admin.AdminClient.start)
     cluster_info = _blocking(admin.AdminClient.cluster_info)
     brokers = _blocking(admin.AdminClient.brokers)
     group_status = _blocking(admin.AdminClient.group_status)
@@ -391,17 +338,3 @@ class AdminClient(Facade[admin.AdminClient]):
     search_offset = _blocking(admin.AdminClient.search_offset)
     earliest_store_time = _blocking(admin.AdminClient.earliest_store_time)
     consume_queue = _blocking(admin.AdminClient.consume_queue)
-
-    def close(self) -> None:
-        """End."""
-        try:
-            self.thread.run(self.inner.close())
-        finally:
-            self._end()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()

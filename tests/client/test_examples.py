@@ -23,9 +23,7 @@ SERVICES = {
 
 @pytest.fixture(scope="module")
 def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    group = Group(tmp_path_factory.mktemp("examples"), replicas=1)
-    try:
-        group.start()
+    with Group(tmp_path_factory.mktemp("examples"), replicas=1) as group:
         with AdminClient(group.name_server_address) as admin:
             admin.create_topic("orders", queues=2, ordered=True)
             admin.create_topic("mail", queues=1)
@@ -35,8 +33,6 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             admin.create_topic("steps", queues=4, ordered=True)
             admin.create_topic("logs", queues=4, ordered=True)
         yield group.name_server_address
-    finally:
-        group.stop()
 
 
 def _environment(name_server: str, home: Path) -> dict[str, str]:

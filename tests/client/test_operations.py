@@ -1,7 +1,7 @@
 """The administrator's requests beside topics, groups and messages, against a real broker."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -17,22 +17,6 @@ from tests.client.fakecluster import until
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]
-
-
-@pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    found = Group(tmp_path_factory.mktemp("operations"), replicas=1)
-    try:
-        found.start()
-        yield found
-    finally:
-        found.stop()
-
-
-@pytest.fixture
-async def admin(group: Group) -> AsyncIterator[AdminClient]:
-    async with AdminClient(group.name_server_address) as client:
-        yield client
 
 
 async def test_settings_and_figures(admin: AdminClient) -> None:

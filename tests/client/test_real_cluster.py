@@ -9,7 +9,7 @@ import sys
 import textwrap
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,23 +34,6 @@ from tests.client.fakecluster import until
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
-
-
-@pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    """A name server and one broker, for everything that needs no fail-over."""
-    found = Group(tmp_path_factory.mktemp("single"), replicas=1)
-    try:
-        found.start()
-        yield found
-    finally:
-        found.stop()
-
-
-@pytest.fixture
-async def admin(group: Group) -> AsyncIterator[AdminClient]:
-    async with AdminClient(group.name_server_address) as client:
-        yield client
 
 
 def _run(group: Group, *arguments: str) -> Result:

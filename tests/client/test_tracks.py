@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from click.testing import CliRunner
@@ -25,22 +25,6 @@ from tests.client.fakecluster import until
 from tests.cluster.processes import Group
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
-
-
-@pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    found = Group(tmp_path_factory.mktemp("tracks"), replicas=1)
-    try:
-        found.start()
-        yield found
-    finally:
-        found.stop()
-
-
-@pytest.fixture
-async def admin(group: Group) -> AsyncIterator[AdminClient]:
-    async with AdminClient(group.name_server_address) as client:
-        yield client
 
 
 class Inbox:

@@ -43,12 +43,9 @@ FAST = {
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """A name server and one broker that asks soon and gives up soon."""
-    found = Group(tmp_path_factory.mktemp("transactions"), replicas=1, overrides=FAST)
-    try:
-        found.start()
+    directory = tmp_path_factory.mktemp("transactions")
+    with Group(directory, replicas=1, overrides=FAST) as found:
         yield found
-    finally:
-        found.stop()
 
 
 @pytest.fixture

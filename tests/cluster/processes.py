@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 START_TIMEOUT_S = 20.0
 
@@ -142,6 +142,17 @@ class Group:
         child = Child(arguments, self.directory / f"broker-{node}.log")
         self.brokers[node] = child
         return child
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def start(self) -> None:
         self.name_server.start()

@@ -30,10 +30,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     """Return a name server and one broker group of one replica."""
-    group = Group(tmp_path_factory.mktemp("spark-cluster"), 1)
-    group.start()
-    yield group
-    group.stop()
+    with Group(tmp_path_factory.mktemp("spark-cluster"), 1) as group:
+        yield group
 
 
 @pytest.fixture(scope="session")
