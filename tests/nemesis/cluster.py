@@ -241,8 +241,10 @@ class Cluster:
     def are_all_well(self, *, lag_max: int = 50) -> bool:
         """Tell whether every member runs and has applied almost all that is committed."""
         found = self.statuses()
-        members = {node for node, child in self.brokers.items() if child.wanted}
-        if set(found) != members or not any(status["serving"] for status in found.values()):
+        # Also those that are down at the moment, by a fault or by themselves.
+        if set(found) != set(self.brokers) or not any(
+            status["serving"] for status in found.values()
+        ):
             return False
         commit = max(int(status["commit"]) for status in found.values())
         return all(commit - int(status["applied"]) <= lag_max for status in found.values())

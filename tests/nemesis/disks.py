@@ -7,9 +7,10 @@ and the copy is mounted, whose journal is replayed. What was not synced is not i
 """
 
 import os
+import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,9 @@ class Disk:
 
     image: Path
     where: Path
+    _is_full: bool = False
+    # Two faults may hit one disk at the same time.
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def mount(self) -> None:
         """Make the file system on first use, and mount it."""
@@ -58,22 +62,32 @@ class Disk:
 
     def lose_power(self, copy: Path) -> None:
         """Put *copy* in the place of the file system."""
-        self.unmount()
-        copy.replace(self.image)
-        self.mount()
+        with self._lock:
+            self.unmount()
+            copy.replace(self.image)
+            self.mount()
+            if not self._is_full:
+                self._drop_ballast()
 
     def fill(self) -> None:
         """Leave almost nothing free."""
-        usage = os.statvfs(self.where)
-        size = usage.f_bavail * usage.f_frsize - LEFT_FREE
-        if size <= 0:
-            return
-        # Some of what seems free is needed for the ballast's own extents.
-        with (self.where / "ballast").open("wb") as file, suppress(OSError):
-            os.posix_fallocate(file.fileno(), 0, size)
+        with self._lock:
+            self._is_full = True
+            usage = os.statvfs(self.where)
+            size = usage.f_bavail * usage.f_frsize - LEFT_FREE
+            if size <= 0:
+                return
+            # Some of what seems free is needed for the ballast's own extents.
+            with (self.where / "ballast").open("wb") as file, suppress(OSError):
+                os.posix_fallocate(file.fileno(), 0, size)
 
     def empty(self) -> None:
         """Free what `fill` took; no loss of power brings it back."""
+        with self._lock:
+            self._is_full = False
+            self._drop_ballast()
+
+    def _drop_ballast(self) -> None:
         (self.where / "ballast").unlink(missing_ok=True)
         directory = os.open(self.where, os.O_RDONLY)
         try:

@@ -65,6 +65,11 @@ def test_a_full_disk_is_full(seen: dict[str, Any]) -> None:
     assert (disk["full"], disk["empty"]) == ("No space left on device", "fine")
 
 
+def test_a_disk_that_was_emptied_while_its_power_was_off_is_empty(seen: dict[str, Any]) -> None:
+    """The copy that is mounted was taken while the disk was full; it does not stay full for ever."""
+    assert part(seen, "disk")["emptied while without power"] == "fine"
+
+
 def test_io_errors_hit_the_data_and_nothing_else(seen: dict[str, Any]) -> None:
     """EIO below the data directory while switched on; other files and other times are fine."""
     errors = part(seen, "io errors")

@@ -97,6 +97,14 @@ def _try_disk(scratch: Path) -> dict[str, object]:
     seen["full"] = _error(lambda: (disk.where / "more").write_bytes(bytes(1 << 22)))
     disk.empty()
     seen["empty"] = _error(lambda: (disk.where / "more").write_bytes(bytes(1 << 22)))
+    disk.fill()
+    os.sync()  # so that the copy is full, too
+    copy = disk.keep_what_is_synced()
+    disk.empty()
+    disk.lose_power(copy)
+    seen["emptied while without power"] = _error(
+        lambda: (disk.where / "again").write_bytes(bytes(1 << 22))
+    )
     disk.unmount()
     return seen
 
