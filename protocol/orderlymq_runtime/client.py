@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.connecting import connect
 from orderlymq_runtime.connection import (
     Connection,
     ConnectionLimits,
@@ -210,9 +211,7 @@ class RemotingClient:
         try:
             host, port = split_address(link.address)
             async with asyncio.timeout(self._connect_timeout_s):
-                await asyncio.get_running_loop().create_connection(
-                    lambda: Connection(link, self._table), host, port, ssl=self._tls
-                )
+                await connect(lambda: Connection(link, self._table), host, port, self._tls)
         except ssl.SSLCertVerificationError as error:
             # Expired, of another authority, for another name: who renews certificates must know which.
             failure = f"TLS: certificate verify failed: {error.verify_message}"

@@ -1,6 +1,7 @@
 """The remoting client over real sockets: shared connections, and errors that say what is known."""
 
 import asyncio
+import gc
 import logging
 import socket
 import time
@@ -128,6 +129,25 @@ async def test_an_address_that_refuses_fails_at_once_and_surely_got_nothing() ->
     assert not any(getattr(result, "maybe_sent", True) for result in results)
     assert address in str(results[0])
     assert elapsed < 1
+
+
+async def test_a_look_up_that_was_given_up_ends_unheard() -> None:
+    """Law: who fails after nobody waits any more leaves no exception behind that the loop reports."""
+    loop = asyncio.get_running_loop()
+    reported: list[str] = []
+    loop.set_exception_handler(lambda _, found: reported.append(str(found)))
+    client = RemotingClient(connect_timeout_s=0.0001)
+
+    with pytest.raises(ConnectFailed):
+        await client.invoke("nobody.invalid:9876", request(1), PATIENCE_S)
+    for _ in range(4):  # the threads that look up names, each behind the one given up
+        with pytest.raises(socket.gaierror):
+            await loop.getaddrinfo("nobody.invalid", 9876)
+    await client.close()
+    gc.collect()
+    await asyncio.sleep(0)
+
+    assert reported == []
 
 
 @pytest.mark.parametrize("address", ["", "127.0.0.1", "host:", ":1", "host:99999", "host:x"])

@@ -34,6 +34,7 @@ from orderlymq_broker.replication.frames import (
 from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
+from orderlymq_runtime.connecting import connect
 from orderlymq_runtime.server import PortInUseError
 from orderlymq_runtime.tls import PeerTls, SniffingListener
 
@@ -231,8 +232,8 @@ async def dial(
         has_forgotten,
     )
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
-        _, connection = await loop.create_connection(
-            lambda: FrameConnection(on_frame, on_closed), address.host, address.port, ssl=tls
+        connection = await connect(
+            lambda: FrameConnection(on_frame, on_closed), address.host, address.port, tls
         )
         try:
             connection.send(encode_frame(FrameKind.HELLO, hello))
