@@ -223,9 +223,12 @@ class Takeover:
             if binding is not None:
                 mine = binding.uid == pod.uid and binding.starts == pod.starts
             else:
-                # Not seen before it died: the address alone tells, unless a living pod has it by now.
+                # Not seen before it died: the address alone tells, unless another living pod has it by now, or
+                # another start of this one. On a lost node the pod itself still stands there as living.
                 host = host_of(holder.address)
-                mine = bool(pod.ip) and host == pod.ip and host not in self._pods
+                having = self._pods.get(host, pod)
+                same = having.uid == pod.uid and having.starts == pod.starts
+                mine = bool(pod.ip) and host == pod.ip and same
             if not mine:
                 continue
             left += 1  # also who is forgotten now: the next look tells whether that has come into the log

@@ -10,6 +10,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.brokeradmin import Admin
 from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.deaths import OUT_OF_SERVICE
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.takeover import Takeover, Target
 from orderlymq_protocol.codes import RequestCode
@@ -19,6 +20,10 @@ from tests.operator.kube.objects import NAMESPACE, pod
 from tests.operator.scripted import Answer, serving
 
 CLIENT = "10.244.1.9@1#7"
+OUT_OF_SERVICE_NODE = {
+    "metadata": {"name": pod()["spec"]["nodeName"]},
+    "spec": {"taints": [{"key": OUT_OF_SERVICE, "value": "lost", "effect": "NoExecute"}]},
+}
 
 
 class Leader:
@@ -69,6 +74,96 @@ async def api() -> AsyncIterator[Api]:
     async with Api(ApiClient(configuration=settings), OperatorMetrics()) as found:
         yield found
     await runner.cleanup()
+
+
+class Survivor:
+    """A leader that was just elected: one lock of its log, whose client has no connection with it."""
+
+    def __init__(self) -> None:
+        self.buried: list[str] = []
+
+    def locks(self, request: RemotingCommand) -> RemotingCommand:
+        """Show the lock until its client is reported dead."""
+        lock = {
+            "clientId": CLIENT,
+            "address": "10.244.1.9:4711",
+            "connected": False,
+            "consumerGroup": "billing",
+            "topic": "orders",
+            "queueId": 0,
+        }
+        locks = [] if self.buried else [lock]
+        return request.reply(body=json.dumps({"locks": locks}).encode())
+
+    def bury(self, request: RemotingCommand) -> RemotingCommand:
+        """Note who is dead."""
+        self.buried.append(request.ext["clientId"])
+        return request.reply()
+
+
+@pytest.fixture
+async def lost() -> AsyncIterator[Api]:
+    """An API server whose node is out of service while its pods still stand there as running."""
+
+    async def pod_there(request: web.Request) -> web.Response:
+        return web.json_response(pod())
+
+    async def node_there(request: web.Request) -> web.Response:
+        return web.json_response(OUT_OF_SERVICE_NODE)
+
+    application = web.Application()
+    application.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", pod_there)
+    application.router.add_get("/api/v1/nodes/{name}", node_there)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    settings = Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    async with Api(ApiClient(configuration=settings), OperatorMetrics()) as found:
+        yield found
+    await runner.cleanup()
+
+
+async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lost: Api) -> None:
+    """Its pod stands there as running for minutes: that pod is no other one that might have the address by now."""
+    leader = Survivor()
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    client = RemotingClient()
+    async with serving(answers) as (_, address):
+        target = Target((NAMESPACE, "demo"), Admin(client), (address,), complete=True)
+        takeover = Takeover(lost, OperatorMetrics(), lambda: [target], lambda: True)
+        takeover.pod_shown(pod(), gone=False)
+
+        takeover.node_shown(OUT_OF_SERVICE_NODE)
+
+        async with asyncio.timeout(10):
+            while not leader.buried:  # noqa: ASYNC110 - the leader has nobody to tell
+                await asyncio.sleep(0.02)
+    await client.close()
+    assert leader.buried == [CLIENT]
+
+
+async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(api: Api) -> None:
+    """The pod of the client is gone, and another one may be the client behind the address."""
+    leader = Survivor()
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    client = RemotingClient()
+    async with serving(answers) as (_, address):
+        target = Target((NAMESPACE, "demo"), Admin(client), (address,), complete=True)
+        takeover = Takeover(api, OperatorMetrics(), lambda: [target], lambda: True)
+        takeover.pod_shown(pod(), gone=False)
+        takeover.pod_shown(pod(uid="another"), gone=False)
+
+        takeover.pod_shown(pod(), gone=True)
+
+        await asyncio.sleep(1)
+    await client.close()
+    assert leader.buried == []
 
 
 async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api) -> None:
