@@ -371,7 +371,8 @@ def _play(where: Path, rounds: int, javas: list[Java], causes: Sequence[str]) ->
     (where / "handover.json").write_text(
         json.dumps({"seconds": found, "causes": done}, indent=1) + "\n"
     )
-    draw_histograms(found, {name: TARGETS.get(name, Target()) for name in found}, where)
+    if found:
+        draw_histograms(found, {name: TARGETS.get(name, Target()) for name in found}, where)
     sys.stdout.write(text)
 
     return 0 if verdict.kept else 1
