@@ -101,11 +101,13 @@ class Api:
             raise
 
     async def list(
-        self, resource: Resource, namespace: str | None = None, *, labels: str = ""
+        self, resource: Resource, namespace: str | None = None, *, labels: str = "", name: str = ""
     ) -> list[Json]:
-        """Return all objects of a kind, in one namespace or in all; *labels* is a selector."""
+        """Return all objects of a kind, in one namespace or in all; *labels* is a selector, *name* the one they share."""
         found: list[Json] = []
         query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
+        if name:
+            query["fieldSelector"] = f"metadata.name={name}"
         while True:
             try:
                 page = await self._call("list", resource, resource.path(namespace), query=query)

@@ -58,7 +58,9 @@ class OperatorProcess:
         self._queue: WorkQueue[ClusterKey] = WorkQueue()
         self._pipelines: WorkQueue[PipelineKey] = WorkQueue()
         self._inventory = Inventory(api, settings.namespaces)
-        self._election = Election(api, settings.namespace, settings.identity, self._lease_changed)
+        self._election = Election(
+            api, settings.namespace, settings.identity, self._lease_changed, settings.namespaces
+        )
         self._reconciler = Reconciler(
             api,
             self._inventory,
@@ -239,6 +241,8 @@ class OperatorProcess:
             return False, self._problem
         if not self._watching.is_set():
             return False, "the watches have not begun"
+        if self._election.rival:
+            return False, self._election.rival
         return True, "leads" if self._election.leads else "stands by"
 
     def _status(self) -> dict[str, object]:

@@ -3,7 +3,8 @@ Who may act: the holder of the Lease `orderlymq-operator`.
 
 Rules: times are compared by this process's own clock from when it saw a renewal, never with a clock of another machine;
 who could not renew for RENEW_LIMIT_S stops acting before anybody else may begin. The number of holders so far is
-the fencing token: brokers refuse whoever comes with a smaller one, so that a new lease begins with the time.
+the fencing token: brokers refuse whoever comes with a smaller one, so that it is never below the time, nor below
+that of an operator of another release. Who holds the lease still stands by for one that serves the same, see `rivals`.
 """
 
 import asyncio
@@ -13,7 +14,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube import rivals
+from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError
 from orderlymq_operator.kube.resources import LEASES, Json
 
 _log = logging.getLogger(__name__)
@@ -36,25 +38,41 @@ class Election:
 
     Attributes:
         token: transitions of the lease when it was taken; rises with every holder.
+        rival: why this process does not act although it holds the lease; empty when nothing of the kind is known.
+
+    Args:
+        serves: the namespaces whose objects are this operator's; empty for all.
     """
 
     def __init__(
-        self, api: Api, namespace: str, identity: str, changed: Callable[[bool], None]
+        self,
+        api: Api,
+        namespace: str,
+        identity: str,
+        changed: Callable[[bool], None],
+        serves: tuple[str, ...] = (),
     ) -> None:
         self.token = 0
+        self.rival = ""
         self._api = api
         self._namespace = namespace
         self._identity = identity
         self._changed = changed
+        self._serves = serves
+        self._holds = False
+        self._claims = False
         self._leads = False
         self._renewed = 0.0
-        self._seen: tuple[Any, ...] | None = None
-        self._seen_at = 0.0
+        self._seen: dict[str, tuple[tuple[Any, ...], float]] = {}  # by namespace
+        self._blind = False
 
     @property
     def leads(self) -> bool:
         """Whether this process may act now."""
-        return self._leads and time.monotonic() - self._renewed < RENEW_LIMIT_S
+        return self._leads and self._is_fresh()
+
+    def _is_fresh(self) -> bool:
+        return time.monotonic() - self._renewed < RENEW_LIMIT_S
 
     async def run(self) -> None:
         """Take the lease when it is free, keep it, give it back at the end."""
@@ -63,59 +81,104 @@ class Election:
                 pause_s = RENEW_S
                 try:
                     async with asyncio.timeout(_ATTEMPT_S):
-                        held = await self._try()
+                        acts = await self._try()
                 except (ApiError, TimeoutError) as error:
                     _log.warning("cannot renew the lease: %s", str(error) or "no answer in time")
-                    held, pause_s = self.leads, _WAIT_S
-                self._note(held)
+                    acts, pause_s = self.leads, _WAIT_S
+                self._note(acts)
                 await asyncio.sleep(pause_s if self._leads else _WAIT_S)
         finally:
-            if self._leads:
+            if self._holds:
                 await asyncio.shield(self._give_back())
 
-    def _note(self, held: bool) -> None:
-        if held != self._leads:
-            self._leads = held
-            _log.info("this process %s", f"leads, token {self.token}" if held else "stands by")
-            self._changed(held)
+    def _note(self, acts: bool) -> None:
+        if acts != self._leads:
+            self._leads = acts
+            _log.info("this process %s", f"leads, token {self.token}" if acts else "stands by")
+            self._changed(acts)
+
+    def _note_rival(self, text: str) -> None:
+        if text and text != self.rival:
+            _log.error("%s", text)
+        elif self.rival and not text:
+            _log.info("no other operator serves the same any more")
+        self.rival = text
 
     async def _try(self) -> bool:
+        """Take or keep the lease, if it is not another process's; return whether this one may act."""
         begun = time.monotonic()
         found = await self._api.get(LEASES, self._namespace, NAME)
-        if found is None:
-            # A lease that somebody deleted must not begin with numbers that brokers have seen already.
-            first = max(1, int(time.time()) - _EPOCH_S)
-            made = await self._api.create(LEASES, self._namespace, self._lease(None, first))
-            return self._took(made, begun)
-        spec = found.get("spec") or {}
-        holder = spec.get("holderIdentity") or ""
-        transitions = int(spec.get("leaseTransitions") or 0)
-        if holder == self._identity and self._leads:
-            made = await self._api.replace(LEASES, self._namespace, self._lease(found, transitions))
-            return self._took(made, begun)
-        if holder and not self._has_lapsed(found, begun):
+        holder = ((found or {}).get("spec") or {}).get("holderIdentity") or ""
+        # Also after a restart under the same name, which stands for one process at a time: the lease is taken anew.
+        if found is not None and holder not in {"", self._identity} and not self._lapsed(found):
+            self._holds = self._claims = False
+            self._note_rival("")
             return False
-        # Also after a restart under the same name: the former process may still have calls under way.
-        made = await self._api.replace(LEASES, self._namespace, self._lease(found, transitions + 1))
-        return self._took(made, begun)
+        keeps = found is not None and holder == self._identity and self._holds and self._is_fresh()
+        acted = keeps and self._leads
+        claimed = keeps and self._claims
 
-    def _has_lapsed(self, found: Json, now: float) -> bool:
-        spec = found["spec"]
-        seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
-        if seen != self._seen:
-            self._seen, self._seen_at = seen, now
-        if spec.get("holderIdentity") == self._identity:
-            return True  # a pod name stands for one process at a time
-        return now - self._seen_at > float(spec.get("leaseDurationSeconds") or LEASE_S)
-
-    def _took(self, made: Json, begun: float) -> bool:
-        self._renewed = begun
+        others = await self._others()
+        before = rivals.claiming(self._serves, others)
+        if found is None:
+            claims = not before  # whatever is there is older
+        else:
+            claims = not any(other.since < rivals.age_of(found) for other in before)
+        transitions = int(((found or {}).get("spec") or {}).get("leaseTransitions") or 0)
+        if not keeps or (claims and not claimed):
+            transitions = max([transitions, _now_s(), *(each.transitions for each in others)]) + 1
+        made = self._lease(found, transitions, claims=claims)
+        if found is None:
+            made = await self._api.create(LEASES, self._namespace, made)
+        else:
+            made = await self._api.replace(LEASES, self._namespace, made)
+        self._holds, self._claims, self._renewed = True, claims, begun
         self.token = int(made["spec"].get("leaseTransitions") or 0)
-        return True
+        if claims and not acted:
+            # Who claims at the same moment is seen by one of the two at least, and then by both.
+            before = rivals.claiming(self._serves, await self._others())
+        if claims and (acted or not before):
+            self._note_rival("")
+            return True
+        self._note_rival(rivals.sentence(self._serves, before[0]))
+        return False
 
-    def _lease(self, found: Json | None, transitions: int, holder: str | None = None) -> Json:
+    async def _others(self) -> list[rivals.Rival]:
+        """Return the operators of other namespaces that live."""
+        try:
+            found = await self._api.list(LEASES, name=NAME)
+        except ForbiddenError as error:
+            if not self._blind:
+                _log.warning("operators of other namespaces cannot be seen: %s", error)
+            self._blind = True
+            return []
+        self._blind = False
+        return [
+            rivals.rival_of(lease)
+            for lease in found
+            if lease["metadata"]["namespace"] != self._namespace
+            and (lease.get("spec") or {}).get("holderIdentity")
+            and not self._lapsed(lease)
+        ]
+
+    def _lapsed(self, found: Json) -> bool:
+        namespace, spec, now = found["metadata"]["namespace"], found["spec"], time.monotonic()
+        seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
+        former, since = self._seen.get(namespace, (None, now))
+        if seen != former:
+            self._seen[namespace] = seen, now
+            return False
+        return now - since > float(spec.get("leaseDurationSeconds") or LEASE_S)
+
+    def _lease(
+        self, found: Json | None, transitions: int, *, claims: bool, holder: str | None = None
+    ) -> Json:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        meta: Json = {"name": NAME, "namespace": self._namespace}
+        meta: Json = {
+            "name": NAME,
+            "namespace": self._namespace,
+            "annotations": rivals.notes(self._serves, claims=claims),
+        }
         former: Json = {}
         if found is not None:
             meta["resourceVersion"] = found["metadata"]["resourceVersion"]
@@ -140,7 +203,12 @@ class Election:
             async with asyncio.timeout(_WAIT_S):
                 found = await self._api.get(LEASES, self._namespace, NAME)
                 if found and found["spec"].get("holderIdentity") == self._identity:
-                    free = self._lease(found, int(found["spec"].get("leaseTransitions") or 0), "")
+                    transitions = int(found["spec"].get("leaseTransitions") or 0)
+                    free = self._lease(found, transitions, claims=False, holder="")
                     await self._api.replace(LEASES, self._namespace, free)
         except (ApiError, TimeoutError) as error:
             _log.info("the lease was not given back, it runs out by itself: %s", error)
+
+
+def _now_s() -> int:
+    return max(1, int(time.time()) - _EPOCH_S)

@@ -1,7 +1,7 @@
 """The Lease stands in a small API server of our own, with resource versions and conflicts; HTTP is real."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
@@ -15,26 +15,44 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 
 
 class Leases:
-    """One Lease."""
+    """One Lease in each namespace; those that are made later are younger."""
 
     def __init__(self) -> None:
-        self.lease: dict[str, Any] | None = None
+        self.made: dict[str, dict[str, Any]] = {}
         self.writes = 0
+        self.forbidden = False
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        return self.made.get("ops")
 
     async def answer(self, request: web.Request) -> web.Response:
+        namespace = request.match_info["namespace"]
+        lease = self.made.get(namespace)
         if request.method == "GET":
-            if self.lease is None:
+            if lease is None:
                 return web.json_response({"message": "not found"}, status=404)
-            return web.json_response(self.lease)
+            return web.json_response(lease)
         made = orjson.loads(await request.read())
         version = made["metadata"].get("resourceVersion")
-        present = None if self.lease is None else self.lease["metadata"]["resourceVersion"]
+        present = None if lease is None else lease["metadata"]["resourceVersion"]
         if version != present:
             return web.json_response({"message": "conflict"}, status=409)
         self.writes += 1
         made["metadata"]["resourceVersion"] = str(self.writes)
-        self.lease = made
+        made["metadata"]["creationTimestamp"] = (
+            f"2026-01-01T00:00:{len(self.made):02}Z"
+            if lease is None
+            else lease["metadata"]["creationTimestamp"]
+        )
+        self.made[namespace] = made
         return web.json_response(made)
+
+    async def everywhere(self, request: web.Request) -> web.Response:
+        if self.forbidden:
+            return web.json_response({"message": "leases is forbidden"}, status=403)
+        assert request.query["fieldSelector"] == f"metadata.name={NAME}"
+        return web.json_response({"items": list(self.made.values()), "metadata": {}})
 
 
 @pytest.fixture
@@ -45,9 +63,12 @@ async def leases() -> Leases:
 @pytest.fixture
 async def api(leases: Leases) -> AsyncIterator[Api]:
     application = web.Application()
-    path = "/apis/coordination.k8s.io/v1/namespaces/ops/leases"
-    application.router.add_post(path, leases.answer)
-    application.router.add_route("*", path + "/" + NAME, leases.answer)
+    root = "/apis/coordination.k8s.io/v1"
+    application.router.add_get(f"{root}/leases", leases.everywhere)
+    application.router.add_post(f"{root}/namespaces/{{namespace}}/leases", leases.answer)
+    application.router.add_route(
+        "*", f"{root}/namespaces/{{namespace}}/leases/{NAME}", leases.answer
+    )
     runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -64,9 +85,16 @@ async def _lead(election: Election, changed: asyncio.Event) -> asyncio.Task[None
     return task
 
 
-def _election(api: Api, name: str) -> tuple[Election, asyncio.Event]:
+def _election(
+    api: Api, name: str, namespace: str = "ops", serves: tuple[str, ...] = ()
+) -> tuple[Election, asyncio.Event]:
     changed = asyncio.Event()
-    return Election(api, "ops", name, lambda leads: changed.set() if leads else None), changed
+
+    def note(leads: bool) -> None:
+        if leads:
+            changed.set()
+
+    return Election(api, namespace, name, note, serves), changed
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -114,7 +142,7 @@ async def test_a_lease_that_was_deleted_begins_above_every_former_token(
     """Brokers refuse smaller tokens for good."""
     first, led = _election(api, "a")
     await _end(await _lead(first, led))
-    leases.lease = None
+    leases.made.clear()
 
     second, led = _election(api, "a")
     task = await _lead(second, led)
@@ -136,4 +164,100 @@ async def test_a_process_that_crashed_takes_its_own_lease_again_with_a_higher_to
 
     assert second.token == first.token + 1
     await _end(successor)
+    await _end(task)
+
+
+# -- two releases ------------------------------------------------------------------------------
+
+
+async def _until(sight: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not sight():  # noqa: ASYNC110 - elections tell nobody that they stand by
+            await asyncio.sleep(0.02)
+
+
+async def test_an_operator_of_another_release_that_serves_the_same_stands_by_and_says_so(
+    api: Api,
+) -> None:
+    """Who was there first acts; the second one names it, and follows with a higher token when it is gone."""
+    first, led = _election(api, "a")
+    task = await _lead(first, led)
+    token = first.token
+    second, led = _election(api, "b", "elsewhere", ("shop", "bank"))
+    other = asyncio.create_task(second.run())
+
+    await _until(lambda: bool(second.rival))
+
+    assert (first.leads, second.leads) == (True, False)
+    assert "namespace ops" in second.rival
+    assert "bank, shop" in second.rival
+
+    await _end(task)
+    async with asyncio.timeout(15):
+        await led.wait()
+    assert second.token > token
+    assert second.rival == ""
+    await _end(other)
+
+
+async def test_the_first_release_acts_again_when_it_is_back(api: Api) -> None:
+    """The second one withdraws before it does, and its token is the smaller one from then on."""
+    first, led = _election(api, "a")
+    await _end(await _lead(first, led))
+    second, led = _election(api, "b", "elsewhere")
+    other = await _lead(second, led)
+    token = second.token
+
+    first, led = _election(api, "c")
+    task = asyncio.create_task(first.run())
+    both = False
+    while not led.is_set():
+        both = both or (first.leads and second.leads)
+        await asyncio.sleep(0.02)
+
+    assert not both
+    assert (first.leads, second.leads) == (True, False)
+    assert first.token > token
+    await _end(task)
+    await _end(other)
+
+
+async def test_operators_of_different_namespaces_do_not_see_each_other(api: Api) -> None:
+    """Each leads, from its first attempt on."""
+    first, led = _election(api, "a", "ops", ("shop",))
+    task = await _lead(first, led)
+
+    second, led = _election(api, "b", "elsewhere", ("bank",))
+    other = await _lead(second, led)
+
+    assert (first.rival, second.rival) == ("", "")
+    await _end(other)
+    await _end(task)
+
+
+async def test_of_two_that_begin_together_one_acts(api: Api) -> None:
+    """Whatever the interleaving of their requests, never both."""
+    for _ in range(3):
+        first, one = _election(api, "a", "ops", ("shop",))
+        second, two = _election(api, "b", "elsewhere", ("shop",))
+        tasks = [asyncio.create_task(each.run()) for each in (first, second)]
+
+        await _until(lambda one=one, two=two: one.is_set() or two.is_set())  # type: ignore[misc]
+        await _until(lambda each=(first, second): any(e.rival for e in each))  # type: ignore[misc]
+
+        assert sorted([first.leads, second.leads]) == [False, True]
+        for task in tasks:
+            await _end(task)
+
+
+async def test_without_the_right_to_see_other_leases_the_operator_works(
+    api: Api, leases: Leases
+) -> None:
+    """As in front of an operator of an earlier version of the chart."""
+    leases.forbidden = True
+    first, led = _election(api, "a")
+
+    task = await _lead(first, led)
+
+    assert first.leads
     await _end(task)
