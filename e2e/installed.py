@@ -10,8 +10,7 @@ from typing import Final
 from e2e.machine import ROOT, MachineError, say
 from e2e.space import Json, Space
 
-RELEASE: Final = "ob-e2e"
-DEPLOYMENT: Final = f"{RELEASE}-orderlymq"
+_RELEASE: Final = "ob-e2e"
 _CHART: Final = str(ROOT / "charts" / "orderlymq")
 _WRITING: Final = {"create", "update", "patch", "apply", "delete"}
 _SAMPLE: Final = re.compile(
@@ -25,23 +24,29 @@ class Operator(Space):
 
     Attributes:
         values: what the chart was told, as `name=value`.
+        release: name of the release.
     """
 
     values: tuple[str, ...] = ()
+    release: str = _RELEASE
 
-    def install(self, *further: str) -> None:
+    @property
+    def deployment(self) -> str:
+        """The name of its Deployment."""
+        return f"{self.release}-orderlymq"
+
+    def install(self, *further: str, wait: bool = True) -> None:
         """Install or upgrade the release, and wait until the operator is ready."""
         sets = [word for value in (*self.values, *further) for word in ("--set", value)]
-        say(f"installing {RELEASE} {' '.join(further)}")
-        command = ["helm", "upgrade", "--install", RELEASE, _CHART, "-n", self.name]
-        self.machine.run(
-            *command, *sets, "--take-ownership", "--wait", "--timeout=180s", timeout_s=240
-        )
+        say(f"installing {self.release} {' '.join(further)}")
+        command = ["helm", "upgrade", "--install", self.release, _CHART, "-n", self.name]
+        waiting = ["--wait", "--timeout=180s"] if wait else []
+        self.machine.run(*command, *sets, "--take-ownership", *waiting, timeout_s=240)
 
     def uninstall(self) -> None:
         """Remove the release; what it made of custom resources stays."""
-        say(f"uninstalling {RELEASE}")
-        command = ("helm", "uninstall", RELEASE, "-n", self.name, "--wait")
+        say(f"uninstalling {self.release}")
+        command = ("helm", "uninstall", self.release, "-n", self.name, "--wait")
         self.machine.run(*command, timeout_s=240)
 
     def test(self) -> str:
@@ -50,11 +55,13 @@ class Operator(Space):
         Raises:
             MachineError: it failed; the text ends with what the pod wrote.
         """
-        command = ("helm", "test", RELEASE, "-n", self.name, "--timeout=280s")
+        command = ("helm", "test", self.release, "-n", self.name, "--timeout=280s")
         try:
             return self.machine.run(*command, timeout_s=300)
         except MachineError as error:
-            selector = f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=selftest"
+            selector = (
+                f"app.kubernetes.io/instance={self.release},app.kubernetes.io/component=selftest"
+            )
             (pod,) = json.loads(
                 self.machine.run("kubectl", "get", "pods", "-A", "-l", selector, "-o", "json")
             )["items"]
@@ -96,7 +103,7 @@ class Operator(Space):
 
     def log(self) -> str:
         """Return what the operator has logged since it started."""
-        return self.kubectl("logs", f"deployment/{DEPLOYMENT}", "--tail=-1")
+        return self.kubectl("logs", f"deployment/{self.deployment}", "--tail=-1")
 
     @contextmanager
     def replicas(self, count: int) -> Iterator[None]:
@@ -111,8 +118,8 @@ class Operator(Space):
     def without(self, place: str, resource: str) -> Iterator[None]:
         """Take every right on a resource in the namespace *place* away for the block."""
         namespaced = any(value.startswith("watchNamespaces=") for value in self.values)
-        role = ("clusterrole", f"{DEPLOYMENT}-{self.name}")
-        words = ("role", DEPLOYMENT, "-n", place) if namespaced else role
+        role = ("clusterrole", f"{self.deployment}-{self.name}")
+        words = ("role", self.deployment, "-n", place) if namespaced else role
         rules = json.loads(self.machine.run("kubectl", "get", *words, "-o", "json"))["rules"]
         kept = [
             {**rule, "resources": rest}
@@ -132,20 +139,20 @@ class Operator(Space):
             put(rules)
 
     def _scale(self, replicas: int) -> None:
-        self.kubectl("scale", f"deployment/{DEPLOYMENT}", f"--replicas={replicas}")
+        self.kubectl("scale", f"deployment/{self.deployment}", f"--replicas={replicas}")
         self.until(
             lambda: len(self.items("pods", self.selector)) == replicas, f"{replicas} operators", 90
         )
-        self.kubectl("rollout", "status", f"deployment/{DEPLOYMENT}", "--timeout=120s")
+        self.kubectl("rollout", "status", f"deployment/{self.deployment}", "--timeout=120s")
 
     @property
     def selector(self) -> str:
         """The labels of its pods."""
-        return f"app.kubernetes.io/instance={RELEASE},app.kubernetes.io/component=operator"
+        return f"app.kubernetes.io/instance={self.release},app.kubernetes.io/component=operator"
 
     def metrics(self, pod: str = "") -> str:
         """Return the operator's metrics, as Prometheus reads them; of one *pod*, or of any."""
-        target = f"pods/{pod}:8080" if pod else f"services/{DEPLOYMENT}:8080"
+        target = f"pods/{pod}:8080" if pod else f"services/{self.deployment}:8080"
         return self.kubectl(
             "get", "--raw", f"/api/v1/namespaces/{self.name}/{target}/proxy/metrics"
         )
@@ -178,6 +185,6 @@ class Operator(Space):
 
     def memory_mib(self) -> float:
         """Return the resident memory of the operator's process."""
-        command = ("exec", f"deployment/{DEPLOYMENT}", "--", "cat", "/proc/1/status")
+        command = ("exec", f"deployment/{self.deployment}", "--", "cat", "/proc/1/status")
         (kib,) = re.findall(r"^VmRSS:\s+(\d+) kB", self.kubectl(*command), re.MULTILINE)
         return round(int(kib) / 1024, 1)

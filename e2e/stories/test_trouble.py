@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -94,6 +95,37 @@ def test_of_two_operators_one_acts_and_the_other_takes_over(
         )
         space.apply(part("Topic", "two", "shared"))
         space.ready("topic/two", "cluster/shared")
+
+
+def test_an_operator_of_a_second_release_stands_by_and_says_so(
+    space: Space, operator: Operator
+) -> None:
+    """It is installed elsewhere and serves the same: it is not ready, names the first one, and writes nothing."""
+    second = replace(
+        operator,
+        name=space.name,
+        release="ob-second",
+        values=(*operator.values, "crds.install=false"),
+    )
+    second.install(wait=False)
+    try:
+        second.until(lambda: second.leaders() == [0], "the second one stands by", 120)
+        second.until(lambda: "was there first" in second.log(), "it says why", 60)
+        assert f"namespace {operator.name} " in second.log()
+        space.apply(small("served"), part("Topic", "one", "served"))
+        space.ready("cluster/served", "topic/one")
+        (pod,) = second.pods(second.selector)
+        assert second.writes(pod["metadata"]["name"]) == 0
+        assert {
+            each["status"] for each in pod["status"]["conditions"] if each["type"] == "Ready"
+        } == {"False"}
+        assert operator.leaders() == [1]
+    finally:
+        second.uninstall()
+
+    space.apply(part("Topic", "two", "served", deletionPolicy="Delete"))
+    space.ready("topic/one", "topic/two")
+    space.kubectl("delete", "topic/two", "--timeout=60s")
 
 
 @pytest.fixture
