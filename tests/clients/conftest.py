@@ -9,6 +9,7 @@ from tests.clients.clientstable import OPTION, ClientsTable
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import (
     JAVA_VERSIONS,
+    MORE_JAVA_VERSIONS,
     OLDEST_JAVA,
     Java,
     build_go,
@@ -21,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--whole-suite",
         action="store_true",
-        help="run all integration tests of RocketMQ, not only those of a few seconds",
+        help="run all integration tests of RocketMQ and more versions of its client",
     )
     parser.addoption(OPTION, action="store_true", help="write docs/clients.md from this run")
 
@@ -47,12 +48,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     cluster.down()
 
 
-@pytest.fixture(scope="session", params=JAVA_VERSIONS)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    versions = JAVA_VERSIONS
+    if metafunc.config.getoption("--whole-suite"):
+        versions += MORE_JAVA_VERSIONS
+    for name, found in (("java", versions), ("any_java", (OLDEST_JAVA, *versions))):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, found, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def java(request: pytest.FixtureRequest) -> Java:
     return _built(request.param)
 
 
-@pytest.fixture(scope="session", params=(OLDEST_JAVA, *JAVA_VERSIONS))
+@pytest.fixture(scope="session")
 def any_java(request: pytest.FixtureRequest) -> Java:
     """The oldest client too, for what it can do."""
     return _built(request.param)

@@ -18,7 +18,9 @@ from typing import Any, Self
 HERE = Path(__file__).parent
 
 #: The oldest of the two client lines that CI covers, and the newest remoting client there is.
-JAVA_VERSIONS = ("4.9.8", "5.4.0")
+JAVA_VERSIONS: tuple[str, ...] = ("4.9.8", "5.4.0")
+#: Those that `--whole-suite` runs, too.
+MORE_JAVA_VERSIONS = ("5.3.3",)
 #: The first release whose transactions work; without lite pull and requests, speaking to port - 2.
 OLDEST_JAVA = "4.3.1"
 
