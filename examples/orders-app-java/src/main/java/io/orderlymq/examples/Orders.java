@@ -36,12 +36,18 @@ public final class Orders {
 
     private Orders() {}
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
         History history = new History(environment("ORDERS_HISTORY", ""), PROCESS);
-        switch (arguments[0]) {
-            case "produce" -> produce(history);
-            case "consume" -> consume(history);
-            default -> throw new IllegalArgumentException("say produce or consume, not " + arguments[0]);
+        try {
+            switch (arguments[0]) {
+                case "produce" -> produce(history);
+                case "consume" -> consume(history);
+                default -> throw new IllegalArgumentException("say produce or consume, not " + arguments[0]);
+            }
+        } catch (Exception failed) {
+            // Threads of a client that could not start would keep the process, and nobody would start it again.
+            failed.printStackTrace();
+            System.exit(1);
         }
     }
 
