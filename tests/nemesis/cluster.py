@@ -291,11 +291,23 @@ class Cluster:
             try:
                 self.administer(lambda admin: admin.change_membership(address, action, node, peer))  # noqa: B023 - called within this turn
             except AdminError as error:
+                if _is_done_already(action, str(error)):
+                    return None
                 refused = str(error)
                 time.sleep(0.2)
             else:
                 refused = None
         return refused
+
+
+def _is_done_already(action: str, refusal: str) -> bool:
+    """Tell whether a change was made after all when its answer was lost."""
+    done = {
+        "add-learner": "is a member already",
+        "promote": "is no learner",
+        "remove": "is no member of the group",
+    }
+    return done[action] in refusal
 
 
 class NoLeaderError(Exception):

@@ -24,6 +24,7 @@ from orderlymq_broker.state.records import (
     LocksGranted,
     LocksReleased,
     LocksRequested,
+    MemberLeft,
     Outcome,
     Record,
 )
@@ -79,7 +80,7 @@ class LockProcessor:
         over = self._over(body, wanted, now)
         holders = self._holders(body.consumer_group, wanted, over)
         if over:
-            records.append(LocksExpired(body.consumer_group, over))
+            records += self._end({body.consumer_group: over})
         records.append(
             LocksRequested(
                 body.consumer_group,
@@ -212,12 +213,8 @@ class LockProcessor:
         if not over:
             return []
         self._context.counters["leases_expired"] += sum(map(len, over.values()))
-        records: list[Record] = [
-            *self._committer.take(),
-            *(LocksExpired(group, tuple(refs)) for group, refs in over.items()),
-        ]
 
-        return [Propose(records)]
+        return [Propose([*self._committer.take(), *self._end(over)])]
 
     def expiring(self, now: Now, part: int) -> list[tuple[Lock, int]]:
         """Return the locks with less than one *part* of their lease left, and what is left (ms)."""
@@ -231,6 +228,29 @@ class LockProcessor:
         return sorted(found, key=lambda each: each[1])
 
     # -- parts -------------------------------------------------------------------------------------
+
+    def _end(self, over: Mapping[str, Sequence[LockRef]]) -> list[Record]:
+        """Return what ends these leases, and the memberships of holders that nobody has heard of.
+
+        A leader that waited for them as for other members, which may come back until its grace ends,
+        would hold their share of the queues as often as the leader changes.
+        """
+        state, sessions = self._context.state, self._context.sessions
+        records: list[Record] = []
+        for group, refs in over.items():
+            records.append(LocksExpired(group, tuple(refs)))
+            ending = {(ref.topic, ref.queue_id) for ref in refs}
+            holders = {lock.client_id: True for lock in state.locks.held(group)}
+            for lock in state.locks.held(group):
+                if (lock.topic, lock.queue_id) not in ending:
+                    holders[lock.client_id] = False
+            records += [
+                MemberLeft(group, client_id)
+                for client_id, ends in sorted(holders.items())
+                if ends and (group, client_id) not in sessions.presence
+            ]
+
+        return records
 
     def _run(self, key: _Key, end_ms: int) -> None:
         self._ends[key] = end_ms

@@ -221,6 +221,41 @@ def test_after_a_fail_over_known_members_are_answered_until_the_grace_ends() -> 
     assert successor.notified() == [ALICE_AGAIN.connection]
 
 
+def test_a_holder_that_nobody_heard_of_leaves_with_its_last_lock(shell: Shell) -> None:
+    """However often the leader changes, and each one waits anew for members to come back."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    lock(shell, "alice", 0, 1)
+    close(shell, ALICE)
+
+    for _ in range(13):
+        shell.follow()
+        shell.pass_time(1_000)
+        shell.lead()
+        heartbeat(shell, "bob", peer=BOB)
+        shell.pass_time(4_000, step=1_000)
+    assert not shell.state.locks.holds("billing", "alice")
+    assert members(shell) == ["bob"]
+
+
+def test_a_holder_whose_locks_end_one_by_one_stays_until_the_last(shell: Shell) -> None:
+    """It may be a client that has given up one topic and renews another."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0)
+    shell.pass_time(30_000)
+    lock(shell, "alice", 1)
+    close(shell, ALICE)
+
+    shell.follow()
+    shell.lead()
+    shell.pass_time(31_000, step=1_000)
+
+    assert [each.queue_id for each in shell.state.locks.held("billing")] == [1]
+    assert members(shell) == ["alice"]
+
+
 def test_members_that_came_to_a_follower_are_known_when_it_leads(shell: Shell) -> None:
     """A follower answers heartbeats and remembers who sent them."""
     shell.follow()
