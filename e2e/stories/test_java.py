@@ -9,7 +9,7 @@ import pytest
 
 from e2e.machine import ROOT, Machine, say
 from e2e.orders import Orders, kept
-from e2e.space import Space
+from e2e.space import Json, Space
 from orderlymq.oracle import Kind
 
 APP = ROOT / "examples" / "orders-app-java"
@@ -36,7 +36,7 @@ def test_an_unmodified_java_client_sends_again_soon_after_its_leader_is_killed(
     space: Space, orders: Orders, record_property: object
 ) -> None:
     """From the kill to the next acknowledged send; every message is delivered once and in order."""
-    space.example("quickstart.yaml")
+    space.example("quickstart.yaml", _without_template)
     space.ready(*READY)
     orders.start(file="orders-app-java.yaml")
 
@@ -56,3 +56,10 @@ def test_an_unmodified_java_client_sends_again_soon_after_its_leader_is_killed(
     record_property("gaps_s", json.dumps(gaps))
     record_property("gap_median_s", statistics.median(gaps))
     kept(verdict)
+
+
+def _without_template(made: Json) -> None:
+    # A Java producer whose first question for a topic is answered late takes the template of new topics, and four
+    # of its eight queues, for it: guarantees.md tells whoever needs the order to have none.
+    if made["kind"] == "Cluster":
+        made["spec"].setdefault("config", {})["autoCreateTopicEnable"] = False
