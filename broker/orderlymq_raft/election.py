@@ -84,11 +84,10 @@ def in_lease(state: RaftState) -> bool:
 def handle_pre_vote(state: RaftState, message: PreVote) -> None:
     """Say whether a vote would be granted; nothing of it is remembered."""
     loyal = (state.config.check_quorum or state.config.pre_vote) and in_lease(state)
-    granted = (
-        message.term > state.term
-        and not loyal
-        and state.log.is_up_to_date(message.last_index, message.last_term)
-    )
+    complete = state.log.is_up_to_date(message.last_index, message.last_term)
+    granted = message.term > state.term and not loyal and complete
+    if not (loyal or complete):
+        _note_summons(state)
     # A refusal carries our own term, so that whoever was left behind learns of it.
     term = message.term if granted else state.term
     state.after.append(PreVoteResponse(state.id, message.sender, term, granted))
@@ -97,7 +96,10 @@ def handle_pre_vote(state: RaftState, message: PreVote) -> None:
 def handle_vote(state: RaftState, message: Vote) -> None:
     """Grant or refuse the vote of the present term."""
     free = state.vote == message.sender or (state.vote is None and state.leader is None)
-    granted = free and state.log.is_up_to_date(message.last_index, message.last_term)
+    complete = state.log.is_up_to_date(message.last_index, message.last_term)
+    granted = free and complete
+    if not complete:
+        _note_summons(state)
     if granted:
         state.vote = message.sender
         state.election_elapsed = 0
@@ -142,6 +144,16 @@ def count_vote(state: RaftState, voter: NodeId, *, granted: bool) -> None:
             state.become_follower(state.term, None)
         case VoteResult.PENDING:
             pass
+
+
+def _note_summons(state: RaftState) -> None:
+    """
+    Note that a candidate counts on this learner and cannot have its vote, for its log is behind.
+
+    The candidate holds a promotion of which nothing is known here, and may need this very vote:
+    if the voters that are left are behind too, only this replica can end the deadlock.
+    """
+    state.summoned = state.id in state.membership.learners
 
 
 def _start_pre_election(state: RaftState) -> None:

@@ -116,7 +116,7 @@ def maybe_commit(state: RaftState) -> bool:
         state.heartbeat_wanted = True
     if state.config.eager_commit:
         state.append_wanted = True
-    if membership.settle(state):
+    if membership.settle(state) or state.id in state.membership.learners:
         _leave(state)
     return True
 
@@ -248,12 +248,12 @@ def _owes_commit(state: RaftState, progress: Progress) -> bool:
 
 
 def _leave(state: RaftState) -> None:
-    """Step down after the removal of this leader is committed (section 6)."""
+    """Step down: the removal of this leader is committed (section 6), or it is a learner."""
     state.append_wanted = True
     flush(state)
     for peer, progress in state.progress.items():
         # Tell of the commit, so that nobody has to find out after an election.
-        if progress.state is ProgressState.REPLICATE and _owes_commit(state, progress):
+        if peer != state.id and _owes_commit(state, progress):
             _send_empty(state, peer, progress)
     voters = sorted(state.membership.voters)
     heir = max(voters, key=lambda voter: state.progress[voter].match)

@@ -75,6 +75,8 @@ class RaftState:
         self.election_timeout = 0
         # A shorter time-out while the leader is believed to be gone; over when it is heard.
         self.hurry_ticks = 0
+        # A learner whose vote somebody needs, with a log that only it has: see may_run.
+        self.summoned = False
         self.draw_election_timeout()
 
         self.progress: dict[NodeId, Progress] = {}
@@ -109,9 +111,10 @@ class RaftState:
         Return whether this replica may stand for election.
 
         While its removal is not known to be committed it may, though its own vote does not
-        count: nobody else might have the entry that removes it (thesis 4.2.2).
+        count: nobody else might have the entry that removes it (thesis 4.2.2). So may a learner
+        that is asked for a vote by somebody whose log is behind; it leaves as soon as it leads.
         """
-        return any(self.id in membership.voters for _, membership in self.configs)
+        return self.summoned or any(self.id in membership.voters for _, membership in self.configs)
 
     def draw_election_timeout(self) -> None:
         """Choose the next time-out at random, so that split votes are rare (section 5.2)."""
@@ -131,6 +134,8 @@ class RaftState:
             self.election_elapsed = 0
         self.role = Role.FOLLOWER
         self.leader = leader
+        if leader is not None:
+            self.summoned = False
         self.draw_election_timeout()
         self._leave_leadership()
 
