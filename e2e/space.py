@@ -99,13 +99,22 @@ class Space:
     # -- waiting -------------------------------------------------------------------------------
 
     def until(self, sight: Callable[[], bool], what: str, timeout_s: float = READY_S) -> float:
-        """Wait until *sight* is true; return the seconds that it took."""
+        """Wait until *sight* is true; return the seconds that it took.
+
+        A starved API server may not answer kubectl now and then: that is no sight, and is told at the end.
+        """
         begun = time.monotonic()
-        while not sight():
+        failure = ""
+        while True:
+            try:
+                if sight():
+                    return time.monotonic() - begun
+            except MachineError as error:
+                failure = f"\n{error}"
             if time.monotonic() - begun > timeout_s:
-                raise AssertionError(f"not within {timeout_s:g} s: {what}\n{self.overview()}")
+                text = f"not within {timeout_s:g} s: {what}{failure}\n{self.overview()}"
+                raise AssertionError(text)
             time.sleep(POLL_S)
-        return time.monotonic() - begun
 
     def ready(self, *names: str, timeout_s: float = READY_S) -> float:
         """Wait until objects (`kind/name`) have their condition Ready for their present generation."""
