@@ -114,7 +114,8 @@ class Reconciler:
             leaders = [scope.live.leader(group) for group in scope.backend.around.groups]
             addresses = tuple(f"{pod.ip}:{names.BROKER_PORT}" for pod in leaders if pod is not None)
             complete = len(addresses) == len(leaders)
-            found.append(Target(key, scope.backend.admin, addresses, complete))
+            groups = tuple(sorted({each.group_name for each in scope.wish.desired.groups}))
+            found.append(Target(key, scope.backend.admin, addresses, complete, groups))
         return found
 
     def tended(self) -> dict[ClusterKey, Tended]:

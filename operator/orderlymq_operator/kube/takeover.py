@@ -42,12 +42,14 @@ class Target:
 
     Attributes:
         complete: every raft group had a leader at the last look; else somebody is missing in *addresses*.
+        groups: the consumer groups whose members are asked for.
     """
 
     key: ClusterKey
     admin: Admin
     addresses: tuple[str, ...]
     complete: bool
+    groups: tuple[str, ...] = ()
 
 
 class Takeover:
@@ -183,7 +185,8 @@ class Takeover:
         while time.monotonic() - began < _LOOKS_S:
             try:
                 # Who stands by for a moment must not forget what it was told meanwhile.
-                left = await self._settle(pod, began) if self._leads() else 1
+                first = clear_since is None
+                left = await self._settle(pod, began, members=first) if self._leads() else 1
                 if left is None:
                     return
                 if left:
@@ -198,8 +201,11 @@ class Takeover:
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _LOOK_MAX_S)
 
-    async def _settle(self, pod: PodFacts, began: float) -> int | None:
-        """Take one look; return how many clients were there, or None when the pod lives."""
+    async def _settle(self, pod: PodFacts, began: float, *, members: bool) -> int | None:
+        """Take one look; return how many clients were there, or None when the pod lives.
+
+        Who holds no lock is looked for only when *members* is true: that asks for every consumer group.
+        """
         found = await self._api.get(PODS, pod.namespace, pod.name)
         present = None if found is None else pod_facts(found)
         binding = Binding("", pod.namespace, pod.name, pod.uid, pod.node, pod.starts)
@@ -210,7 +216,10 @@ class Takeover:
             return None  # it lives; when that changes, another hint comes
         left = 0
         for target in self._targets():
-            left += await self._release(target, pod, proof, began)
+            found_here = await self._release(target, pod, proof, began)
+            if not found_here and members:
+                found_here = await self._part(target, pod, proof, began)
+            left += found_here
         return left
 
     async def _release(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
@@ -223,12 +232,7 @@ class Takeover:
             if binding is not None:
                 mine = binding.uid == pod.uid and binding.starts == pod.starts
             else:
-                # Not seen before it died: the address alone tells, unless another living pod has it by now, or
-                # another start of this one. On a lost node the pod itself still stands there as living.
-                host = host_of(holder.address)
-                having = self._pods.get(host, pod)
-                same = having.uid == pod.uid and having.starts == pod.starts
-                mine = bool(pod.ip) and host == pod.ip and same
+                mine = self._is_address_of(pod, holder.address)
             if not mine:
                 continue
             left += 1  # also who is forgotten now: the next look tells whether that has come into the log
@@ -239,6 +243,32 @@ class Takeover:
             known.pop(client_id, None)
             self._metrics.takeovers.observe(time.monotonic() - began)
         return left
+
+    def _is_address_of(self, pod: PodFacts, address: str) -> bool:
+        """Tell whether a client that was not seen before it died was in *pod*.
+
+        The address alone tells, unless another living pod has it by now, or another start of this one. On a lost
+        node the pod itself still stands there as living.
+        """
+        host = host_of(address)
+        having = self._pods.get(host, pod)
+        same = having.uid == pod.uid and having.starts == pod.starts
+        return bool(pod.ip) and host == pod.ip and same
+
+    async def _part(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
+        """Have members of a dead pod forgotten whose locks have ended; return how many there were.
+
+        A leader that was just elected keeps a member of its log for half a minute, and a share of the queues for it.
+        """
+        places = [(address, group) for address in target.addresses for group in target.groups]
+        found = await asyncio.gather(*(target.admin.members(*place) for place in places))
+        members = {each.client_id: each.address for answer in found for each in answer}
+        gone = {name for name, address in members.items() if self._is_address_of(pod, address)}
+        if proof.patience_s is None or time.monotonic() - began < proof.patience_s:
+            return len(gone)  # it may be connected
+        for client_id in sorted(gone):
+            await self._forget(target, client_id, proof)
+        return len(gone)
 
     async def _forget(self, target: Target, client_id: str, proof: Proof) -> None:
         began = time.monotonic()

@@ -13,7 +13,8 @@ from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.deaths import OUT_OF_SERVICE
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.takeover import Takeover, Target
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.clientbodies import Connection, ConsumerConnection
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient
 from tests.operator.kube.objects import NAMESPACE, pod
@@ -141,6 +142,38 @@ async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lo
         async with asyncio.timeout(10):
             while not leader.buried:  # noqa: ASYNC110 - the leader has nobody to tell
                 await asyncio.sleep(0.02)
+    await client.close()
+    assert leader.buried == [CLIENT]
+
+
+async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(lost: Api) -> None:
+    """A share of the queues is kept for it as long as it is a member, and nobody would have them."""
+    leader = Survivor()
+
+    def members(request: RemotingCommand) -> RemotingCommand:
+        if leader.buried or request.ext["consumerGroup"] != "billing":
+            return request.reply(ResponseCode.CONSUMER_NOT_ONLINE)
+        member = Connection(CLIENT, "10.244.1.9:4711", "PYTHON", 0)
+        other = Connection("10.244.2.2@1#1", "10.244.2.2:4711", "PYTHON", 0)
+        return request.reply(body=ConsumerConnection((other, member), {}).to_json())
+
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks": []}'),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: members,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    client = RemotingClient()
+    async with serving(answers) as (_, address):
+        target = Target((NAMESPACE, "demo"), Admin(client), (address,), True, ("audit", "billing"))
+        takeover = Takeover(lost, OperatorMetrics(), lambda: [target], lambda: True)
+        takeover.pod_shown(pod(), gone=False)
+
+        takeover.node_shown(OUT_OF_SERVICE_NODE)
+
+        async with asyncio.timeout(10):
+            while not leader.buried:  # noqa: ASYNC110 - the leader has nobody to tell
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
     await client.close()
     assert leader.buried == [CLIENT]
 
