@@ -75,10 +75,10 @@ def claiming(serves: Iterable[str], others: Iterable[Rival]) -> list[Rival]:
 
 
 def sentence(serves: Iterable[str], other: Rival) -> str:
-    """Return what to tell about an operator that was there first."""
+    """Return what to tell about an operator that acts in place of this one."""
     common = frozenset(serves) & other.serves or frozenset(serves) or other.serves
     what = "namespaces " + ", ".join(sorted(common)) if common else "all namespaces"
     return (
-        f"the operator in namespace {other.namespace} was there first and serves {what} as well: uninstall one of "
-        "the two, or give each its own watchNamespaces"
+        f"the operator in namespace {other.namespace} acts already and serves {what} as well: uninstall one of the "
+        "two, or give each its own watchNamespaces"
     )
