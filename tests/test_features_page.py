@@ -37,6 +37,7 @@ FILES: Final = {
     "exa": "client/test_examples.py",
     "fig": "client/test_figures.py",
     "flow": "client/test_flow.py",
+    "hol": "client/test_holding.py",
     "ins": "client/test_instance.py",
     "int": "client/test_intake.py",
     "jacl": "clients/test_java_access.py",
