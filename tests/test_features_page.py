@@ -49,6 +49,7 @@ FILES: Final = {
     "jtx": "clients/test_java_transactions.py",
     "life": "client/test_consumer_life.py",
     "lis": "client/test_listening.py",
+    "link": "test_error_links.py",
     "mqa": "clients/test_mqadmin.py",
     "mqm": "clients/test_mqadmin_matrix.py",
     "nem": "nemesis/test_trial.py",

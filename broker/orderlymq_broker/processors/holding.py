@@ -89,7 +89,15 @@ class HoldProcessor:
         if len(key.encode()) > KEY_BYTES_MAX:
             self._context.counters["held_keys_refused"] += 1
             return _say(request, peer, "stop", remark=_LONG)
-        record = KeyHeld(group, topic, queue_id, key, offset, ext.get("messageId", "")[:MESSAGE_ID_LENGTH_MAX], epoch)
+        record = KeyHeld(
+            group,
+            topic,
+            queue_id,
+            key,
+            offset,
+            ext.get("messageId", "")[:MESSAGE_ID_LENGTH_MAX],
+            epoch,
+        )
 
         return [self._propose(record, request, peer)]
 
