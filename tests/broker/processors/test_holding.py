@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from orderlymq_broker.state.growth import blockers
 from orderlymq_broker.state.held import HELD_KEYS_MAX, KEY_BYTES_MAX
 from orderlymq_broker.state.records import (
     Commit,
@@ -306,3 +307,18 @@ def test_numbers_that_are_none_are_refused(field: str) -> None:
 
     assert answer.code == 1
     assert field in (answer.remark or "")
+
+
+def test_a_topic_does_not_grow_while_a_key_of_it_is_held() -> None:
+    """In its new queue nobody would know of the hold: the key would pass its dead letter."""
+    shell = lead()
+    create(shell, OffsetsReset((Commit("billing", "orders", 0, 0),)))
+    lock(shell, "one")
+    ask(shell)
+    topic = shell.state.topics.by_name["orders"]
+
+    (found,) = blockers(shell.state, topic)
+    release(shell)
+
+    assert "group billing holds 1 keys" in found.reason
+    assert blockers(shell.state, topic) == []
