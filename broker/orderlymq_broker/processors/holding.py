@@ -167,7 +167,7 @@ def check_hand_over(context: Context, group: str, properties: str) -> None:
     that the log can say so.
 
     Raises:
-        RequestRefused: the group wants no dead letters (1).
+        RequestRefused: the group wants no dead letters (13).
     """
     config = context.state.groups.get(group)
     if config is None or config.on_dead_letter == CONTINUE or not context.state.is_ordered(group):
@@ -176,7 +176,9 @@ def check_hand_over(context: Context, group: str, properties: str) -> None:
     if key and context.state.held.is_held(group, key):
         return
     if config.on_dead_letter == STOP_QUEUE:
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, _STOPPED.format(group=group))
+        # No code after which Java sends again: its second try has lost the count of tries, so that it
+        # would go to the retry topic and the key on.
+        raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, _STOPPED.format(group=group))
     if key:
         context.counters["dead_letters_not_held"] += 1
         context.not_holding.add(group)
