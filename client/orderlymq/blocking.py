@@ -306,6 +306,8 @@ class AdminClient(Facade[admin.AdminClient]):
     connections = _blocking(admin.AdminClient.connections)
     progress = _blocking(admin.AdminClient.progress)
     locks = _blocking(admin.AdminClient.locks)
+    held_keys = _blocking(admin.AdminClient.held_keys)
+    release_key = _blocking(admin.AdminClient.release_key)
     reset_offsets = _blocking(admin.AdminClient.reset_offsets)
     view_message = _blocking(admin.AdminClient.view_message)
     find_messages = _blocking(admin.AdminClient.find_messages)

@@ -18,6 +18,7 @@ from orderlymq.events import (
     DeadLetter,
     Event,
     FindStart,
+    Hold,
     LocksAnswered,
     LocksFailed,
     OffsetIllegal,
@@ -45,13 +46,16 @@ from orderlymq.wire import (
     check,
     copy_to_retry,
     fence,
+    hold_request,
     is_stored,
     lock_request,
     pull_request,
     read_assignment,
+    read_holds,
     read_locks,
     read_offset,
     read_pull,
+    read_verdict,
     send_back_request,
 )
 from orderlymq_protocol import fastjson
@@ -142,11 +146,11 @@ class BrokerCalls:
         asked_at_ms = self._now_ms()
         try:
             answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
-            granted = read_locks(answer.body)
+            granted, held = read_locks(answer.body), read_holds(answer.body)
         except _TROUBLE as error:
             self._post(LocksFailed(queues, str(error)))
             return
-        self._post(LocksAnswered(queues, granted, asked_at_ms))
+        self._post(LocksAnswered(queues, granted, asked_at_ms, held))
 
     async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back; one that cannot be given back ends with its lease."""
@@ -269,10 +273,47 @@ class BrokerCalls:
     # -- handing messages back
 
     async def dead_letter(self, ask: DeadLetter) -> None:
-        """Hand a message over to the dead-letter queue by way of the group's retry topic."""
-        message = ask.message
-        ok, reason = await self._send_copy(message, message.reconsume_times, 0)
-        self._post(CopySent(ask.queue, ask.generation, message.queue_offset, ok, reason))
+        """Hand a message over to the dead-letter queue by way of the group's retry topic.
+
+        The broker says first whether its key is held; the letter leaves only when that is certain.
+        """
+        message, times = ask.message, ask.message.reconsume_times
+        place = (ask.queue, ask.generation, message.queue_offset)
+        verdict, hold, reason = await self._ask_hold(ask)
+        if verdict not in ("held", "continue"):
+            self._post(CopySent(*place, False, reason, hold, verdict == "released"))
+            return
+        behind = hold is not None and hold.offset < message.queue_offset
+        ok, reason = await self._send_copy(
+            message,
+            times,
+            0,
+            maximum=times if hold is not None else self._reconsume_max,
+            behind=hold.message_id if hold is not None and behind else "",
+        )
+        self._post(CopySent(*place, ok, reason, hold))
+
+    async def _ask_hold(self, ask: DeadLetter) -> tuple[str, Hold | None, str]:
+        """Return the broker's verdict, what holds or may hold the key, and the reason of a refusal."""
+        message, queue = ask.message, ask.queue
+        if ask.epoch is None:
+            return "continue", None, ""  # broadcasting, or a broker of RocketMQ
+        # Until it answers the key counts as held: nothing may pass a message whose fate is not known.
+        unsure = ask.hold or (
+            Hold(message.queue_offset, message.message_id) if message.key else None
+        )
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            return "", unsure, f"{queue.broker_name} has no leader's address"
+        command = hold_request(ask, self._group, self._instance.client_id)
+        try:
+            answer = await self._instance.invoke(address, command, 5_000)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return "continue", None, ""  # a broker of an earlier version
+            verdict, hold = read_verdict(check(answer, address))
+        except _TROUBLE as error:
+            return "", unsure, str(error)
+        return verdict, hold, answer.remark or ""
 
     async def send_back(self, ask: SendBack) -> None:
         """Give a message back for a later retry; if the broker will not, send it a copy."""
@@ -299,15 +340,22 @@ class BrokerCalls:
         self._post(CopySent(ask.queue, ask.generation, message.queue_offset, ok, reason))
 
     async def _send_copy(
-        self, message: ReceivedMessage, times: int, level: int
+        self,
+        message: ReceivedMessage,
+        times: int,
+        level: int,
+        *,
+        maximum: int | None = None,
+        behind: str = "",
     ) -> tuple[bool, str]:
         command = copy_to_retry(
             message,
             self._group,
             times=times,
-            maximum=self._reconsume_max,
+            maximum=self._reconsume_max if maximum is None else maximum,
             delay_level=level,
             born_ms=time.time_ns() // 1_000_000,
+            behind=behind,
         )
         address = await self._instance.address(message.queue.broker_name, message.queue.topic)
         if address is None:

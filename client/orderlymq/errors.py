@@ -3,14 +3,32 @@ What can go wrong for a user of the SDK, named by what the caller does next.
 
 Rule: an error of a send says whether the message may have been stored. `SendRefused` is definite: the
 message is not in the log and never will be. `SendUnknown` is honest: it may be there; sending the same
-`Message` object again is safe on an ordered topic, because it keeps its unique key.
+`Message` object again is safe on an ordered topic, because it keeps its unique key. Each class has a section of
+its name in the docs, and each error leads there.
 """
 
-from typing import Literal
+from typing import ClassVar, Final, Literal
+
+TROUBLESHOOTING: Final = "docs/troubleshooting.md"
 
 
 class OrderlyMQError(Exception):
-    """Everything the SDK raises on purpose derives from this."""
+    """Everything the SDK raises on purpose derives from this.
+
+    Attributes:
+        docs: page and section that tell what to do; also a note in the traceback.
+    """
+
+    docs: ClassVar[str] = f"{TROUBLESHOOTING}#orderlymqerror"
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if cls.__module__ == __name__:  # those of others lead where their parents do
+            cls.docs = f"{TROUBLESHOOTING}#{cls.__name__.lower()}"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.add_note(f"See {self.docs}")
 
 
 class SettingError(OrderlyMQError, ValueError):

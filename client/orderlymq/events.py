@@ -8,7 +8,7 @@ The cores are `ordering` and `concurrency`; the shell is `consumer`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, TypeAlias
 
@@ -47,12 +47,29 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """A key is held from a message on.
+
+    Attributes:
+        offset: of its first dead letter in the queue.
+        message_id: of that message.
+    """
+
+    offset: int
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class LocksAnswered:
-    """A broker answered a lock request; `granted` maps to epochs (None from a RocketMQ broker)."""
+    """A broker answered a lock request; `granted` maps to epochs (None from a RocketMQ broker).
+
+    `held` are the held keys of the granted queues.
+    """
 
     asked: tuple[MessageQueue, ...]
     granted: Mapping[MessageQueue, int | None]
     asked_at_ms: int
+    held: Mapping[MessageQueue, Mapping[str, Hold]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +169,20 @@ class DeliveryDropped:
 
 @dataclass(frozen=True, slots=True)
 class CopySent:
-    """A message was handed back to the broker, as a retry or a dead letter, or it was refused."""
+    """A message was handed back to the broker, as a retry or a dead letter, or it was refused.
+
+    Attributes:
+        hold: the message's key is held, or may be: the answer was lost.
+        let_go: it was not sent because its key is not held any more.
+    """
 
     queue: MessageQueue
     generation: int
     offset: int
     ok: bool
     reason: str = ""
+    hold: Hold | None = None
+    let_go: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,12 +293,20 @@ class SendBack:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Hand a message over to the dead-letter queue (ordered); answer with CopySent."""
+    """Hand a message over to the dead-letter queue (ordered); answer with CopySent.
+
+    The broker is asked first what is to become of it, and of what follows it, if it knows epochs.
+
+    Attributes:
+        hold: what the message follows, or what it began itself, unsent as far as is known.
+    """
 
     queue: MessageQueue
     generation: int
     message: ReceivedMessage
     reconsume_max: int
+    epoch: int | None = None
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)

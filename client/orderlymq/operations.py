@@ -7,6 +7,7 @@ to each. ``AdminClient`` has all of these.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq.errors import BrokerError, BrokerUnreachable
@@ -53,6 +54,26 @@ from orderlymq_protocol.statsbodies import (
 _CLIENT_TIMEOUT_MS: Final = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key whose messages go to the dead letters until it is let go.
+
+    Attributes:
+        queue: where its message failed.
+        since_ms: since when, ms since the epoch.
+        first_offset: queue offset of the message that failed.
+        first_message_id: id of that message.
+        behind: messages that followed it into the dead letters.
+    """
+
+    queue: MessageQueue
+    key: str
+    since_ms: int
+    first_offset: int
+    first_message_id: str
+    behind: int
+
+
 class Operations:
     """Requests of administrators; the subclass says through which client and which brokers."""
 
@@ -61,6 +82,34 @@ class Operations:
     async def brokers(self) -> dict[str, str]:
         """Return the leader's address of every broker group."""
         raise NotImplementedError
+
+    # -- keys that are held behind a dead letter (ours)
+
+    async def held_keys(self, group: str) -> list[HeldKey]:
+        """Return the keys that a group holds (`onDeadLetter: HoldKey`), the oldest first."""
+        found: list[HeldKey] = []
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(
+                address, RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": group}
+            )
+            found += _read_held(answer.body)
+        return sorted(found, key=lambda held: (held.since_ms, held.queue, held.key))
+
+    async def release_key(self, group: str, topic: str, key: str) -> list[HeldKey]:
+        """Let a key go wherever it is held; return what was held.
+
+        What the group gets of the key from now on is consumed; what went to the dead letters meanwhile
+        stays there until it is sent again.
+
+        Raises:
+            BrokerError: Nobody knows the group (26).
+        """
+        found: list[HeldKey] = []
+        ext = {"consumerGroup": group, "topic": topic, "key": key}
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(address, RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+            found += _read_held(answer.body)
+        return found
 
     # -- settings and figures of brokers and name servers
 
@@ -321,3 +370,17 @@ def _read_config(body: bytes) -> dict[str, str]:
 
 def _written_config(values: Mapping[str, str]) -> bytes:
     return "".join(f"{name}={value}\n" for name, value in values.items()).encode()
+
+
+def _read_held(body: bytes) -> list[HeldKey]:
+    return [
+        HeldKey(
+            MessageQueue.from_json_value(each),
+            each["key"],
+            each["sinceMillis"],
+            each["firstOffset"],
+            each["firstMessageId"],
+            each["behind"],
+        )
+        for each in fastjson.loads(body).get("heldKeys", ())
+    ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from orderlymq.events import ListenerDone, OrderedResult, Report
+from orderlymq.events import Hold, ListenerDone, OrderedResult, Report
 from orderlymq.flow import FlowLimits
 from orderlymq.intake import Intake
 from orderlymq.message import ReceivedMessage
@@ -68,6 +68,7 @@ class QueueState:
     not_before_ms: int = 0
     busy_since_ms: int | None = None
     single_until: int = 0  # deliver one by one below this offset
+    held: dict[str, Hold] = field(default_factory=dict)  # by key, for as long as the lock is ours
     dead: set[int] = field(default_factory=set)  # handed over, not yet committed
     uncommitted: int = 0
     dirty: bool = False
@@ -80,6 +81,20 @@ class QueueState:
     def holds(self, now_ms: int) -> bool:
         """Tell whether the lease runs."""
         return now_ms < self.lease_until_ms
+
+    @property
+    def all_dead(self) -> bool:
+        """Tell whether everything that was taken and not committed is handed over."""
+        return all(message.queue_offset in self.dead for message in self.intake.cache.taken)
+
+    def must_rest(self, now_ms: int, continuous_max_ms: int) -> bool:
+        """Tell whether the queue has had its worker for so long that others are to have it; count the time."""
+        if self.busy_since_ms is None:
+            self.busy_since_ms = now_ms
+        elif now_ms - self.busy_since_ms > continuous_max_ms:
+            self.busy_since_ms = None
+            return True
+        return False
 
     def begin_anew(self, intake: Intake) -> None:
         """Forget what was cached and counted under the former intake; a running call stays known."""

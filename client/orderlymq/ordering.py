@@ -8,7 +8,8 @@ Rules kept here, each of them tested:
   queue: everything cached is forgotten and consumption restarts at the committed offset;
 - at most one listener call per queue, whatever was lost and won back meanwhile;
 - messages leave in the order of their offsets; a failed one keeps its queue waiting until it succeeds or
-  is handed over to the dead-letter queue; only the message that was tried alone is handed over.
+  is handed over to the dead-letter queue; only the message that was tried alone is handed over;
+- a message of a held key goes to the dead-letter queue in its turn and to no listener (`holding`).
 
 Pure: `handle(event, now_ms)` returns instructions for the shell (`consumer`), `next_wake_ms` says when to
 send the next `Tick`. The broker's half of these rules is its lock table and its fence.
@@ -23,7 +24,6 @@ from orderlymq.events import (
     Assigned,
     Closing,
     CopySent,
-    DeadLetter,
     Deliver,
     DeliveryDropped,
     Event,
@@ -50,6 +50,7 @@ from orderlymq.events import (
     StopPull,
     Tick,
 )
+from orderlymq.holding import divert, hand_over, note_copy, passing
 from orderlymq.intake import Intake
 from orderlymq.message import ReceivedMessage
 from orderlymq.orderedqueue import (
@@ -59,7 +60,6 @@ from orderlymq.orderedqueue import (
     QueueState,
     dropped_report,
     first_pull_reports,
-    message_ids,
     refused_report,
     result_reports,
 )
@@ -239,7 +239,11 @@ class OrderedConsumer:
                 continue
             state.asking = False
             if queue in event.granted:
+                generation = state.intake.generation
                 self._granted(state, event.granted[queue], event.asked_at_ms, now_ms)
+                if state.intake.generation != generation:
+                    # Only the lock's holder adds to them, so this is all there is until we do.
+                    state.held = dict(event.held.get(queue, {}))
             else:
                 self._refused(state, now_ms)
 
@@ -446,11 +450,7 @@ class OrderedConsumer:
             if len(messages) == 1:
                 state.copying = True
                 state.delivered = messages
-                self._out.append(
-                    DeadLetter(
-                        state.queue, state.intake.generation, head, self._rules.reconsume_max
-                    )
-                )
+                self._out.append(hand_over(state, head, self._rules.reconsume_max))
                 return
             # Which of them fails is not known. One by one from here, so that none is both handed
             # over and consumed, and no healthy one is handed over for its neighbour.
@@ -469,21 +469,17 @@ class OrderedConsumer:
         messages, state.delivered = state.delivered, ()
         if state.intake.generation != event.generation:
             return
+        self._out += note_copy(self._group, state, event, messages[0])
         if not event.ok:
-            self._report(
-                "error",
-                f"sendMessageBack exception, group: {self._group} msg: {message_ids(messages)} "
-                f"{event.reason}",
-            )
-            messages[0].reconsume_times += 1
             state.intake.cache.again((event.offset,))
-            self._suspend(state, -1, now_ms)
-        elif state.auto_commit:
+            if not event.let_go:
+                self._suspend(state, -1, now_ms)
+            return
+        state.dead.add(event.offset)
+        if state.auto_commit or (event.hold is not None and state.all_dead):
             # Even when the lease is gone: the commit carries the epoch, so that the broker drops it if
             # somebody else has the queue, and we must not deliver what is a dead letter.
             self._commit(state)
-        else:
-            state.dead.add(event.offset)
 
     def _suspend(self, state: QueueState, suspend_ms: int, now_ms: int) -> None:
         wanted = self._rules.suspend_ms if suspend_ms == -1 else suspend_ms
@@ -545,17 +541,17 @@ class OrderedConsumer:
             return
         if now_ms < state.not_before_ms:
             return
-        if state.busy_since_ms is None:
-            state.busy_since_ms = now_ms
-        elif now_ms - state.busy_since_ms > self._rules.continuous_max_ms:
-            # Other queues may be waiting for a worker: let them have one.
-            state.busy_since_ms = None
+        if state.must_rest(now_ms, self._rules.continuous_max_ms):
             state.not_before_ms = now_ms + YIELD_MS
             return
         single = cache.first_waiting < state.single_until
+        count = passing(state, 1 if single else self._rules.batch_max)
+        if not count:
+            self._out.append(divert(state, self._rules.reconsume_max))
+            return
         self._delivery += 1
         state.delivery = self._delivery
-        state.delivered = cache.take(1 if single else self._rules.batch_max)
+        state.delivered = cache.take(count)
         self._out.append(
             Deliver(
                 state.queue,

@@ -57,6 +57,10 @@ class ProcessQueue:
             insort(self._taken, offset)
         return tuple(self._messages[offset] for offset in offsets)
 
+    def peek(self, limit: int) -> tuple[ReceivedMessage, ...]:
+        """Return what `take` would, and leave it where it is."""
+        return tuple(self._messages[offset] for offset in self._waiting[:limit])
+
     def commit(self) -> int:
         """Forget everything that was taken; return the offset to commit, NOTHING when none was."""
         if not self._taken:

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final
 
 from orderlymq.errors import BrokerError
+from orderlymq.events import DeadLetter, Hold
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus, received
 from orderlymq_protocol import fastjson, names, properties, sysflag
 from orderlymq_protocol.batch import BatchEntry, encode_batch
@@ -35,6 +36,8 @@ from orderlymq_protocol.record import RecordError, StoredMessage, iter_records
 CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"
 BULK: Final = "omqBulk"
+# The first dead letter of the held key that a message follows into the dead letters.
+HELD_BEHIND: Final = "OMQ_HELD_BEHIND"
 # Value of MSG_TYPE in the answer of a request.
 REPLY: Final = "reply"
 
@@ -184,11 +187,13 @@ def copy_to_retry(
     maximum: int,
     delay_level: int,
     born_ms: int,
+    behind: str = "",
 ) -> RemotingCommand:
     """Return a copy for the group's retry topic, as RocketMQ clients send when they hand a message back.
 
     The broker turns it into a dead letter when *times* has reached *maximum*; a dead letter must carry
-    no delay level, or 4.x brokers keep it in the delay queue for minutes first.
+    no delay level, or 4.x brokers keep it in the delay queue for minutes first. *behind* is the message that
+    it follows, if its key is held.
     """
     copied = dict(message.properties)
     for local in (properties.MIN_OFFSET, properties.MAX_OFFSET, properties.CONSUME_START_TIME):
@@ -197,7 +202,10 @@ def copy_to_retry(
     copied.setdefault(properties.ORIGIN_MESSAGE_ID, message.message_id)
     copied[properties.RECONSUME_TIME] = str(times)
     copied[properties.MAX_RECONSUME_TIMES] = str(maximum)
-    copied.pop(properties.DELAY, None)
+    for stale in (properties.DELAY, HELD_BEHIND):
+        copied.pop(stale, None)
+    if behind:
+        copied[HELD_BEHIND] = behind
     if delay_level:
         copied[properties.DELAY] = str(delay_level)
     header = SendMessageHeader(
@@ -401,3 +409,48 @@ def read_locks(body: bytes) -> dict[MessageQueue, int | None]:
     queues = [MessageQueue.from_json_value(each) for each in answer.get("lockOKMQSet") or ()]
     epochs = answer.get("epochs") or [None] * len(queues)
     return dict(zip(queues, epochs, strict=True))
+
+
+def read_holds(body: bytes) -> dict[MessageQueue, dict[str, Hold]]:
+    """Return the held keys of the granted queues; nothing from brokers that hold none.
+
+    Raises:
+        ValueError: The body is no answer to a lock request.
+    """
+    answer = fastjson.loads(body)
+    queues = [MessageQueue.from_json_value(each) for each in answer.get("lockOKMQSet") or ()]
+    found: dict[MessageQueue, dict[str, Hold]] = {}
+    for topic, queue_id, key, offset, message_id in answer.get("heldKeys") or ():
+        for queue in queues:
+            if (queue.topic, queue.queue_id) == (topic, queue_id):
+                found.setdefault(queue, {})[key] = Hold(offset, message_id)
+    return found
+
+
+def hold_request(ask: DeadLetter, group: str, client_id: str) -> RemotingCommand:
+    """Return the question what is to become of a dead letter, or of what follows one."""
+    message = ask.message
+    ext = {
+        "consumerGroup": group,
+        "topic": ask.queue.topic,
+        "queueId": str(ask.queue.queue_id),
+        "offset": str(message.queue_offset),
+        "key": message.key or "",
+        "messageId": message.message_id,
+        **fence(client_id, ask.epoch),
+    }
+    if ask.hold is not None and ask.hold.offset < message.queue_offset:
+        ext["following"] = "true"
+    return request(RequestCode.ORDERLYMQ_HOLD_KEY, ext)
+
+
+def read_verdict(answer: RemotingCommand) -> tuple[str, Hold | None]:
+    """Return `held` with what holds, `released`, `continue` or `stop`.
+
+    Raises:
+        ValueError: The answer cannot be read.
+    """
+    ext = answer.ext
+    if ext.get("verdict") == "held":
+        return "held", Hold(int(ext["firstOffset"]), ext.get("firstMessageId", ""))
+    return ext.get("verdict", ""), None

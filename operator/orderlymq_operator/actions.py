@@ -40,6 +40,7 @@ class GroupConfig:
     retry_times: int
     retry_queues: int
     consume_timeout_minutes: int
+    on_dead_letter: str = "Continue"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -139,6 +139,7 @@ class Admin:
                 config.retry_max_times,
                 config.retry_queue_nums,
                 config.consume_timeout_minute,
+                config.on_dead_letter,
             )
             for name, config in table.subscription_group_table.items()
         }
@@ -404,6 +405,7 @@ class Admin:
             retry_queue_nums=config.retry_queues,
             retry_max_times=config.retry_times,
             consume_timeout_minute=config.consume_timeout_minutes,
+            on_dead_letter=config.on_dead_letter,
         )
         command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.to_json())
         await self._change(address, command)

@@ -79,6 +79,13 @@ class ConsumerGroupSpec(Model):
         default=[], description="Topics that the group reads; startFrom applies to them."
     )
     retry: Retry = Field(default=Retry(), description="What happens to failures.")
+    on_dead_letter: Literal["Continue", "HoldKey", "StopQueue"] = Field(
+        default="Continue",
+        description="What follows a dead letter of an Ordered group. Continue: later messages of its key "
+        "are consumed. HoldKey: they go to the dead letters, too, until `orderlymq group release` lets "
+        "the key go; members with the Python SDK only. StopQueue: there are no dead letters, the message "
+        "is tried for ever and its queue waits.",
+    )
     start_from: Literal["Client", "Latest", "Earliest"] = Field(
         default="Client",
         description="Where the group begins on its topics; used once, when the group is created. "

@@ -159,6 +159,7 @@ def group_config(group: ConsumerGroup) -> GroupConfig:
         retry_times=group.spec.retry.max_times,
         retry_queues=group.spec.retry.queues,
         consume_timeout_minutes=minutes,
+        on_dead_letter=group.spec.on_dead_letter,
     )
 
 

@@ -49,7 +49,7 @@ class TopicConfig(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroupConfig(JsonModel):
-    """A consumer group on one broker."""
+    """A consumer group on one broker; `on_dead_letter` is ours, other tools ignore it."""
 
     group_name: str
     consume_enable: bool = True
@@ -63,6 +63,7 @@ class SubscriptionGroupConfig(JsonModel):
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: int = 0
     consume_timeout_minute: int = 15
+    on_dead_letter: str = "Continue"
 
 
 @dataclass(frozen=True, slots=True)

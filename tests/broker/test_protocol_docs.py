@@ -91,6 +91,11 @@ REMARKS: Final = {
     RequestCode.ORDERLYMQ_GROUP_MEMBERS: (
         "our own: members with their subscriptions, and what was decided with 20507"
     ),
+    RequestCode.ORDERLYMQ_HOLD_KEY: (
+        "our own: what becomes of a dead letter of an ordered group and of what follows it"
+    ),
+    RequestCode.ORDERLYMQ_HELD_KEYS: "our own: the held keys of a group, as JSON",
+    RequestCode.ORDERLYMQ_RELEASE_KEY: "our own: lets a held key go",
     RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP: "our own",
     RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP: "our own: add, promote or remove a replica",
 }
@@ -99,7 +104,7 @@ _HEAD: Final = """\
 # Request codes
 
 Which requests of the RocketMQ remoting protocol are served, and by whom. The names are RocketMQ's
-(`RequestCode`); numbers from 20500 to 20508 are our own and are spoken between our processes only. A code that
+(`RequestCode`); numbers from 20500 to 20511 are our own and are spoken between our processes only. A code that
 nobody serves is answered with 3, `REQUEST_CODE_NOT_SUPPORTED`, on which clients fall back at once, and with the reason.
 
 Codes with a broker beside them are answered by the leader of a group. A replica that does not lead answers tables

@@ -5,7 +5,7 @@ It checks after every event what must always hold: at most one listener call per
 generation in the order of their offsets, nothing delivered, pulled or committed without a live lease.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orderlymq.events import (
@@ -16,6 +16,7 @@ from orderlymq.events import (
     Deliver,
     Event,
     FindStart,
+    Hold,
     Instruction,
     ListenerDone,
     LocksAnswered,
@@ -93,12 +94,16 @@ class Script:
         return self.play(Assigned(frozenset(queues)))
 
     def grant(
-        self, *queues: MessageQueue, epoch: int | None = 1, asked_at: int | None = None
+        self,
+        *queues: MessageQueue,
+        epoch: int | None = 1,
+        asked_at: int | None = None,
+        held: Mapping[str, Hold] | None = None,
     ) -> list[Instruction]:
         at = self.now if asked_at is None else asked_at
-        return self.play(
-            LocksAnswered(queues or (QUEUE,), dict.fromkeys(queues or (QUEUE,), epoch), at)
-        )
+        wanted = queues or (QUEUE,)
+        holds = {} if held is None else dict.fromkeys(wanted, held)
+        return self.play(LocksAnswered(wanted, dict.fromkeys(wanted, epoch), at, holds))
 
     def refuse(self, *queues: MessageQueue) -> list[Instruction]:
         return self.play(LocksAnswered(queues or (QUEUE,), {}, self.now))
@@ -142,10 +147,27 @@ class Script:
             )
         )
 
-    def copied(self, *, ok: bool = True, queue: MessageQueue = QUEUE) -> list[Instruction]:
+    def copied(
+        self,
+        *,
+        ok: bool = True,
+        queue: MessageQueue = QUEUE,
+        hold: Hold | None = None,
+        let_go: bool = False,
+    ) -> list[Instruction]:
         copies = [each for each in self.said if isinstance(each, DeadLetter)]
         last = copies[-1]
-        return self.play(CopySent(queue, last.generation, last.message.queue_offset, ok))
+        place = (queue, last.generation, last.message.queue_offset)
+        return self.play(CopySent(*place, ok, hold=hold, let_go=let_go))
+
+    @property
+    def letters(self) -> list[tuple[int, Hold | None]]:
+        """Offset of every hand-over so far, and what holds it."""
+        return [
+            (said.message.queue_offset, said.hold)
+            for said in self.said
+            if isinstance(said, DeadLetter)
+        ]
 
     def running_at(self, offset: int = 0, *, epoch: int | None = 1) -> None:
         """Bring QUEUE to where it is consumed from *offset* on."""

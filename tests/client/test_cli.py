@@ -83,19 +83,23 @@ def test_a_plug_in_cannot_take_an_own_command_over(monkeypatch: pytest.MonkeyPat
         ["group", "list"],
         ["group", "show", "G"],
         ["group", "reset", "G", "--topic", "T", "--to", "latest"],
+        ["group", "held", "G"],
+        ["group", "release", "G", "--topic", "T", "--key", "K"],
         ["message", "find", "--topic", "T", "--key", "K"],
     ],
 )
 def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -> None:
-    """Exit code 4, one sentence, no traceback; the same as JSON."""
+    """OTH-07: exit code 4, one sentence and where to read on, no traceback; the same as JSON."""
     text = CliRunner().invoke(cli, [*arguments, "--name-server", NOBODY])
     as_json = CliRunner().invoke(cli, [*arguments, "--name-server", NOBODY, "--output", "json"])
 
     assert (text.exit_code, as_json.exit_code) == (ExitCode.UNREACHABLE, ExitCode.UNREACHABLE)
     assert text.stderr.startswith("Error: ")
-    assert text.stderr.count("\n") == 1
+    assert text.stderr.count("\n") == 2
+    assert text.stderr.endswith("\nSee: docs/troubleshooting.md#nameserversunreachable\n")
     assert "orderlymq up" in text.stderr
-    assert json.loads(as_json.stdout)["exitCode"] == 4
+    found = json.loads(as_json.stdout)
+    assert (found["exitCode"], found["docs"]) == (4, text.stderr.split()[-1])
 
 
 @pytest.mark.parametrize(

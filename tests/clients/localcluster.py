@@ -56,6 +56,7 @@ spec:
   clusterRef: {{name: clients}}
   ordering: {ordering}
   topics: [{{name: {topic}}}]
+  onDeadLetter: {on_dead_letter}
 """
 
 
@@ -140,11 +141,15 @@ class LocalCluster:
         self._apply(TOPIC.format(name=name, type=kind, queues=queues))
         return name
 
-    def group(self, topic: str, ordering: str = "Ordered") -> str:
+    def group(
+        self, topic: str, ordering: str = "Ordered", *, on_dead_letter: str = "Continue"
+    ) -> str:
         """Create a consumer group of its own for *topic* and return its name."""
         self._made += 1
         name = f"group-{self._made}"
-        self._apply(GROUP.format(name=name, topic=topic, ordering=ordering))
+        self._apply(
+            GROUP.format(name=name, topic=topic, ordering=ordering, on_dead_letter=on_dead_letter)
+        )
         return name
 
     def user(self, name: str, secret: str, **rights: str) -> None:

@@ -162,6 +162,33 @@ def test_a_message_that_always_fails_goes_to_the_dead_letter_queue(
     assert [e["body"] for e in dead if e["event"] == "deliver"] == ["key-0:1"]
 
 
+@pytest.mark.parametrize(("policy", "deliveries"), [("StopQueue", 6), ("HoldKey", 3)])
+def test_a_group_that_wants_no_dead_letters_gets_none_and_holding_is_not_for_java(
+    cluster: LocalCluster, java: Java, policy: str, deliveries: int
+) -> None:
+    """PRB-08: StopQueue refuses the hand-over, so it is tried on; under HoldKey the key goes on."""
+    topic = cluster.topic(queues=1)
+    group = cluster.group(topic, on_dead_letter=policy)
+
+    with java.start("send", ns=cluster.name_server, topic=topic, count=3) as sender:
+        sender.finish()
+    with java.start(
+        "consume",
+        ns=cluster.name_server,
+        topic=topic,
+        group=group,
+        expected=3 if policy == "StopQueue" else 2,
+        fail="key-0:1",
+        times=5,
+        max_reconsume=2,
+        suspend=50,
+    ) as consumer:
+        got = consumer.finish()
+
+    delivered = [e["body"] for e in got if e["event"] == "deliver"]
+    assert delivered == ["key-0:0", *["key-0:1"] * deliveries, "key-0:2"]
+
+
 def test_a_failed_concurrent_message_is_retried_later(cluster: LocalCluster, java: Java) -> None:
     """RECONSUME_LATER: sent back, redelivered with its reconsume count and original topic."""
     topic = cluster.topic("Normal")

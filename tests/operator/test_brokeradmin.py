@@ -42,7 +42,7 @@ async def test_a_topic_is_created_with_every_field_that_brokers_require(admin: A
 async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
     """Code 200, with consumeMessageOrderly."""
     async with serving({}) as (broker, address):
-        await admin.set_group(address, "billing", GroupConfig(True, False, 3, 2, 7))
+        await admin.set_group(address, "billing", GroupConfig(True, False, 3, 2, 7, "HoldKey"))
 
         ((code, _, body),) = broker.asked
         found = json.loads(body)
@@ -57,6 +57,7 @@ async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
             "groupName": "billing",
             "groupSysFlag": 0,
             "notifyConsumerIdsChangedEnable": True,
+            "onDeadLetter": "HoldKey",
             "retryMaxTimes": 3,
             "retryQueueNums": 2,
             "whichBrokerWhenConsumeSlowly": 1,

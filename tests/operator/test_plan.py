@@ -150,12 +150,12 @@ def test_settings_of_a_group_and_permissions_of_a_topic_change_in_place() -> Non
     world = _settled(desired(topic(), group()))
     wanted = desired(
         topic(permission="ReadOnly"),
-        group(enabled=False, retry={"maxTimes": 3}, consumeTimeout="90s"),
+        group(enabled=False, retry={"maxTimes": 3}, consumeTimeout="90s", onDeadLetter="HoldKey"),
     )
 
     assert _work(world.settle(wanted)) == [
         UpdateTopic("orders", "demo-0", TopicConfig(8, 4, order=True)),
-        SetGroup("billing", "demo-0", GroupConfig(True, False, 3, 1, 2)),
+        SetGroup("billing", "demo-0", GroupConfig(True, False, 3, 1, 2, "HoldKey")),
     ]
 
 

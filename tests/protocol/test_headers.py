@@ -251,7 +251,7 @@ def test_our_own_codes_stay_away_from_those_of_the_protocol() -> None:
     """A client that meets them by accident would do something unexpected."""
     own = {code for code in RequestCode if code.name.startswith("ORDERLYMQ_")}
 
-    assert sorted(own) == list(range(20500, 20509))
+    assert sorted(own) == list(range(20500, 20512))
     assert not own & set(REQUEST_HEADERS)
 
 

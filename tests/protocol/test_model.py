@@ -77,6 +77,7 @@ NOT_KEPT = {
     "groupSysFlag",
     "topicSynFlag",
     "onlyThisBroker",
+    "onDeadLetter",
 }
 
 

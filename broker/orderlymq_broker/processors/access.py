@@ -55,6 +55,7 @@ ADMIN_CODES: Final = frozenset(
         RequestCode.ORDERLYMQ_CLIENT_DEAD,
         RequestCode.ORDERLYMQ_CHANGE_QUEUES,
         RequestCode.ORDERLYMQ_SET_ASSIGNMENT,
+        RequestCode.ORDERLYMQ_RELEASE_KEY,
         RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
         RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
     }
@@ -227,6 +228,7 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _fields(group="consumerGroup"),
     RequestCode.UNREGISTER_CLIENT: _fields(group="consumerGroup"),
     RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.ORDERLYMQ_HOLD_KEY: _fields(topic="topic", group="consumerGroup"),
     RequestCode.LOCK_BATCH_MQ: _locks,
     RequestCode.UNLOCK_BATCH_MQ: _locks,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _fields(topic="topic", group="group"),

@@ -15,6 +15,7 @@ from orderlymq_broker.processors.changing import propose
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.figures import Figures
+from orderlymq_broker.processors.holding import POLICIES
 from orderlymq_broker.processors.membership import missing_retry_topic
 from orderlymq_broker.processors.querying import QueryProcessor
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record
@@ -51,11 +52,12 @@ RETRY_QUEUES_MAX: Final = 1_024
 # One entry of the log holds them all, and so does one turn of the event loop.
 GROUPS_AT_ONCE_MAX: Final = 1_000
 
-# Members of 5.x that a 4.9 tool does not send: their absence is no wish to change them.
+# Members of 5.x, and ours, that a 4.9 tool does not send: their absence is no wish to change them.
 _NEWER_MEMBERS: Final = {
     "consumeMessageOrderly": "orderly",
     "groupSysFlag": "sys_flag",
     "consumeTimeoutMinute": "consume_timeout_minutes",
+    "onDeadLetter": "on_dead_letter",
 }
 
 
@@ -120,6 +122,12 @@ class GroupAdministration:
                 ResponseCode.SYSTEM_ERROR,
                 f"retryQueueNums {config.retry_queue_nums} of group[{config.group_name}] is not "
                 f"between 0 and {RETRY_QUEUES_MAX}",
+            )
+        if config.on_dead_letter not in POLICIES:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"onDeadLetter {config.on_dead_letter!r} of group[{config.group_name}] is none of "
+                f"{', '.join(POLICIES)}",
             )
         present = self._context.state.groups.get(config.group_name)
         record = _record_of(config)
@@ -294,6 +302,7 @@ def config_of(config: GroupSet) -> SubscriptionGroupConfig:
         notify_consumer_ids_changed_enable=config.notify_changes,
         group_sys_flag=config.sys_flag,
         consume_timeout_minute=config.consume_timeout_minutes,
+        on_dead_letter=config.on_dead_letter,
     )
 
 
@@ -311,4 +320,5 @@ def _record_of(config: SubscriptionGroupConfig) -> GroupSet:
         notify_changes=config.notify_consumer_ids_changed_enable,
         sys_flag=config.group_sys_flag,
         consume_timeout_minutes=config.consume_timeout_minute,
+        on_dead_letter=config.on_dead_letter,
     )

@@ -62,6 +62,7 @@ class Context:
         view: what the leader has promised beyond the applied state.
         counters: how often things happened, by name; shown in the status and as metrics.
         duplicate_clients: client ids seen on two live connections, with the older and the newer.
+        not_holding: groups that should hold keys, and whose members handed a dead letter over without.
         disk_full: sends are refused until the disk has room again.
         replication: what the shell last told about the replicas, for the status only.
     """
@@ -79,6 +80,7 @@ class Context:
         self.sessions = Sessions()
         self.counters: Counter[str] = Counter()
         self.duplicate_clients: dict[str, tuple[int, int]] = {}
+        self.not_holding: set[str] = set()
         self.disk_ratio = 0.0
         self.disk_full = False
         self.replication: dict[str, Any] = {}

@@ -30,6 +30,7 @@ from orderlymq_broker.processors.fencing import Fence
 from orderlymq_broker.processors.following import Followers
 from orderlymq_broker.processors.founding import founding_records
 from orderlymq_broker.processors.growing import GrowthProcessor
+from orderlymq_broker.processors.holding import HoldProcessor
 from orderlymq_broker.processors.locking import LockProcessor
 from orderlymq_broker.processors.membership import MembershipProcessor
 from orderlymq_broker.processors.noticing import Notices
@@ -99,6 +100,7 @@ class BrokerCore:
         self.notices = Notices(self.context)
         self.growths = GrowthProcessor(self.context, self.notices.tell, self.committer.take)
         self.divisions = DivisionProcessor(self.context, self.notices.tell)
+        self.holds = HoldProcessor(self.context)
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(
             self.context,
@@ -160,6 +162,9 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_QUEUE_GROWTH: self.growths.status,
             RequestCode.ORDERLYMQ_SET_ASSIGNMENT: self.divisions.change,
             RequestCode.ORDERLYMQ_GROUP_MEMBERS: self.divisions.members,
+            RequestCode.ORDERLYMQ_HOLD_KEY: self.holds.hold,
+            RequestCode.ORDERLYMQ_HELD_KEYS: self.holds.held,
+            RequestCode.ORDERLYMQ_RELEASE_KEY: self.holds.release,
         }
 
     # -- requests ----------------------------------------------------------------------------------
@@ -283,6 +288,7 @@ class BrokerCore:
         context.term = 0
         if not was_leading:
             return []
+        context.not_holding.clear()
         self.committer.forget()
         self.locks.stop()
         self.notices.stop()

@@ -103,7 +103,7 @@ class LockProcessor:
                 if (queue.topic, queue.queue_id) in epochs
             ]
             self._report(body, dict(pairs), holders, then)
-            return answer(request, peer, body=_granted_body(pairs))
+            return answer(request, peer, body=_granted_body(pairs, self._held(body, pairs)))
 
         def lost() -> list[Effect]:
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST)
@@ -331,6 +331,18 @@ class LockProcessor:
             body.consumer_group, body.client_id, got, dict(sorted(refused.items())), now
         )
 
+    def _held(
+        self, body: LockBatchRequest, granted: Sequence[tuple[MessageQueue, int]]
+    ) -> list[list[str | int]]:
+        """Return what is held in granted queues: who consumes them must know it before its first message."""
+        return [
+            [held.topic, held.queue_id, held.key, held.offset, held.message_id]
+            for queue, _ in granted
+            for held in self._context.state.held.of_queue(
+                body.consumer_group, queue.topic, queue.queue_id
+            ).values()
+        ]
+
     def _is_ours(self, queue: MessageQueue) -> bool:
         if queue.broker_name != self._context.settings.group:
             return False
@@ -363,11 +375,14 @@ def check_client(client_id: str, group: str | None = None) -> None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
 
 
-def _granted_body(granted: Sequence[tuple[MessageQueue, int]]) -> bytes:
-    """Return the reply to 41; ``epochs`` is ours, other clients ignore it."""
+def _granted_body(
+    granted: Sequence[tuple[MessageQueue, int]], held: Sequence[list[str | int]] = ()
+) -> bytes:
+    """Return the reply to 41; ``epochs`` and ``heldKeys`` are ours, other clients ignore them."""
     return fastjson.dumps(
         {
             "epochs": [epoch for _, epoch in granted],
+            **({"heldKeys": held} if held else {}),
             "lockOKMQSet": [queue.to_json_value() for queue, _ in granted],
         }
     )

@@ -14,6 +14,7 @@ from orderlymq_broker.processors.appending import NO_WAIT, Appender, Draft, Wait
 from orderlymq_broker.processors.context import Context, CreateFirst, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.growing import check_send
+from orderlymq_broker.processors.holding import check_hand_over
 from orderlymq_broker.processors.scanning import (
     DELAY,
     UNIQ_KEY,
@@ -286,6 +287,7 @@ class SendProcessor:
             maximum = header.max_reconsume_times
         if header.reconsume_times < maximum:
             return topic
+        check_hand_over(self._context, group, header.properties)
         header.queue_id = 0
         dead_letters = self._context.state.topics.get(dlq_topic(group))
         if dead_letters is None:

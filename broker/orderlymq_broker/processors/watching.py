@@ -20,6 +20,7 @@ from orderlymq_broker.processors.locking import LockProcessor
 from orderlymq_broker.processors.querying import QueryProcessor
 from orderlymq_broker.processors.reading import read_message
 from orderlymq_broker.processors.scanning import KEYS, SHARDING_KEY, UNIQ_KEY, find_text
+from orderlymq_broker.state.held import HELD_KEYS_MAX
 from orderlymq_broker.state.queues import Queue
 from orderlymq_broker.state.records import Append, MemberSeen
 from orderlymq_broker.store.kv import Family
@@ -132,6 +133,14 @@ class Watch:
                 ("group",),
                 [((group,), count) for group, count in list(blocked.items())[:SERIES_MAX]],
             ),
+            "held_keys": Series(
+                "Keys of a group that are held behind a dead letter",
+                ("group",),
+                [
+                    ((group,), count)
+                    for group, count in list(self._context.state.held.counts().items())[:SERIES_MAX]
+                ],
+            ),
             "failing_messages": Series(
                 "Messages of a group that failed several times in the last hour",
                 ("group",),
@@ -219,6 +228,12 @@ class Watch:
             "expiring": self._expiring(now),
             "disagreeing": list(self._disagreeing()),
             "duplicates": list(self._duplicates()),
+            "notHolding": [{"group": group} for group in sorted(self._context.not_holding)],
+            "holdsFull": [
+                {"group": group, "keys": count}
+                for group, count in self._context.state.held.counts().items()
+                if count >= HELD_KEYS_MAX
+            ],
             "hotQueues": [asdict(each) for each in self.loads.hot_queues],
             "hotKeys": [asdict(each) for each in self.loads.hot_keys],
         }
@@ -399,6 +414,17 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
         ("clientId",),
         "client id {clientId} of groups {groups} is used on two connections at once, {addresses}: two "
         "processes with one id consume the same queues; give each an instance name of its own",
+    ),
+    "notHolding": (
+        ("group",),
+        "group {group} says onDeadLetter: HoldKey, and a member handed a dead letter over without holding "
+        "its key: clients of RocketMQ cannot, the later messages of the key go on; consume with the "
+        "Python SDK, or choose StopQueue, which all clients obey",
+    ),
+    "holdsFull": (
+        ("group",),
+        "group {group} holds {keys} keys, the most there may be: its next dead letter stops a queue; "
+        "repair what fails and let keys go (orderlymq group held {group}, orderlymq group release)",
     ),
     "hotQueues": (
         ("topic", "queue_id"),

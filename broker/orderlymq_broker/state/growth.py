@@ -307,6 +307,11 @@ def blockers(state: "BrokerState", topic: "Topic") -> list[Blocker]:
             for number, left in _left(state, group, topic)
         ]
         retries = state.topics.get(retry_topic(group))
+        kept = sum(held.topic == topic.name for held in state.held.of_group(group))
+        if kept:
+            # Its new queue would not know of the hold, and the key would overtake its dead letter.
+            text = f"group {group} holds {kept} keys: orderlymq group release lets them go"
+            found.append(Blocker(group, NO_QUEUE, kept, text))
         waiting = sum(left for _, left in _left(state, group, retries)) if retries else 0
         if waiting:
             text = f"group {group} has {waiting} messages to try again, {who}"

@@ -19,6 +19,8 @@ from orderlymq_broker.state.accessrecords import AccountDeleted, AccountSet, Whi
 from orderlymq_broker.state.assignments import AssignmentTable
 from orderlymq_broker.state.dedup import DedupWindow
 from orderlymq_broker.state.growth import GrowthTable
+from orderlymq_broker.state.held import HeldTable
+from orderlymq_broker.state.heldrecords import KeyFollowed, KeyHeld, KeyReleased
 from orderlymq_broker.state.locks import LockTable
 from orderlymq_broker.state.members import MemberTable
 from orderlymq_broker.state.offsets import OffsetTable
@@ -125,6 +127,7 @@ class BrokerState:
         self.transactions = TransactionTable()
         self.growth = GrowthTable()
         self.assignments = AssignmentTable()
+        self.held = HeldTable()
         self.operator_token = 0
         self.timers = TimerTable()
         self.tail = TailCache()
@@ -149,6 +152,7 @@ class BrokerState:
         state.transactions = TransactionTable.load(reader)
         state.growth = GrowthTable.load(reader)
         state.assignments = AssignmentTable.load(reader)
+        state.held = HeldTable.load(reader)
         for name, growing in state.growth.by_topic.items():
             state.topics.by_name[name].growth = growing
         token = reader.get(Family.TABLES, table_key(Table.COUNTERS, _OPERATOR_ROW))
@@ -207,6 +211,7 @@ class BrokerState:
             self.growth,
             self.assignments,
             self.timers,
+            self.held,
         )
         for table in tables:
             for row in table.rows():
@@ -224,6 +229,7 @@ class BrokerState:
         self.transactions.check()
         self.growth.check()
         self.timers.check()
+        self.held.check()
         assert self.floor <= self.physical_end
         in_tails = [entry for queue in self.topics.queues() for entry in queue.tail]
         assert sum(len(entry.message) for entry in in_tails) <= self.tail.size
@@ -402,6 +408,8 @@ class Machine:
                 return state.access.delete(record.access_key, wall_ms, writes)
             case WhiteAddressesSet():
                 return state.access.set_white_addresses(record.addresses, wall_ms, writes)
+            case KeyHeld() | KeyFollowed() | KeyReleased():
+                return state.held.apply(record, state.locks, state.offsets, wall_ms, writes)
             case SettingsSet():
                 return state.overrides.set(record.values, wall_ms, writes)
             case Append():
@@ -483,6 +491,7 @@ class Machine:
             return TopicChanged(record.name, changed=False)
         state.growth.drop(record.name, writes)
         state.assignments.drop(writes, topic=record.name)
+        state.held.drop(writes, topic=record.name)
         state.offsets.drop_topic(record.name, writes)
         state.locks.free_all(topic=record.name, reason="topic deleted", writes=writes)
         prefix = _TOPIC_PREFIX.pack(topic.id)
@@ -497,6 +506,7 @@ class Machine:
         state.locks.free_all(group=record.name, reason="group deleted", writes=writes)
         state.locks.forget_ordered(record.name, writes)
         state.assignments.drop(writes, group=record.name)
+        state.held.drop(writes, group=record.name)
         for client_id in list(state.members.of_group(record.name)):
             state.members.leave(record.name, client_id, writes)
         if record.clean_offsets:

@@ -20,6 +20,7 @@ from orderlymq_broker.state.accessrecords import (
     AccountSet,
     WhiteAddressesSet,
 )
+from orderlymq_broker.state.heldrecords import HeldOutcome, HeldRecord
 from orderlymq_broker.state.timerrecords import TimersEnded, TimersMoved
 
 # Written by the broker itself, not by an operator: nothing to compare.
@@ -116,6 +117,7 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
 
     Attributes:
         orderly: ordered by configuration: only the holder of a queue's lock may pull and commit.
+        on_dead_letter: Continue, HoldKey or StopQueue; see ``processors/holding.py``.
     """
 
     name: str
@@ -131,6 +133,7 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
     sys_flag: int = 0
     consume_timeout_minutes: int = 15
     only_if_absent: bool = False
+    on_dead_letter: str = "Continue"
 
 
 class GroupDeleted(Struct, frozen=True, array_like=True, tag=13):
@@ -438,6 +441,7 @@ Record: TypeAlias = (
     | GrowthPublished
     | GrowthOpened
     | AssignmentSet
+    | HeldRecord
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -582,5 +586,6 @@ Outcome: TypeAlias = (
     | SettingsChanged
     | GrowthMoved
     | AssignmentChanged
+    | HeldOutcome
     | Trimmed
 )

@@ -71,6 +71,7 @@ class Table(IntEnum):
     ASSIGNMENTS = 21
     TIMERS = 22  # by due time: what is due is one scan
     TIMER_PLACES = 23  # by place in the timer topic: the first is the oldest message that waits
+    HELD_KEYS = 24
 
 
 class IndexKind(IntEnum):

@@ -1,4 +1,4 @@
-"""`orderlymq group`: list, show, reset."""
+"""`orderlymq group`: list, show, reset, held, release."""
 
 from typing import Any
 
@@ -16,13 +16,14 @@ from orderlymq.cli.session import (
 )
 from orderlymq.cli.watched import findings, lines
 from orderlymq.errors import BrokerError, TopicNotFound
+from orderlymq.operations import HeldKey
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups: members, queues, locks, lag; move their offsets."""
+    """Look at consumer groups: members, queues, locks, lag; move their offsets, let held keys go."""
 
 
 @group.command("list")
@@ -217,3 +218,50 @@ async def reset(name: str, topic: str, moment: str, name_server: str, output: st
         print_json(rows)
     else:
         print_table("", ["TOPIC", "GROUP", "QUEUE", "OFFSET"], [list(row.values()) for row in rows])
+
+
+@group.command()
+@click.argument("name")
+@connected
+async def held(name: str, name_server: str, output: str) -> None:
+    """List the keys that are held behind a dead letter (onDeadLetter: HoldKey)."""
+    async with AdminClient(name_server) as admin:
+        _print_held(await admin.held_keys(name), output)
+
+
+@group.command()
+@click.argument("name")
+@click.option("--topic", required=True, help="The topic of the key.")
+@click.option("--key", required=True, help="The sharding key.")
+@connected
+async def release(name: str, topic: str, key: str, name_server: str, output: str) -> None:
+    """Let a held key go: its next messages are consumed; its dead letters stay until a redrive."""
+    async with AdminClient(name_server) as admin:
+        found = await admin.release_key(name, topic, key)
+    if not found:
+        raise CommandFailed(
+            ExitCode.NOT_FOUND,
+            f"group {name} does not hold key {key} of topic {topic}; `orderlymq group held {name}` "
+            "lists what it holds",
+        )
+    _print_held(found, output)
+
+
+def _print_held(found: list[HeldKey], output: str) -> None:
+    rows = [
+        {
+            "topic": each.queue.topic,
+            "key": each.key,
+            "group": each.queue.broker_name,
+            "queue": each.queue.queue_id,
+            "since": iso(each.since_ms),
+            "firstLetter": each.first_message_id,
+            "behind": each.behind,
+        }
+        for each in found
+    ]
+    if output == "json":
+        print_json(rows)
+    else:
+        columns = ["TOPIC", "KEY", "GROUP", "QUEUE", "SINCE", "FIRST LETTER", "BEHIND"]
+        print_table("", columns, [list(row.values()) for row in rows])

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from orderlymq.errors import (
+    TROUBLESHOOTING,
     BrokerError,
     BrokerUnreachable,
     NameServersUnreachable,
@@ -46,6 +47,8 @@ class ExitCode(IntEnum):
 
 class CommandFailed(Exception):  # noqa: N818 - says what happened
     """A command ends with this code and this sentence."""
+
+    docs: Final = f"{TROUBLESHOOTING}#exit-codes"
 
     def __init__(self, code: ExitCode, message: str) -> None:
         super().__init__(message)
@@ -120,9 +123,9 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
         except (OrderlyMQError, CommandFailed) as error:
             code = exit_code(error)
             if kwargs.get("output") == "json":
-                print_json({"error": str(error), "exitCode": int(code)})
+                print_json({"error": str(error), "exitCode": int(code), "docs": error.docs})
             else:
-                click.echo(f"Error: {error}", err=True)
+                click.echo(f"Error: {error}\nSee: {error.docs}", err=True)
             raise click.exceptions.Exit(code) from error
 
     return run

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from orderlymq_broker.state.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.heldrecords import KeyFollowed, KeyHeld, KeyReleased
 from orderlymq_broker.state.records import (
     Append,
     AssignmentSet,
@@ -68,6 +69,9 @@ EXAMPLES: list[Record] = [
     GrowthPublished("t", 8, 40_000, 7),
     GrowthOpened("t"),
     AssignmentSet("g", "t", (("b", 0, "c"),), 7),
+    KeyHeld("g", "t", 0, "k", 5, "M", 2),
+    KeyFollowed("g", "t", 0, "k", 6, 2),
+    KeyReleased("g", "t", "k"),
     MemberSeen("g", "c", "h:1", subscriptions=(Subscription("t", "a", codes=(97,)),)),
     MemberLeft("g", "c"),
     HalfOpened(1, 2, "g", "t", "U", 3, 4),

@@ -1,0 +1,199 @@
+"""
+The held keys of groups whose dead letters keep back what follows them (``onDeadLetter: HoldKey``).
+
+The rules: a key is held in the queue in which its message failed, from that message on; only who has the
+queue's lock, or had it last, may hold, so that the next holder learns every hold with its lock; a
+message that is consumed already holds nothing; saying the same again changes nothing. Letting go is for
+administrators. Who asks: ``processors/holding.py``.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.state.heldrecords import (
+    HeldFound,
+    HeldKey,
+    HeldOutcome,
+    HeldRecord,
+    KeyFollowed,
+    KeyHeld,
+    KeyReleased,
+    KeysLetGo,
+)
+from orderlymq_broker.state.locks import LockTable
+from orderlymq_broker.state.offsets import OffsetTable
+from orderlymq_broker.state.records import Refused
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
+
+# Of one group on one raft group. All of them go with every answer to a lock request, and so many poisoned
+# keys mean that not the messages are wrong: beyond it the queue stops instead of letting a key pass.
+HELD_KEYS_MAX: Final = 1_000
+# Together with the maximum above it bounds the answer to a lock request by 1 MB.
+KEY_BYTES_MAX: Final = 1_024
+
+FULL: Final = "full"
+STALE: Final = "stale"
+
+_Place = tuple[str, str, int]
+_NOTHING: Final[Mapping[str, HeldKey]] = {}
+
+
+class HeldTable:
+    """Held keys by group, topic and queue."""
+
+    def __init__(self) -> None:
+        self._places: dict[_Place, dict[str, HeldKey]] = {}
+
+    @classmethod
+    def load(cls, reader: Reader) -> "HeldTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.HELD_KEYS):
+            held = msgspec.msgpack.decode(value, type=HeldKey)
+            table._places.setdefault(_place(held), {})[held.key] = held
+
+        return table
+
+    def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, HeldKey]:
+        """Return what is held in a queue, by key."""
+        return self._places.get((group, topic, queue_id), _NOTHING)
+
+    def of_group(self, group: str) -> list[HeldKey]:
+        """Return everything that a group holds, the oldest first."""
+        found = [
+            held
+            for place, keys in self._places.items()
+            if place[0] == group
+            for held in keys.values()
+        ]
+
+        return sorted(found, key=lambda held: (held.since_ms, held.topic, held.key, held.queue_id))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many keys each group holds."""
+        found: dict[str, int] = {}
+        for (group, _, _), keys in self._places.items():
+            found[group] = found.get(group, 0) + len(keys)
+
+        return found
+
+    def is_held(self, group: str, key: str) -> bool:
+        """Tell whether a group holds a key in any queue."""
+        return any(place[0] == group and key in keys for place, keys in self._places.items())
+
+    def apply(
+        self,
+        record: HeldRecord,
+        locks: LockTable,
+        offsets: OffsetTable,
+        wall_ms: int,
+        writes: TableWrites,
+    ) -> HeldOutcome | Refused:
+        """Hold a key, count what follows it, or let it go."""
+        match record:
+            case KeyHeld():
+                return self._hold(record, locks, offsets, wall_ms, writes)
+            case KeyFollowed():
+                return self._follow(record, locks, writes)
+            case KeyReleased():
+                return self._release(record, writes)
+
+    def drop(
+        self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
+    ) -> None:
+        """Forget what a group or topic that is deleted held."""
+        everything = [held for keys in self._places.values() for held in keys.values()]
+        self._drop(
+            [held for held in everything if group == held.group or topic == held.topic], writes
+        )
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield the held keys for the digest."""
+        for place in sorted(self._places):
+            for key in sorted(self._places[place]):
+                yield (self._places[place][key],)
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        for place, keys in self._places.items():
+            assert keys, place
+            for key, held in keys.items():
+                assert _place(held) == place, held
+                assert held.key == key, held
+                assert (held.behind == 0) == (held.last < 0), held
+        assert all(count <= HELD_KEYS_MAX for count in self.counts().values())
+
+    def _hold(
+        self,
+        record: KeyHeld,
+        locks: LockTable,
+        offsets: OffsetTable,
+        wall_ms: int,
+        writes: TableWrites,
+    ) -> HeldFound | Refused:
+        """Hold a key, unless it is held already or the group holds too many."""
+        place = _place(record)
+        present = self.of_queue(*place).get(record.key)
+        if present is not None:
+            return HeldFound(present)
+        if not locks.is_current(*place, record.epoch):
+            return Refused(STALE)
+        if (offsets.get(*place) or 0) > record.offset:
+            return HeldFound(None)
+        if self.counts().get(record.group, 0) >= HELD_KEYS_MAX:
+            return Refused(FULL)
+        held = HeldKey(*place, record.key, record.offset, record.message_id, wall_ms)
+        self._put(held, writes)
+
+        return HeldFound(held)
+
+    def _follow(
+        self, record: KeyFollowed, locks: LockTable, writes: TableWrites
+    ) -> HeldFound | Refused:
+        """Count a message that follows a dead letter, once."""
+        place = _place(record)
+        held = self.of_queue(*place).get(record.key)
+        if held is None or record.offset < held.offset:
+            return HeldFound(None)
+        if not locks.is_current(*place, record.epoch):
+            return Refused(STALE)
+        if record.offset > max(held.last, held.offset):
+            held = msgspec.structs.replace(held, behind=held.behind + 1, last=record.offset)
+            self._put(held, writes)
+
+        return HeldFound(held)
+
+    def _release(self, record: KeyReleased, writes: TableWrites) -> KeysLetGo:
+        """Let a key go."""
+        return KeysLetGo(
+            self._drop(
+                [
+                    held
+                    for held in self.of_group(record.group)
+                    if (held.topic, held.key) == (record.topic, record.key)
+                ],
+                writes,
+            )
+        )
+
+    def _put(self, held: HeldKey, writes: TableWrites) -> None:
+        self._places.setdefault(_place(held), {})[held.key] = held
+        writes.put(Table.HELD_KEYS, *_place(held), held.key, value=held)
+
+    def _drop(self, found: list[HeldKey], writes: TableWrites) -> tuple[HeldKey, ...]:
+        for held in found:
+            place = _place(held)
+            del self._places[place][held.key]
+            if not self._places[place]:
+                del self._places[place]
+            writes.delete(Table.HELD_KEYS, *place, held.key)
+
+        return tuple(found)
+
+
+def _place(held: HeldKey | KeyHeld | KeyFollowed) -> _Place:
+    return held.group, held.topic, held.queue_id

@@ -1,0 +1,78 @@
+"""What the raft log says about held keys, by the rules of ``records.py``."""
+
+from typing import TypeAlias
+
+from msgspec import Struct
+
+
+class HeldKey(Struct, frozen=True, array_like=True):
+    """One key whose messages go to the dead letters until an administrator lets go.
+
+    Attributes:
+        offset: queue offset of the message that failed; what came before it is not held.
+        message_id: what that message is found by.
+        since_ms: wall ms of the leader.
+        behind: messages that followed it into the dead letters.
+        last: queue offset of the last of them; counted once, however often it is handed over.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    key: str
+    offset: int
+    message_id: str
+    since_ms: int
+    behind: int = 0
+    last: int = -1
+
+
+class KeyHeld(Struct, frozen=True, array_like=True, tag=100):
+    """A dead letter is about to be handed over, and its key is held from it on.
+
+    Attributes:
+        epoch: of the lock under which the message failed; one that has ended changes nothing.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    key: str
+    offset: int
+    message_id: str
+    epoch: int
+
+
+class KeyFollowed(Struct, frozen=True, array_like=True, tag=101):
+    """A message is about to follow a dead letter of its key, if the key is still held."""
+
+    group: str
+    topic: str
+    queue_id: int
+    key: str
+    offset: int
+    epoch: int
+
+
+class KeyReleased(Struct, frozen=True, array_like=True, tag=102):
+    """An administrator lets a key go, in every queue of the topic that holds it."""
+
+    group: str
+    topic: str
+    key: str
+
+
+class HeldFound(Struct, frozen=True):
+    """The key as it is held now; None when nothing holds it."""
+
+    held: HeldKey | None
+
+
+class KeysLetGo(Struct, frozen=True):
+    """What was held until now."""
+
+    keys: tuple[HeldKey, ...]
+
+
+HeldRecord: TypeAlias = KeyHeld | KeyFollowed | KeyReleased
+HeldOutcome: TypeAlias = HeldFound | KeysLetGo
