@@ -193,16 +193,19 @@ class Reconciler:
 
     async def _pass(self, item: Item, cluster: Cluster) -> float | None:
         scope = await self._look(item, cluster)
-        self.seen[(item.namespace, item.name)] = scope
         backend = scope.backend
         if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
             observed = await backend.observe()
+            self.seen[(item.namespace, item.name)] = scope
             await self._tell(scope, observed, [])
             return None
         await self._finalizers.settle(scope.wish)
         applied = await backend.ensure()
         observed = await backend.observe()
         scope.observed = observed
+        # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
+        # lost, just when hand-overs need the leaders of the last pass.
+        self.seen[(item.namespace, item.name)] = scope
         growing = self._growing[(item.namespace, item.name)] = _growing(observed)
         actions = self._plan(scope, observed)
         scope.found.step = statuses.step_of(actions, applied)
