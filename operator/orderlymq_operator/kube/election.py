@@ -158,6 +158,7 @@ class Election:
             for lease in found
             if lease["metadata"]["namespace"] != self._namespace
             and (lease.get("spec") or {}).get("holderIdentity")
+            and not rivals.is_forgotten(lease, datetime.now(UTC))
             and not self._lapsed(lease)
         ]
 

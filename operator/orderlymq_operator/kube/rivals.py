@@ -8,6 +8,7 @@ second one takes its place when it is gone.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from orderlymq_operator.kube.resources import Json
@@ -16,6 +17,9 @@ from orderlymq_operator.meta import GROUP
 ANNOTATION_SERVES: Final = f"{GROUP}/serves"
 ANNOTATION_CLAIMS: Final = f"{GROUP}/claims"
 _ALL: Final = "*"
+# An operator whose rights went before it, as in `helm uninstall`, leaves its Lease as it was. Clocks of machines
+# differ by less than this.
+_FORGOTTEN_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,15 @@ def age_of(lease: Json) -> tuple[str, str]:
     """Return what orders Leases by age, no two alike."""
     meta = lease["metadata"]
     return str(meta.get("creationTimestamp") or ""), meta["namespace"]
+
+
+def is_forgotten(lease: Json, now: datetime) -> bool:
+    """Tell whether a Lease was left so long ago that nobody has to wait for its end."""
+    renewed = str((lease.get("spec") or {}).get("renewTime") or "")
+    try:
+        return (now - datetime.fromisoformat(renewed)).total_seconds() > _FORGOTTEN_S
+    except (ValueError, TypeError):
+        return False
 
 
 def claiming(serves: Iterable[str], others: Iterable[Rival]) -> list[Rival]:

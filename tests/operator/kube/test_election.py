@@ -250,6 +250,24 @@ async def test_of_two_that_begin_together_one_acts(api: Api) -> None:
             await _end(task)
 
 
+async def test_a_lease_that_was_left_long_ago_is_waited_for_by_nobody(
+    api: Api, leases: Leases
+) -> None:
+    """An uninstalled operator had no right any more to give it back."""
+    former, led = _election(api, "a", "elsewhere")
+    await _end(await _lead(former, led))
+    left = leases.made["elsewhere"]
+    left["metadata"]["annotations"]["orderlymq.io/claims"] = "true"
+    left["spec"] |= {"holderIdentity": "a", "renewTime": "2026-01-01T00:00:00.000000Z"}
+
+    first, led = _election(api, "b")
+    task = await _lead(first, led)
+
+    assert first.leads
+    assert first.rival == ""
+    await _end(task)
+
+
 async def test_without_the_right_to_see_other_leases_the_operator_works(
     api: Api, leases: Leases
 ) -> None:
