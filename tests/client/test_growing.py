@@ -125,8 +125,11 @@ async def test_a_consumer_that_is_told_of_other_queues_asks_for_them_at_once() -
     """It does not wait for its next look at the name servers, half a minute later."""
     seen: list[bytes] = []
 
-    async def listener(messages: Sequence[ReceivedMessage], _context: ConcurrentContext) -> None:
+    async def listener(
+        messages: Sequence[ReceivedMessage], _context: ConcurrentContext
+    ) -> ConcurrentResult:
         seen.extend(message.body for message in messages)
+        return ConcurrentResult.SUCCESS
 
     async with (
         running(topics={"T": 1, "%RETRY%G": 1}) as cluster,
