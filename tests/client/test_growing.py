@@ -8,6 +8,7 @@ import pytest
 from orderlymq.consumer import Consumer
 from orderlymq.contexts import ConcurrentContext
 from orderlymq.errors import SendRefused
+from orderlymq.events import ConcurrentResult
 from orderlymq.growing import QUEUE_TOTAL
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer import Producer
