@@ -138,6 +138,16 @@ class Consumer(Client):
         self.after(200 * MS + random.randrange(50 * MS), "start", self._rebalance)
         self.after(SECOND, "persist", self._persist_all)
 
+    def keeps_back(self, queue_id: int) -> int:
+        """Return how many messages of a queue its listener has consumed and not committed yet."""
+        if not self.alive:
+            return 0
+        return sum(
+            len(state.intake.cache.taken)
+            for queue, state in self._core.queues.items()
+            if queue.queue_id == queue_id and state.uncommitted and not state.is_busy
+        )
+
     def crash(self) -> None:
         """End without a word."""
         self.world.history.event(Kind.GONE, client=self.client_id)
