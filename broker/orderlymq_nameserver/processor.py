@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
+from orderlymq_nameserver.misses import Misses
 from orderlymq_nameserver.routes import (
     UNIT,
     UNIT_SUBSCRIPTION,
@@ -91,6 +92,7 @@ class NameServerCore:
             expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_TOPIC_CONFIG, topic)
         )
         self.properties = {"orderMessageEnable": "true", **(properties or {})}
+        self.misses = Misses()
         self.requests: Counter[tuple[int, int]] = Counter()  # by request code and response code
         self._handlers: dict[int, Callable[[RemotingCommand, int, int], RemotingCommand]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
@@ -188,10 +190,14 @@ class NameServerCore:
     def _route(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
         topic = GetRouteInfoHeader.from_ext(request.ext).topic
         body = self.routes.encoded_route(topic)
-        if topic == AUTO_CREATE_TOPIC and self._is_new(now_ms):
-            # Who finds no route for its topic makes one after this, with four queues. A topic that
-            # exists and is not registered again yet would be written to in other queues.
-            body = None
+        if topic == AUTO_CREATE_TOPIC:
+            if self._is_new(now_ms):
+                # A topic that exists may not be registered again yet; see `misses`.
+                body = None
+            elif not self.misses.is_fresh(connection, now_ms):
+                body = self.routes.encoded_brokers(topic)
+        elif body is None:
+            self.misses.note(connection, now_ms)
         if body is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=_NO_ROUTE.format(topic))
         return request.reply(body=body)

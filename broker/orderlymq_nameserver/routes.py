@@ -241,6 +241,11 @@ class RouteRegistry:
         encoded = self._encoded[topic] = route.to_json()
         return encoded
 
+    def encoded_brokers(self, topic: str) -> bytes | None:
+        """Return the body of `route` without the queues: the brokers that have the topic."""
+        route = self.route(topic)
+        return None if route is None else replace(route, queue_datas=()).to_json()
+
     def route(self, topic: str) -> TopicRouteData | None:
         """Return where the queues of a topic are, if anybody has it."""
         queues: list[QueueData] = []

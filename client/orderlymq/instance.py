@@ -312,7 +312,8 @@ class ClientInstance:
             return await self.route(topic)
         except TopicNotFound:
             try:
-                template = await self.route(template_topic)
+                # Our name servers show its queues only right after the answer above.
+                template = await self.route(template_topic, refresh=True)
             except TopicNotFound:
                 template = None
             if template is None or not template.publish:

@@ -12,9 +12,13 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 MANIFEST = """
 apiVersion: orderlymq.io/v1alpha1
@@ -206,6 +210,30 @@ class LocalCluster:
                     return status
             time.sleep(0.05)
         raise AssertionError(f"group {group} has no leader{self._logs()}")
+
+    @contextmanager
+    def name_server_away(self) -> Iterator[Callable[[], None]]:
+        """Stop the name server, and who would replace it, until what is given is called."""
+        (name_server,) = {
+            psutil.Process(each.pid)
+            for each in psutil.net_connections("tcp")
+            if each.status == psutil.CONN_LISTEN
+            and each.pid
+            and tuple(each.laddr)[1:] == (self.base,)
+        }
+        supervisor = name_server.parent()
+        assert supervisor is not None
+
+        def resume() -> None:
+            name_server.resume()
+            supervisor.resume()
+
+        try:
+            supervisor.suspend()
+            name_server.suspend()
+            yield resume
+        finally:
+            resume()
 
     def kill_leader(self, group: int = 0) -> int:
         """Send SIGKILL to the leader's process and return its node id."""

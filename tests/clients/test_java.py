@@ -12,6 +12,9 @@ from orderlymq.selectors import hash_index
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Event, Java
 
+# Its threads wait three seconds for one another at the question, and those that waited in vain ask for the template.
+NAME_SERVER_AWAY_S = 4.5
+
 pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
 
 
@@ -100,6 +103,22 @@ def test_order_and_messages_survive_the_leader(cluster: LocalCluster, java: Java
     verdict = judge(history(topic, sent, {"c1": got}))
     assert verdict.findings == ()
     assert verdict.counts["acknowledged"] == 600
+
+
+def test_a_route_that_comes_too_late_moves_no_key(cluster: LocalCluster, java: Java) -> None:
+    """A producer that has given its question up asks for the template of new topics: four queues of eight."""
+    topic = cluster.topic(queues=8)
+    send = {"ns": cluster.name_server, "topic": topic, "keys": 40, "threads": 8, "retry": True}
+    with java.start("send", **send, count=40) as usual:
+        queues = {e["key"]: e["queue"] for e in usual.finish() if e["event"] == "ack"}
+    assert len(set(queues.values())) > 4
+
+    with cluster.name_server_away() as end, java.start("send", **send, count=40) as late:
+        time.sleep(NAME_SERVER_AWAY_S)
+        end()
+        sent = late.finish(timeout_s=60)
+
+    assert {e["key"]: e["queue"] for e in sent if e["event"] == "ack"} == queues
 
 
 def test_a_suspended_message_holds_its_queue_and_comes_again(

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from orderlymq_nameserver.kv import KvTable
+from orderlymq_nameserver.misses import AFTER_A_MISS_MS
 from orderlymq_nameserver.processor import KNOWS_ALL_AFTER_MS, NameServerCore
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.framing import FrameDecoder, encode
+from orderlymq_protocol.model import TopicRouteData
 from orderlymq_protocol.notserved import remark_of
 from tests.nameserver.registrations import (
     GROUP_A,
@@ -66,7 +68,8 @@ def test_routes_are_those_that_real_name_servers_gave(version: int) -> None:
 
     missing = play(server, request_105)
     play(server, captured(103, "request")[0])
-    found = ask(server, 105, topic="TBW102")
+    # By the connection that was told so: see misses.py.
+    found = server.handle(request(105, {"topic": "TBW102"}), 1, 0)
 
     assert (missing.code, missing.remark) == (17, unknown.fields["remark"])
     assert without_flag_names(found.body) == without_flag_names(known.body)
@@ -354,3 +357,30 @@ def test_a_name_server_that_has_just_begun_lets_nobody_make_topics() -> None:
 
     assert [code("TBW102", soon), code("orders", soon)] == [17, 0]
     assert [code("TBW102", later), code("orders", later)] == [0, 0]
+
+
+def test_only_who_was_told_that_its_topic_does_not_exist_sees_queues_to_make_topics_after() -> None:
+    """A producer that was answered too late, or never, asks for them too, and would move keys of its topic."""
+    server = core()
+    register(server, GROUP_A, registration(1, topic("orders", 8, order=True), topic("TBW102", 8)))
+    mine, another = 7, 8
+
+    def template(connection: int, now_ms: int) -> tuple[list[str], list[int]]:
+        found = server.handle(request(105, {"topic": "TBW102"}), connection, now_ms)
+        route = TopicRouteData.from_json(found.body)
+        queues = [each.write_queue_nums for each in route.queue_datas]
+        return [each.broker_name for each in route.broker_datas], queues
+
+    assert template(mine, 1) == (["group-a"], [])
+    server.handle(request(105, {"topic": "orders"}), mine, 2)
+    assert template(mine, 3_000) == (["group-a"], [])
+
+    server.handle(request(105, {"topic": "new"}), mine, 4_000)
+    assert template(mine, 4_001) == (["group-a"], [8])
+    assert template(mine, 4_002) == (["group-a"], [8])
+    assert template(another, 4_003) == (["group-a"], [])
+    assert template(mine, 4_000 + AFTER_A_MISS_MS) == (["group-a"], [])
+
+    server.handle(request(105, {"topic": "new"}), mine, 20_000)
+    server.misses.closed(mine)
+    assert template(mine, 20_001) == (["group-a"], [])
