@@ -186,6 +186,15 @@ class Node:
         """Note that the connection on which *node* spoke is gone; if it led, run without delay."""
         election.leader_gone(self._state, node)
 
+    def set_forgetful(self, *, forgetful: bool) -> None:
+        """
+        Note whether this replica has lost its log and has not all of it again.
+
+        With a part of it, it stands for no election: its own vote would be one of a majority that
+        lacks what it had acknowledged.
+        """
+        self._state.forgetful = forgetful
+
     def applied_to(self, index: Index) -> None:
         """Note that the state machine has applied everything up to *index*."""
         log = self._state.log
@@ -203,8 +212,9 @@ class Node:
         """
         Note that *node* has lost its log: nothing that it acknowledged counts from now on.
 
-        What is committed stays committed. The shell of *node* must keep it from voting until
-        it has everything again that was committed when this was called.
+        What is committed stays committed. The shell of *node* must keep it from voting, and from
+        standing (`set_forgetful`), until it has everything again that was committed when this
+        was called.
         """
         state = self._state
         if node != state.id and node in state.progress:

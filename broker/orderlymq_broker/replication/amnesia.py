@@ -1,5 +1,5 @@
 """
-A replica that has lost its disk must not vote as if it remembered.
+A replica that has lost its disk must not vote as if it remembered, nor for itself.
 
 A voter that comes back with an empty directory may have acknowledged entries that it no longer
 has; its vote could then elect a leader without them. The rule: until it has everything that its

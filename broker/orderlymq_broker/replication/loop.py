@@ -95,6 +95,7 @@ class ReplicationLoop:
         self._node = parts.node
         self._core = parts.core
         self._amnesia = Amnesia.load(parts.store)
+        parts.node.set_forgetful(forgetful=self._amnesia.active)
         self._ports = ports
         self._limits = limits
         self._fates = Fates()
@@ -174,6 +175,7 @@ class ReplicationLoop:
             if self._amnesia.maybe_end(messages, self._node.commit, batch):
                 _log.info("this replica has caught up with its group and votes from now on")
                 self._parts.store.stage(batch)
+                self._node.set_forgetful(forgetful=False)
         except Exception as error:
             self._fail(error)
         self._wake()
@@ -296,7 +298,16 @@ class ReplicationLoop:
             self._end_serving(change)
         self._doubt = None
         self._founding = None
+        if change.role is Role.LEADER:
+            # Staged before its first entry is written: whoever has that, remembers.
+            self._remember()
         self._ports.host.role_changed(change)
+
+    def _remember(self) -> None:
+        batch = Batch()
+        self._amnesia.end(batch)
+        self._parts.store.stage(batch)
+        self._node.set_forgetful(forgetful=False)
 
     def _maybe_end_founding(self, term: Term, deadline_s: float) -> None:
         """Begin to serve a new group when every replica has its beginning, or time is up.
@@ -314,9 +325,6 @@ class ReplicationLoop:
         self.serving = True
         self._serving_term = term
         self._physical_next = self._parts.log.physical_end()
-        batch = Batch()
-        self._amnesia.end(batch)
-        self._parts.store.stage(batch)
         now = self._ports.clock.now()
         self.submit(self._core.become_leader(term, self._physical_next, now))
         self._ports.host.serving_began()

@@ -7,7 +7,7 @@ import pytest
 from orderlymq_broker.processors.effects import Effect
 from orderlymq_broker.replication.loop import FOUNDING_WAIT_S, GATHER_COUNT
 from orderlymq_broker.store.kv import Family
-from orderlymq_raft import AppendResponse, Heartbeat, VoteResponse
+from orderlymq_raft import Append, AppendResponse, Heartbeat, Index, Term, VoteResponse
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
 
 ELECTION_S = 0.4
@@ -404,6 +404,44 @@ def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGro
     group.cut = {leader.id}
     group.pass_time(4 * ELECTION_S)
     assert any(each.loop.serving for each in (lagging, wiped))
+
+
+def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(
+    group: SimulatedGroup,
+) -> None:
+    """Its own vote is one, too: with another replica that lags it would lead without what it has lost."""
+    leader = group.elect()
+    lagging, witness = others(group, leader)
+    group.cut.add(lagging.id)
+    proposals = propose(leader, "precious")
+    group.run()
+    assert fates(proposals) == ["applied"]
+    part = tuple(leader.log.entries(Index(1), Index(lagging.node.last_index + 1), 1 << 20))
+    told = Append(
+        leader.node.id,
+        witness.node.id,
+        leader.node.term,
+        Index(0),
+        Term(0),
+        leader.node.commit,
+        part,
+    )
+
+    group.cut = {leader.id}
+    wiped = group.wipe(witness.id)
+    wiped.loop.receive([told])
+    group.run()
+    assert wiped.node.last_index == lagging.node.last_index
+    group.pass_time(4 * ELECTION_S)
+
+    assert wiped.loop.has_forgotten
+    assert not any(each.node.is_leader for each in (lagging, wiped))
+
+    group.cut = set()
+    group.greet(wiped.id)
+    group.pass_time(4 * ELECTION_S)
+    assert "precious" in wiped.state.topics.by_name
+    assert not wiped.loop.has_forgotten
 
 
 def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
