@@ -21,7 +21,7 @@ from orderlymq_runtime.client import RemotingClient
 from tests.nameserver.registrations import GROUP_A, register_request, registration, topic
 
 LOOPBACK = Address("127.0.0.1", 0)
-TIMEOUT_S = 5.0
+TIMEOUT_S = 20.0
 
 
 @asynccontextmanager
