@@ -100,10 +100,11 @@ def restore(state: RaftState, meta: SnapshotMeta) -> None:
 
 
 def settle(state: RaftState) -> bool:
-    """Forget what was in force before the commit index; return whether the leader must leave."""
+    """Forget what was in force before the commit index; return whether the leader must leave.
+
+    Who leads and is no voter by what is settled: it is removed, or it is a learner.
+    """
     configs = state.configs
-    if len(configs) == 1:
-        return False
     commit = state.log.commit
     while len(configs) > 1 and configs[1][0] <= commit:
         del configs[0]

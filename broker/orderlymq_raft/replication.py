@@ -116,7 +116,7 @@ def maybe_commit(state: RaftState) -> bool:
         state.heartbeat_wanted = True
     if state.config.eager_commit:
         state.append_wanted = True
-    if membership.settle(state) or state.id in state.membership.learners:
+    if membership.settle(state):
         _leave(state)
     return True
 

@@ -51,7 +51,6 @@ from orderlymq.wire import (
     lock_request,
     pull_request,
     read_assignment,
-    read_holds,
     read_locks,
     read_offset,
     read_pull,
@@ -146,7 +145,7 @@ class BrokerCalls:
         asked_at_ms = self._now_ms()
         try:
             answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
-            granted, held = read_locks(answer.body), read_holds(answer.body)
+            granted, held = read_locks(answer.body)
         except _TROUBLE as error:
             self._post(LocksFailed(queues, str(error)))
             return

@@ -397,8 +397,12 @@ def lock_request(
     return request(code, {CLIENT_ID: client_id}, body)
 
 
-def read_locks(body: bytes) -> dict[MessageQueue, int | None]:
-    """Return the granted queues with their epochs; None where the broker knows no epochs.
+def read_locks(
+    body: bytes,
+) -> tuple[dict[MessageQueue, int | None], dict[MessageQueue, dict[str, Hold]]]:
+    """Return the granted queues with their epochs, and the held keys of those that have some.
+
+    The epoch is None where the broker knows no epochs.
 
     Raises:
         ValueError: The body is no answer to a lock request.
@@ -408,23 +412,13 @@ def read_locks(body: bytes) -> dict[MessageQueue, int | None]:
         raise ValueError("the answer to a lock request is no JSON object")
     queues = [MessageQueue.from_json_value(each) for each in answer.get("lockOKMQSet") or ()]
     epochs = answer.get("epochs") or [None] * len(queues)
-    return dict(zip(queues, epochs, strict=True))
-
-
-def read_holds(body: bytes) -> dict[MessageQueue, dict[str, Hold]]:
-    """Return the held keys of the granted queues; nothing from brokers that hold none.
-
-    Raises:
-        ValueError: The body is no answer to a lock request.
-    """
-    answer = fastjson.loads(body)
-    queues = [MessageQueue.from_json_value(each) for each in answer.get("lockOKMQSet") or ()]
-    found: dict[MessageQueue, dict[str, Hold]] = {}
+    places = {(queue.topic, queue.queue_id): queue for queue in queues}
+    held: dict[MessageQueue, dict[str, Hold]] = {}
     for topic, queue_id, key, offset, message_id in answer.get("heldKeys") or ():
-        for queue in queues:
-            if (queue.topic, queue.queue_id) == (topic, queue_id):
-                found.setdefault(queue, {})[key] = Hold(offset, message_id)
-    return found
+        queue = places.get((topic, queue_id))
+        if queue is not None:
+            held.setdefault(queue, {})[key] = Hold(offset, message_id)
+    return dict(zip(queues, epochs, strict=True)), held
 
 
 def hold_request(ask: DeadLetter, group: str, client_id: str) -> RemotingCommand:

@@ -384,7 +384,7 @@ class Consumer(Client):
             try:
                 if isinstance(answer, RemotingError):
                     raise answer
-                granted = read_locks(check(answer, ADDRESS).body)
+                granted, _ = read_locks(check(answer, ADDRESS).body)
             except _TROUBLE as error:
                 self._post(LocksFailed(queues, str(error)))
                 return

@@ -240,14 +240,12 @@ class LockProcessor:
         for group, refs in over.items():
             records.append(LocksExpired(group, tuple(refs)))
             ending = {(ref.topic, ref.queue_id) for ref in refs}
-            holders = {lock.client_id: True for lock in state.locks.held(group)}
-            for lock in state.locks.held(group):
-                if (lock.topic, lock.queue_id) not in ending:
-                    holders[lock.client_id] = False
+            held = list(state.locks.held(group))
+            staying = {each.client_id for each in held if (each.topic, each.queue_id) not in ending}
             records += [
                 MemberLeft(group, client_id)
-                for client_id, ends in sorted(holders.items())
-                if ends and (group, client_id) not in sessions.presence
+                for client_id in sorted({each.client_id for each in held} - staying)
+                if (group, client_id) not in sessions.presence
             ]
 
         return records

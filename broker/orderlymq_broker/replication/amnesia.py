@@ -40,18 +40,12 @@ class Amnesia:
             return messages
         return [_without_memory(each) for each in messages if not _asks_for_memory(each)]
 
-    def maybe_end(self, messages: Sequence[Message], commit: Index, batch: Batch) -> bool:
-        """Note what a leader has said and that the own log is committed up to *commit*.
-
-        Returns whether the replica has caught up; *batch* then removes the mark.
-        """
+    def has_caught_up(self, messages: Sequence[Message], commit: Index) -> bool:
+        """Tell whether a forgetful replica has all that a leader names, its log committed to *commit*."""
         if not self.active:
             return False
         told = [message.commit for message in messages if isinstance(message, Append)]
-        if not told or not 0 < max(told) <= commit:
-            return False
-        self.end(batch)
-        return True
+        return bool(told) and 0 < max(told) <= commit
 
     def end(self, batch: Batch) -> None:
         """Vote from now on: the own log is complete, for instance because it was elected."""

@@ -171,11 +171,9 @@ class ReplicationLoop:
         try:
             for message in self._amnesia.heard(messages):
                 self._node.step(message)
-            batch = Batch()
-            if self._amnesia.maybe_end(messages, self._node.commit, batch):
+            if self._amnesia.has_caught_up(messages, self._node.commit):
                 _log.info("this replica has caught up with its group and votes from now on")
-                self._parts.store.stage(batch)
-                self._node.set_forgetful(forgetful=False)
+                self._remember()
         except Exception as error:
             self._fail(error)
         self._wake()
@@ -304,6 +302,8 @@ class ReplicationLoop:
         self._ports.host.role_changed(change)
 
     def _remember(self) -> None:
+        if not self._amnesia.active:
+            return
         batch = Batch()
         self._amnesia.end(batch)
         self._parts.store.stage(batch)

@@ -379,14 +379,20 @@ def test_a_new_group_does_not_wait_for_ever(group: SimulatedGroup) -> None:
     assert any(each.loop.serving for each in group.replicas.values())
 
 
-def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGroup) -> None:
-    """A voter without memory must not elect a leader that lacks what it once acknowledged."""
+def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Replica]:
+    """Have "precious" committed; return the leader, who was cut off and lacks it, and who has it, too."""
     leader = group.elect()
     lagging, witness = others(group, leader)
     group.cut.add(lagging.id)
     proposals = propose(leader, "precious")
     group.run()
     assert fates(proposals) == ["applied"]
+    return leader, lagging, witness
+
+
+def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGroup) -> None:
+    """A voter without memory must not elect a leader that lacks what it once acknowledged."""
+    leader, lagging, witness = commit_unseen_by_one(group)
 
     # The two that know of it: one is gone, the other has lost its disk.
     group.cut = {leader.id}
@@ -410,12 +416,7 @@ def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(
     group: SimulatedGroup,
 ) -> None:
     """Its own vote is one, too: with another replica that lags it would lead without what it has lost."""
-    leader = group.elect()
-    lagging, witness = others(group, leader)
-    group.cut.add(lagging.id)
-    proposals = propose(leader, "precious")
-    group.run()
-    assert fates(proposals) == ["applied"]
+    leader, lagging, witness = commit_unseen_by_one(group)
     part = tuple(leader.log.entries(Index(1), Index(lagging.node.last_index + 1), 1 << 20))
     told = Append(
         leader.node.id,

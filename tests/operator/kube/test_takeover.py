@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -25,6 +26,20 @@ OUT_OF_SERVICE_NODE = {
     "metadata": {"name": pod()["spec"]["nodeName"]},
     "spec": {"taints": [{"key": OUT_OF_SERVICE, "value": "lost", "effect": "NoExecute"}]},
 }
+
+
+@asynccontextmanager
+async def taking_over(
+    api: Api, answers: Mapping[int, Answer], groups: tuple[str, ...] = ()
+) -> AsyncIterator[Takeover]:
+    """Give an operator that has seen the client's pod, beside a leader that answers so."""
+    client = RemotingClient()
+    async with serving(answers) as (_, address):
+        target = Target((NAMESPACE, "demo"), Admin(client), (address,), True, groups)
+        takeover = Takeover(api, OperatorMetrics(), lambda: [target], lambda: True)
+        takeover.pod_shown(pod(), gone=False)
+        yield takeover
+    await client.close()
 
 
 class Leader:
@@ -131,18 +146,12 @@ async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lo
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
         RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
     }
-    client = RemotingClient()
-    async with serving(answers) as (_, address):
-        target = Target((NAMESPACE, "demo"), Admin(client), (address,), complete=True)
-        takeover = Takeover(lost, OperatorMetrics(), lambda: [target], lambda: True)
-        takeover.pod_shown(pod(), gone=False)
-
+    async with taking_over(lost, answers) as takeover:
         takeover.node_shown(OUT_OF_SERVICE_NODE)
 
         async with asyncio.timeout(10):
             while not leader.buried:  # noqa: ASYNC110 - the leader has nobody to tell
                 await asyncio.sleep(0.02)
-    await client.close()
     assert leader.buried == [CLIENT]
 
 
@@ -162,19 +171,13 @@ async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(lo
         RequestCode.GET_CONSUMER_CONNECTION_LIST: members,
         RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
     }
-    client = RemotingClient()
-    async with serving(answers) as (_, address):
-        target = Target((NAMESPACE, "demo"), Admin(client), (address,), True, ("audit", "billing"))
-        takeover = Takeover(lost, OperatorMetrics(), lambda: [target], lambda: True)
-        takeover.pod_shown(pod(), gone=False)
-
+    async with taking_over(lost, answers, ("audit", "billing")) as takeover:
         takeover.node_shown(OUT_OF_SERVICE_NODE)
 
         async with asyncio.timeout(10):
             while not leader.buried:  # noqa: ASYNC110 - the leader has nobody to tell
                 await asyncio.sleep(0.02)
         await asyncio.sleep(0.2)
-    await client.close()
     assert leader.buried == [CLIENT]
 
 
@@ -185,17 +188,12 @@ async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(api: Ap
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
         RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
     }
-    client = RemotingClient()
-    async with serving(answers) as (_, address):
-        target = Target((NAMESPACE, "demo"), Admin(client), (address,), complete=True)
-        takeover = Takeover(api, OperatorMetrics(), lambda: [target], lambda: True)
-        takeover.pod_shown(pod(), gone=False)
+    async with taking_over(api, answers) as takeover:
         takeover.pod_shown(pod(uid="another"), gone=False)
 
         takeover.pod_shown(pod(), gone=True)
 
         await asyncio.sleep(1)
-    await client.close()
     assert leader.buried == []
 
 
@@ -206,16 +204,10 @@ async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api) -
         RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
         RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
     }
-    client = RemotingClient()
-    async with serving(answers) as (_, address):
-        target = Target((NAMESPACE, "demo"), Admin(client), (address,), complete=True)
-        takeover = Takeover(api, OperatorMetrics(), lambda: [target], lambda: True)
-        takeover.pod_shown(pod(), gone=False)
-
+    async with taking_over(api, answers) as takeover:
         takeover.pod_shown(pod(), gone=True)
 
         async with asyncio.timeout(20):
             while len(leader.buried) < 2:  # noqa: ASYNC110 - the leader has nobody to tell
                 await asyncio.sleep(0.02)
-    await client.close()
     assert leader.buried == [CLIENT, CLIENT]
