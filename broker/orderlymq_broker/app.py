@@ -458,10 +458,13 @@ class BrokerProcess:
             self.instance.loop.unreachable(node)
         self._outbox.leader_lost(node)
 
-    def peer_greeted(self, node: NodeId, address: Address, *, has_forgotten: bool) -> None:
-        """Learn where a peer is called, and whether it begins anew."""
-        if has_forgotten and not self._swapping:
+    def peer_forgot(self, node: NodeId) -> None:
+        """Begin anew with a peer that has lost its log."""
+        if not self._swapping:
             self.instance.loop.forget(node)
+
+    def peer_greeted(self, node: NodeId, address: Address) -> None:
+        """Learn where a peer is called."""
         if self._book.learn(node, address):
             self._save_book()
             self._call_peers()
@@ -558,13 +561,11 @@ class BrokerProcess:
             NotLeader: this replica does not lead.
             ProposalRefused: there is nobody who could, or it did not take over in time.
         """
-        status = self.instance.node.status()
-        if status.role is not Role.LEADER:
-            raise NotLeader(status.leader)
-        if target is None:
-            target = self._best_successor()
+        node = self.instance.node
+        if not node.is_leader:
+            raise NotLeader(node.leader)
+        chosen = self._best_successor() if target is None else target
         timeout_s = MOVE_TIMEOUT_FACTOR * self.settings.raft.election_ms / 1000
-        chosen = target
         loop = self.instance.loop
         moved = await self._leadership.move(
             settled=lambda: not loop.collected and not loop.pending,
@@ -572,7 +573,7 @@ class BrokerProcess:
             timeout_s=timeout_s,
         )
         if not moved or self._leadership.leader is None:
-            raise ProposalRefused(f"node {target} did not take over within {timeout_s:.1f} s")
+            raise ProposalRefused(f"node {chosen} did not take over within {timeout_s:.1f} s")
         _log.info("node %d leads now", self._leadership.leader)
         return self._leadership.leader
 

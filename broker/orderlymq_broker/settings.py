@@ -174,7 +174,7 @@ def load(path: Path) -> BrokerSettings:
         raise SettingsError(
             f"{path}: {error.strerror}; give the path of a settings file"
         ) from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise SettingsError(f"{path}: {error}") from error
 
     try:

@@ -105,7 +105,7 @@ class KvFile:
             raise KvError(f"{self._path}: {error.strerror}") from error
         try:
             return msgspec.json.decode(data, type=_FileContent).config_table
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise KvError(
                 f"{self._path} is not a key-value configuration ({error}): "
                 "repair it or move it away to start with an empty one"

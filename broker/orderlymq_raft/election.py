@@ -182,7 +182,11 @@ def _start_election(state: RaftState, *, transfer: bool) -> None:
 
 def _check_quorum(state: RaftState) -> None:
     """Step down when no majority was heard for an election time-out (section 6.2 of the thesis)."""
-    active = {peer for peer, progress in state.progress.items() if progress.recently_active}
+    active = {
+        peer
+        for peer, progress in state.progress.items()
+        if progress.recently_active and not progress.counts_from_round
+    }
     active.add(state.id)
     for peer, progress in state.progress.items():
         progress.recently_active = peer == state.id

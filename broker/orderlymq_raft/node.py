@@ -212,14 +212,19 @@ class Node:
         """
         Note that *node* has lost its log: nothing that it acknowledged counts from now on.
 
-        What is committed stays committed. The shell of *node* must keep it from voting, and from
-        standing (`set_forgetful`), until it has everything again that was committed when this
-        was called.
+        What is committed stays committed. To be called before anything that the new life of *node*
+        says is stepped, and before anything is sent to it. The shell of *node* must keep it from
+        voting, and from standing (`set_forgetful`), until it has everything again that an Append
+        calls committed.
         """
         state = self._state
-        if node != state.id and node in state.progress:
-            state.track(node, Index(state.log.last_index + 1))
-            state.append_wanted = True
+        if node == state.id:
+            return
+        if node in state.progress:
+            state.track_forgetful(node)
+        elif state.role is not Role.FOLLOWER and state.log.last_index > 0:
+            # Its vote may be on the way, and may have been followed by another one.
+            state.become_follower(state.term, None)
 
     def report_snapshot(self, node: NodeId, ok: bool) -> None:
         """

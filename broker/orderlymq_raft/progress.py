@@ -47,6 +47,19 @@ class Progress:
     acked_round: int = 0
     # match at the last heartbeat answer; when the next finds it unmoved, appends were lost.
     match_at_heartbeat: Index = NO_INDEX
+    # It lost its log, a vote for another leader with it maybe: what it says counts from the round of
+    # heartbeats on that proves that there is none (reads.py). 0 when it counts.
+    counts_from_round: int = 0
+
+    @property
+    def counted_match(self) -> Index:
+        """Return what the peer has, as far as it counts for a commit."""
+        return NO_INDEX if self.counts_from_round else self.match
+
+    @property
+    def counted_round(self) -> int:
+        """Return the round of heartbeats that the peer has answered, as far as it counts."""
+        return 0 if self.counts_from_round else self.acked_round
 
     def may_send(self) -> bool:
         """Return whether an append may leave now."""

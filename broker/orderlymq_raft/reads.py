@@ -9,9 +9,9 @@ election_ticks after they heard us.
 """
 
 from orderlymq_raft.messages import Heartbeat
-from orderlymq_raft.quorum import committed_index
+from orderlymq_raft.quorum import committed_index, has_majority
 from orderlymq_raft.state import PendingRead, RaftState
-from orderlymq_raft.types import Index, NotLeader, ReadState, Role
+from orderlymq_raft.types import Index, NodeId, NotLeader, ReadState, Role
 
 LEASE_MARGIN_TICKS = 2
 """A tick for the partial ones at both ends, and one for clocks that differ by up to an eighth."""
@@ -62,7 +62,7 @@ def broadcast_heartbeat(state: RaftState) -> None:
 
 def settle(state: RaftState) -> None:
     """Answer the reads and extend the lease, as far as a majority has answered."""
-    acked = {peer: progress.acked_round for peer, progress in state.progress.items()}
+    acked = {peer: progress.counted_round for peer, progress in state.progress.items()}
     reached = committed_index(state.membership.voters, acked)
 
     rounds = state.round_ticks
@@ -73,3 +73,22 @@ def settle(state: RaftState) -> None:
     while pending and pending[0].round <= reached:
         read = pending.popleft()
         state.read_states.extend(ReadState(context, read.index) for context in read.contexts)
+
+
+def proves_leadership_since_loss(state: RaftState, peer: NodeId) -> bool:
+    """
+    Tell whether a round of heartbeats has shown that *peer*, which lost its log, followed nobody later.
+
+    It may have helped to elect the next leader, and to commit what that one has, and know nothing of
+    it. A majority that has forgotten nothing, and answers heartbeats which left after the loss, has
+    not elected anybody. So has, with a majority of disks intact, a group in which all answer.
+    """
+    first_round = state.progress[peer].counts_from_round
+    if not first_round:
+        return False
+    voters = state.membership.voters
+    answered = {
+        each for each, progress in state.progress.items() if progress.acked_round >= first_round
+    }
+    certain = {each for each in answered if not state.progress[each].counts_from_round}
+    return has_majority(voters, certain) or voters <= answered

@@ -22,7 +22,7 @@ from orderlymq_raft.messages import (
 from orderlymq_raft.progress import Progress, ProgressState
 from orderlymq_raft.quorum import committed_index
 from orderlymq_raft.state import RaftState
-from orderlymq_raft.types import Entry, Index, NodeId, Term
+from orderlymq_raft.types import NO_INDEX, Entry, Index, NodeId, Term
 
 _Slices = dict[Index, tuple[Term, tuple[Entry, ...]]]
 
@@ -31,6 +31,7 @@ def flush(state: RaftState) -> None:
     """Put all that may leave now into the outbox."""
     if state.heartbeat_wanted:
         reads.broadcast_heartbeat(state)
+        _count_again(state)
     if not state.append_wanted:
         return
     state.append_wanted = False
@@ -103,11 +104,12 @@ def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
         if _is_stuck(state, progress):
             _send_empty(state, message.sender, progress)
     progress.match_at_heartbeat = progress.match
+    _count_again(state)
 
 
 def maybe_commit(state: RaftState) -> bool:
     """Commit what a majority holds; return whether that is news."""
-    acked = {peer: progress.match for peer, progress in state.progress.items()}
+    acked = {peer: progress.counted_match for peer, progress in state.progress.items()}
     index = Index(committed_index(state.membership.voters, acked))
     # Terms never fall along the log, so everything from our no-op on is of our own term.
     if index < state.term_start or not state.log.commit_to(index):
@@ -189,9 +191,10 @@ def _send_append(state: RaftState, peer: NodeId, progress: Progress, slices: _Sl
             return False
         slices[low] = found = (term, entries)
     term, entries = found
-    state.now.append(Append(state.id, peer, state.term, Index(low - 1), term, log.commit, entries))
+    commit = _may_know(state, progress)
+    state.now.append(Append(state.id, peer, state.term, Index(low - 1), term, commit, entries))
     progress.sent(entries[-1].index)
-    progress.told_commit = log.commit
+    progress.told_commit = commit
     return True
 
 
@@ -205,8 +208,9 @@ def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:
     except Compacted:
         _send_snapshot(state, peer, progress)
         return
-    state.now.append(Append(state.id, peer, state.term, prev, term, log.commit))
-    progress.told_commit = log.commit
+    commit = _may_know(state, progress)
+    state.now.append(Append(state.id, peer, state.term, prev, term, commit))
+    progress.told_commit = commit
 
 
 def _send_snapshot(state: RaftState, peer: NodeId, progress: Progress) -> None:
@@ -244,7 +248,25 @@ def _is_stuck(state: RaftState, progress: Progress) -> bool:
 
 
 def _owes_commit(state: RaftState, progress: Progress) -> bool:
-    return progress.state is ProgressState.REPLICATE and progress.told_commit < state.log.commit
+    behind = progress.told_commit < _may_know(state, progress)
+    return behind and progress.state is ProgressState.REPLICATE
+
+
+def _may_know(state: RaftState, progress: Progress) -> Index:
+    """Return the commit index for a peer: none while it may have followed a later leader."""
+    return NO_INDEX if progress.counts_from_round else state.log.commit
+
+
+def _count_again(state: RaftState) -> None:
+    """Let those count that have lost their logs, once nobody can have led after this leader then."""
+    proven = [peer for peer in state.progress if reads.proves_leadership_since_loss(state, peer)]
+    for peer in proven:
+        progress = state.progress[peer]
+        progress.counts_from_round = 0
+        # Only an append tells it that its log is complete.
+        _send_empty(state, peer, progress)
+    if proven:
+        maybe_commit(state)
 
 
 def _leave(state: RaftState) -> None:

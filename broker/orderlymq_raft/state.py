@@ -192,6 +192,13 @@ class RaftState:
             progress.become_replicate()
         self.progress[peer] = progress
 
+    def track_forgetful(self, peer: NodeId) -> None:
+        """Begin again to replicate to *peer*, which has lost its log."""
+        self.track(peer, Index(self.log.last_index + 1))
+        self.progress[peer].counts_from_round = self.round + 1
+        self.append_wanted = True
+        self.heartbeat_wanted = True
+
     def append_entry(self, data: bytes, kind: EntryKind) -> Index:
         """Append to the leader's own log; it leaves for the peers with the next Ready."""
         log = self.log

@@ -37,6 +37,7 @@ WANTED: Final = (
     "dead letter",
     "delayed message handed on",
     "delivery dropped before its listener",
+    "deposed leader met who had forgotten it",
     "disk full",
     "disk wiped",
     "end of a transaction not told",

@@ -343,9 +343,7 @@ class Faults:
         world, leader = self._world, self._leader()
         if leader is None or leader.paused:
             return
-        peers = [each.name for each in world.replicas.values() if each is not leader]
-        cut = {(peer, leader.name) for peer in peers} | {(leader.name, peer) for peer in peers}
-        world.network.blocked |= cut
+        cut = self._cut_off(leader)
         world.coverage["leader on an island"] += 1
         if self._random.random() < 0.5:
             leader.paused_until = world.timeline.now + self._random.randrange(SECOND, 2 * SECOND)
@@ -355,6 +353,51 @@ class Faults:
             "island ends",
             lambda: world.network.blocked.difference_update(cut),
         )
+
+    def coup(self) -> None:
+        """A leader is cut off and stands still; who votes it out loses its disk and meets it again.
+
+        By then the successor is the one that is cut off, so that nobody is left who could tell the two.
+        """
+        world, leader = self._world, self._leader()
+        if leader is None or leader.paused or len(world.members) < 3:
+            return
+        length = self._random.randrange(1_200 * MS, 2 * SECOND)
+        leader.paused_until = world.timeline.now + length
+        cut = self._cut_off(leader)
+
+        def meet_again() -> None:
+            world.network.blocked.difference_update(cut)
+            if not self._over and leader.alive:
+                self._lose_witness(leader)
+
+        world.timeline.after(length - 300 * MS, "coup", meet_again)
+
+    def _lose_witness(self, deposed: "Replica") -> None:
+        world, successor = self._world, self._leader()
+        others = [each for each in world.replicas.values() if each not in (deposed, successor)]
+        witnesses = [each for each in others if each.alive and not each.paused]
+        if successor is None or successor is deposed or not witnesses:
+            return
+        if any(each.has_forgotten for each in world.replicas.values()):
+            return
+        cut = self._cut_off(successor)
+        witness = self._random.choice(witnesses)
+        witness.crash(wipe=True)
+        world.restart_after(200 * MS, witness)
+        self._until(
+            2 * SECOND,
+            3 * SECOND,
+            "coup ends",
+            lambda: world.network.blocked.difference_update(cut),
+        )
+
+    def _cut_off(self, replica: "Replica") -> set[tuple[str, str]]:
+        """Cut a replica off from its peers alone; return what is blocked now."""
+        peers = [each.name for each in self._world.replicas.values() if each is not replica]
+        cut = {(peer, replica.name) for peer in peers} | {(replica.name, peer) for peer in peers}
+        self._world.network.blocked |= cut
+        return cut
 
     # -- consumers
 
@@ -492,6 +535,7 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "weather": Faults.weather,
     "partition": Faults.partition,
     "island": Faults.island,
+    "coup": Faults.coup,
     "consumer crash": Faults.consumer_crash,
     "consumer close": Faults.consumer_close,
     "consumer pause": Faults.consumer_pause,

@@ -98,6 +98,7 @@ GROUP_STORM: Final = (
 )
 # What a replica is rebuilt from, by all ways at once.
 REBUILD_STORM: Final = (
+    "coup",
     "crash",
     "membership",
     "partition",

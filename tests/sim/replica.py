@@ -148,7 +148,9 @@ class Replica(ServerProcess):
         )
         self.store = SimulatedStore()
         self.disk = DiskState()
+        # The lives of peers whose greeting was read, and of those who answered ours.
         self.peer_lives: dict[NodeId, int] = {}
+        self.called_lives: dict[NodeId, int] = {}
         self.wiped = False
         self._swapping = False
         self._staged: SimulatedStore | None = None
@@ -163,6 +165,7 @@ class Replica(ServerProcess):
         self.begin()
         self.timeline.note(f"{self.name} starts")
         self.peer_lives.clear()
+        self.called_lives.clear()
         self.desk = FrontDesk(self, self.world.address)
         self._swapping = False
         try:
@@ -302,9 +305,24 @@ class Replica(ServerProcess):
                 continue
             if not target.alive:
                 self.loop.unreachable(message.target)
+            elif self.called_lives.get(target.id) != target.life:
+                self.loop.unreachable(message.target)
+                self.after(0, "call", partial(self._call, target, target.life))
             else:
                 call = partial(target.raft_arrives, self.id, self.life, forgotten, message)
                 world.network.cast(self.name, target, type(message).__name__, call)
+
+    def _call(self, target: "Replica", life: int) -> None:
+        """Connect with a peer; its answer tells whether it begins anew."""
+        network = self.world.network
+        is_cut = network.is_cut(self.name, target.name) or network.is_cut(target.name, self.name)
+        if is_cut or not target.alive or target.life != life:
+            return
+        if self.called_lives.get(target.id) == life or self._swapping:
+            return
+        self.called_lives[target.id] = life
+        if target.loop.has_forgotten:
+            self._forget(target.id)
 
     def send_frame(self, node: NodeId, pieces: list[bytes]) -> bool:
         """Write a frame about a forwarded client; False when the link to that node is down."""
@@ -349,8 +367,14 @@ class Replica(ServerProcess):
             self.peer_lives[sender] = life
             self.link_lost_from(sender)
             if forgotten:
-                self.loop.forget(sender)
+                self._forget(sender)
         self.loop.receive([message])
+
+    def _forget(self, peer: NodeId) -> None:
+        terms = [each.node.term for each in self.world.replicas.values() if each.loop.serving]
+        if self.node.is_leader and self.node.term < max(terms, default=0):
+            self.world.coverage["deposed leader met who had forgotten it"] += 1
+        self.loop.forget(peer)
 
     def frame_arrives(self, sender: NodeId, data: bytes) -> None:
         """Take a frame about a forwarded client."""

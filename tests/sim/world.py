@@ -119,13 +119,17 @@ class World:
 
     def restart_later(self, replica: Replica) -> None:
         """Start a replica again after a while."""
+        self.restart_after(self.timeline.random.randrange(100 * MS, 3 * SECOND), replica)
+
+    def restart_after(self, delay_us: int, replica: Replica) -> None:
+        """Start a replica again."""
 
         def start() -> None:
             if not replica.alive and replica.id not in self.removed:
                 self.coverage["replica restarted"] += 1
                 replica.start()
 
-        self.timeline.after(self.timeline.random.randrange(100 * MS, 3 * SECOND), "restart", start)
+        self.timeline.after(delay_us, "restart", start)
 
     def process_ended(self, replica: Replica, *, silent: bool) -> None:
         """Let the clients of a dead process notice, unless its machine is gone as well."""

@@ -152,7 +152,7 @@ def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
     """
     try:
         request = msgspec.json.decode(body, type=MembershipRequest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ValueError(f"the body is no membership request: {error}") from error
     if request.node <= 0:
         raise ValueError(f"node id {request.node} is not positive")

@@ -4,8 +4,10 @@ A replica that has lost its disk must not vote as if it remembered, nor for itse
 A voter that comes back with an empty directory may have acknowledged entries that it no longer
 has; its vote could then elect a leader without them. The rule: until it has everything that its
 leader had committed when they met, it answers no candidate that has a log. In a group that begins
-nobody has one, so the first election goes on as usual. It says so in its greeting, for the leader
-still counts what it had acknowledged. The mark is kept in the store, because a restart in the
+nobody has one, so the first election goes on as usual. It says so whenever a connection is made,
+for the leader still counts what it had acknowledged; and that leader may be one that this replica
+has helped to vote out, so it counts nothing new either and names no commit index until the others
+have confirmed it (`reads.proves_leadership_since_loss`). The mark is kept in the store, because a restart in the
 middle of catching up must not end it.
 """
 

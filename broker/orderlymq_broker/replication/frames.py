@@ -39,7 +39,10 @@ WIRE_VERSION: Final = 1
 # little), several entries share an append: 64 MiB is far above all of it and still no danger.
 FRAME_SIZE_MAX: Final = 64 << 20
 
-_Header = TypeVar("_Header", bound=msgspec.Struct)
+# What msgspec raises for bytes that mean nothing: text that is no UTF-8 and depth have their own.
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+
+_Header = TypeVar("_Header")
 
 _PREFIX: Final = struct.Struct(">IIB")
 _LENGTH_SIZE: Final = 4
@@ -49,7 +52,7 @@ class FrameKind(IntEnum):
     """What the header of a frame means; the number is on the wire and never reused."""
 
     HELLO = 1
-    WELCOME = 2
+    WELCOME = 2  # the header tells whether the one that was called has lost its log
     REFUSED = 3
     RAFT = 4
     FORWARD = 5  # a client's request, to the leader
@@ -182,7 +185,7 @@ def decode_messages(frame: Frame) -> list[Message]:
     try:
         header = msgspec.msgpack.decode(frame.header, type=list[list[Any]])
         return [_message(values, reader) for values in header]
-    except (msgspec.MsgspecError, KeyError, IndexError, TypeError, ValueError) as error:
+    except (*UNREADABLE, KeyError, IndexError, TypeError, ValueError) as error:
         raise FrameCorrupt(f"a frame of raft messages cannot be read: {error}") from error
 
 
@@ -194,7 +197,7 @@ def decode_header(frame: Frame, kind: type[_Header]) -> _Header:
     """
     try:
         return msgspec.msgpack.decode(frame.header, type=kind)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise FrameCorrupt(f"a frame of kind {frame.kind.name} cannot be read: {error}") from error
 
 

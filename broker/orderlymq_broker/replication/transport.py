@@ -4,7 +4,7 @@ TCP between the replicas of one group.
 Each replica keeps one outgoing connection to every peer and writes everything for that peer to
 it; what the peer says comes in on the peer's own. The rule: a connection counts only after both
 ends have greeted each other and agree on cluster, group, node ids and version, so that a wrong
-address never feeds a foreign log. Nothing here is queued for a peer that is away: raft sends
+address never feeds a foreign log, and each knows whether the other has lost its own. Nothing here is queued for a peer that is away: raft sends
 again, and a backlog would only delay what is new. Snapshots come on connections of their own
 (``snapshots.py``), so that a heartbeat never waits behind a file.
 """
@@ -78,8 +78,11 @@ class Receiver(Protocol):
     def peer_unreachable(self, node: NodeId) -> None:
         """Note that messages to *node* were dropped."""
 
-    def peer_greeted(self, node: NodeId, address: Address, *, has_forgotten: bool) -> None:
-        """Note that *node*, maybe unknown so far, is called at *address*, maybe without its log."""
+    def peer_greeted(self, node: NodeId, address: Address) -> None:
+        """Note that *node*, maybe unknown so far, is called at *address*."""
+
+    def peer_forgot(self, node: NodeId) -> None:
+        """Note that *node* lacks what it once had; called before anything is sent to it or read."""
 
     def peer_lost(self, node: NodeId) -> None:
         """Note that the connection on which *node* spoke to us is gone."""
@@ -110,6 +113,7 @@ class FrameConnection(asyncio.Protocol):
         self._writable.set()
         self.closed = asyncio.get_running_loop().create_future()
         self.peer: tuple[str, int] = ("?", 0)
+        self.peer_has_forgotten = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Prepare the socket."""
@@ -245,6 +249,7 @@ async def dial(
         connection.abort()
         reason = frame.header[1:].decode(errors="replace")
         raise Refused(reason if frame.kind is FrameKind.REFUSED else "no greeting was answered")
+    connection.peer_has_forgotten = decode_header(frame, object) is True
     return connection
 
 
@@ -378,7 +383,7 @@ class Transport:
             connection.send(encode_frame(FrameKind.REFUSED, reason))
             connection.close()
             return
-        connection.send(encode_frame(FrameKind.WELCOME, None))
+        connection.send(encode_frame(FrameKind.WELCOME, self._has_forgotten()))
         node = NodeId(hello.sender)
         if hello.purpose == "snapshot":
             self._receiver.snapshot_caller(node, connection)
@@ -407,8 +412,9 @@ class Transport:
             # The peer restarted or redialled faster than the kernel noticed the loss.
             former.abort()
             self._receiver.peer_lost(node)
-        address = Address(hello.host, hello.port)
-        self._receiver.peer_greeted(node, address, has_forgotten=hello.has_forgotten)
+        if hello.has_forgotten:
+            self._receiver.peer_forgot(node)
+        self._receiver.peer_greeted(node, Address(hello.host, hello.port))
         link = self._links.get(node)
         if link is not None:
             link.retry_now()
@@ -552,6 +558,8 @@ class PeerLink:
 
     async def _hold(self, connection: FrameConnection) -> None:
         _log.info("connected with node %d at %s", self._node, self.address)
+        if connection.peer_has_forgotten:
+            self._receiver.peer_forgot(self._node)
         self._connection = connection
         try:
             await asyncio.shield(connection.closed)

@@ -3,7 +3,7 @@
 import contextlib
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orderlymq_broker.replication.frames import (
@@ -118,6 +118,8 @@ def test_garbage_raises_one_error(data: bytes) -> None:
 
 
 @given(st.binary(max_size=80), st.binary(max_size=80))
+@example(b"\x98\x00\xa4\x00\x00\x00\x80", b"")  # a text that is no UTF-8
+@example(b"\x91" * 5_000, b"")  # lists in lists
 def test_a_garbage_header_raises_one_error(header: bytes, payload: bytes) -> None:
     """A frame that is whole but means nothing ends the connection, not the process."""
     for decode in (decode_messages, lambda frame: decode_header(frame, Hello)):

@@ -445,6 +445,39 @@ def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(
     assert not wiped.loop.has_forgotten
 
 
+def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
+    group: SimulatedGroup,
+) -> None:
+    """Law: what a disk has forgotten does not count for a leader that is deposed and not aware of it."""
+    deposed = group.elect()
+    successor, wiped = others(group, deposed)
+    group.cut = {deposed.id}
+    group.pass_time(4 * ELECTION_S, paused=[deposed.id])
+    assert successor.loop.serving
+    precious = propose(successor, "precious")
+    group.run()
+    assert fates(precious) == ["applied"]
+
+    # The disk that knows of it goes, and those two meet that know nothing.
+    group.cut = {successor.id}
+    wiped = group.wipe(wiped.id)
+    group.greet(wiped.id)
+    assert deposed.node.is_leader
+    unsafe = propose(deposed, "unsafe")
+    group.run()
+    group.pass_time(4 * ELECTION_S)
+    assert fates(unsafe) != ["applied"]
+    assert [each.id for each in group.replicas.values() if each.loop.has_forgotten] == [wiped.id]
+
+    group.cut = set()
+    group.greet(wiped.id)
+    group.pass_time(6 * ELECTION_S)
+    for replica in group.replicas.values():
+        assert not replica.loop.has_forgotten
+        assert "precious" in replica.state.topics.by_name
+        assert "unsafe" not in replica.state.topics.by_name
+
+
 def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
     """A leader that still counts what a wiped follower had acknowledged begins anew with it."""
     leader = group.elect()

@@ -45,8 +45,11 @@ class Recorder:
     def peer_unreachable(self, node: NodeId) -> None:
         self._note(f"unreachable {node}")
 
-    def peer_greeted(self, node: NodeId, address: Address, *, has_forgotten: bool) -> None:
-        self._note(f"greeted {node}{' forgetful' if has_forgotten else ''}")
+    def peer_greeted(self, node: NodeId, address: Address) -> None:
+        self._note(f"greeted {node}")
+
+    def peer_forgot(self, node: NodeId) -> None:
+        self._note(f"{node} forgot")
 
     def peer_lost(self, node: NodeId) -> None:
         self._note(f"lost {node}")
@@ -164,13 +167,19 @@ async def test_a_lost_peer_is_told_and_found_again(make_peer: MakePeer) -> None:
 
 
 async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> None:
-    """The leader must not count what it had acknowledged."""
+    """Law: whoever calls, the leader knows it before it sends or reads anything.
+
+    It must not count what the other had acknowledged.
+    """
     one, two = await make_peer(1), await make_peer(2, forgetful=True)
     two.call(one)
+    await one.recorder.wait_for(lambda: len(one.recorder.events) == 2)
+    assert one.recorder.events == ["2 forgot", "greeted 2"]
 
-    await one.recorder.wait_for(lambda: bool(one.recorder.events))
-
-    assert one.recorder.events == ["greeted 2 forgetful"]
+    caller = await make_peer(3)
+    caller.call(two)
+    await caller.recorder.wait_for(lambda: caller.transport.is_connected(NodeId(2)))
+    assert caller.recorder.events == ["2 forgot"]
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,20 @@ def _no_sync(bed: Bed) -> None:
     bed.put(MemoryStore, "commit", lambda self, ticket, *, sync: real(self, ticket, sync=False))
 
 
+@LOOP.defect(
+    "count a wiped replica for a leader it may have voted out",
+    "who lost its log counts for a leader that has had no successor",
+)
+def _count_at_once(bed: Bed) -> None:
+    real = RaftState.track_forgetful
+
+    def track(self: RaftState, peer: Any) -> None:
+        real(self, peer)
+        self.progress[peer].counts_from_round = 0
+
+    bed.put(RaftState, "track_forgetful", track)
+
+
 @LOOP.defect("let a wiped replica vote", "who lost its log votes only when it has it again")
 def _no_amnesia(bed: Bed) -> None:
     bed.put(Amnesia, "begin", staticmethod(lambda batch: None))
