@@ -1,8 +1,9 @@
 """
 The name server process: sockets, clock and timer around `processor`; everything is wired here.
 
-Rule: requests are answered in the order in which they were read, within the same turn of the loop; a
-connection that ends takes its registrations with it at once.
+Rule: requests are answered in the order in which they were read, within the same turn of the loop, but for
+questions that a name server that has just begun cannot answer yet; a connection that ends takes its
+registrations with it at once.
 """
 
 import asyncio
@@ -10,13 +11,14 @@ import logging
 import os
 import time
 from collections.abc import Iterable
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from orderlymq_nameserver.kv import KvFile, KvTable
-from orderlymq_nameserver.processor import NameServerCore
+from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
 from orderlymq_nameserver.settings import Address, NameServerSettings
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.connection import Connection, failure_reply
@@ -25,6 +27,8 @@ from orderlymq_runtime.server import RemotingServer
 from orderlymq_runtime.traffic import Traffic, TrafficCollector
 
 _log = logging.getLogger(__name__)
+
+HOLD_TICK_S: Final = 0.05
 
 
 class NameServer:
@@ -62,6 +66,7 @@ class NameServer:
         self._http: HealthServer | None = None
         self._started_ms = _now_ms()
         self._timer: asyncio.TimerHandle | None = None
+        self._held: list[tuple[int, Connection, RemotingCommand]] = []
 
     async def start(self) -> None:
         """Listen.
@@ -134,13 +139,35 @@ class NameServer:
         for request in commands:
             if request.is_response:
                 continue
-            try:
-                reply = self._core.handle(request, conn.id, now_ms)
-            except Exception as error:
-                _log.exception("%r: request %d failed", conn, request.code)
-                reply = failure_reply(request, error)
-            if not request.is_oneway:
-                conn.send(reply)
+            if self._core.knows_too_little(request, now_ms):
+                if not self._held:
+                    asyncio.get_running_loop().call_later(HOLD_TICK_S, self._answer_held)
+                self._held.append((now_ms + HOLD_MAX_MS, conn, request))
+            else:
+                self._answer(conn, request, now_ms)
+
+    def _answer(self, conn: Connection, request: RemotingCommand, now_ms: int) -> None:
+        try:
+            reply = self._core.handle(request, conn.id, now_ms)
+        except Exception as error:
+            _log.exception("%r: request %d failed", conn, request.code)
+            reply = failure_reply(request, error)
+        if not request.is_oneway:
+            conn.send(reply)
+
+    def _answer_held(self) -> None:
+        """Answer what waited long enough, or for a topic that is known now."""
+        now_ms = _now_ms()
+        held, self._held = self._held, []
+        for due_ms, conn, request in held:
+            if conn.id not in self._connections:
+                continue
+            if now_ms < due_ms and self._core.knows_too_little(request, now_ms):
+                self._held.append((due_ms, conn, request))
+            else:
+                self._answer(conn, request, now_ms)
+        if self._held:
+            asyncio.get_running_loop().call_later(HOLD_TICK_S, self._answer_held)
 
     def connection_lost(self, conn: Connection) -> None:
         """Drop what the connection had registered."""

@@ -61,6 +61,8 @@ PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "
 
 # Brokers call a name server that is back once a second (``registration.py``): by then all have.
 KNOWS_ALL_AFTER_MS: Final = 3_000
+# Until then an answer that could be wrong waits, but not beyond the client's time-out of 3 s.
+HOLD_MAX_MS: Final = 2_500
 
 _NO_ROUTE: Final = (
     "No topic route info in name server for the topic: {}\n"
@@ -142,6 +144,17 @@ class NameServerCore:
         self.requests[(request.code, reply.code)] += 1
         return reply
 
+    def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
+        """Tell whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.
+
+        A name server that has just begun may not have heard of the topic yet. Who is told that a topic
+        does not exist asks next for what topics are made after; see `misses`.
+        """
+        if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or not self._is_new(now_ms):
+            return False
+        topic = request.ext.get("topic", "")
+        return topic == AUTO_CREATE_TOPIC or self.routes.encoded_route(topic) is None
+
     # Registrations.
 
     def _register(self, request: RemotingCommand, connection: int, now_ms: int) -> RemotingCommand:
@@ -196,7 +209,7 @@ class NameServerCore:
                 body = None
             elif not self.misses.is_fresh(connection, now_ms):
                 body = self.routes.encoded_brokers(topic)
-        elif body is None:
+        elif body is None and not self._is_new(now_ms):
             self.misses.note(connection, now_ms)
         if body is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=_NO_ROUTE.format(topic))

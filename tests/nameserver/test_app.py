@@ -67,6 +67,23 @@ async def test_a_group_is_routed_while_one_of_its_replicas_is_connected() -> Non
     assert live[GROUP_A.address]["brokerName"] == "group-a"
 
 
+async def test_a_question_that_comes_before_the_brokers_is_answered_when_they_are_there() -> None:
+    """Law: a client that is quicker than the brokers is not told that its topic does not exist."""
+    replica, client = RemotingClient(), RemotingClient()
+    async with running() as server:
+        address = str(server.address)
+        asked = asyncio.create_task(client.invoke(address, request(105, {"topic": "T"}), TIMEOUT_S))
+        known = await client.invoke(address, request(106), TIMEOUT_S)
+        assert (known.code, asked.done()) == (0, False)
+        body = registration(1, topic("T"))
+        await replica.invoke(address, register_request(GROUP_A, body), TIMEOUT_S)
+        found = await asked
+        for each in (replica, client):
+            await each.close()
+
+    assert found.code == 0
+
+
 async def test_a_oneway_registration_counts_and_gets_no_answer() -> None:
     """Law: brokers register oneway as well; the next answer is that of the next request."""
     client = RemotingClient()

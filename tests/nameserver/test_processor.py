@@ -357,6 +357,27 @@ def test_a_name_server_that_has_just_begun_lets_nobody_make_topics() -> None:
 
     assert [code("TBW102", soon), code("orders", soon)] == [17, 0]
     assert [code("TBW102", later), code("orders", later)] == [0, 0]
+    found = TopicRouteData.from_json(
+        server.handle(request(105, {"topic": "TBW102"}), 99, later).body
+    )
+    assert found.queue_datas == (), "what it was told too early does not count"
+
+
+def test_a_question_waits_while_a_name_server_may_not_know_the_topic_yet() -> None:
+    """Law: only "does not exist" waits, and what topics are made after; what is known is answered at once."""
+    server = NameServerCore(KvTable(), expiry_ms=120_000, began_ms=50_000)
+    soon, later = 50_102, 50_000 + KNOWS_ALL_AFTER_MS
+    questions = [request(105, {"topic": name}) for name in ("orders", "new", "TBW102")]
+    questions.append(request(106))
+
+    def waiting(now_ms: int) -> list[bool]:
+        return [server.knows_too_little(each, now_ms) for each in questions]
+
+    assert waiting(soon) == [True, True, True, False]
+    body = registration(1, topic("orders", 8, order=True), topic("TBW102", 8))
+    register(server, GROUP_A, body, now_ms=50_101)
+    assert waiting(soon) == [False, True, True, False]
+    assert waiting(later) == [False] * 4
 
 
 def test_only_who_was_told_that_its_topic_does_not_exist_sees_queues_to_make_topics_after() -> None:
