@@ -273,6 +273,7 @@ def _count_again(state: RaftState) -> None:
     for peer in proven:
         progress = state.progress[peer]
         progress.counts_from_round = 0
+        state.append_wanted = True
         # Only an append tells it that its log is complete.
         _send_empty(state, peer, progress)
     if proven:

@@ -314,7 +314,9 @@ class ReplicationLoop:
         had heard of it, they would wait for that leader.
         """
         peers = self._node.status().progress.values()
-        if all(peer.match for peer in peers) or self._ports.clock.seconds() >= deadline_s:
+        is_due = all(peer.match for peer in peers) or self._ports.clock.seconds() >= deadline_s
+        # A majority must be there to hear of it: a leader that alone knows would be elected by nobody.
+        if is_due and self._has_authority():
             self._founding = None
             self._begin_serving(term)
 
