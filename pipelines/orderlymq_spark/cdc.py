@@ -13,7 +13,7 @@ from base64 import b64encode
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -21,7 +21,7 @@ from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.cdchistory import CURRENT, merge_history
 from orderlymq_spark.cdcrows import DELETED, KEY, POSITION, current_rows
 from orderlymq_spark.changes import Change, EventError, last_by_key, read_changes
-from orderlymq_spark.deltatable import is_committed, properties_of
+from orderlymq_spark.deltatable import begin_merge, is_committed, open_table
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.frames import read_stream
@@ -81,26 +81,13 @@ def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[
 
 def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None:
     """Merge the last change of each key; values are kept as the JSON that they came as."""
-    path = str(spec.path)
-    if not DeltaTable.is_deltatable(path):
-        if not changes:
-            return
-        # The first batch makes the table; empty, so that there is one way only to fill it.
-        write_deltalake(path, current_rows(spec, changes).slice(0, 0))
-    table = DeltaTable(path)
-    if is_committed(table, app_id, batch):
-        return
     if not changes:
         return
+    table = open_table(spec.path, lambda: current_rows(spec, changes))
+    if is_committed(table, app_id, batch):
+        return
     (
-        table.merge(
-            current_rows(spec, changes),
-            predicate=f"t.{KEY} = s.{KEY}",
-            source_alias="s",
-            target_alias="t",
-            merge_schema=True,
-            commit_properties=properties_of(app_id, batch),
-        )
+        begin_merge(table, current_rows(spec, changes), f"t.{KEY} = s.{KEY}", app_id, batch)
         .when_matched_update_all(predicate=f"s.{POSITION} > t.{POSITION}")
         .when_not_matched_insert_all()
         .execute()

@@ -47,7 +47,7 @@ from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.processors.watching import Watch
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.accessrecords import AccessChanged
-from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     Append,
     AssignmentChanged,

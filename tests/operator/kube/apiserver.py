@@ -1,0 +1,31 @@
+"""A small API server of our own that speaks real HTTP and answers as a test says."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+from kubernetes.aio.client import ApiClient, Configuration
+
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.metrics import OperatorMetrics
+
+
+@asynccontextmanager
+async def serving_api(*routes: web.RouteDef) -> AsyncIterator[Api]:
+    """Serve *routes*; nothing else exists. Yield what an operator reaches it by."""
+    application = web.Application()
+    application.add_routes([*routes, web.route("*", "/{path:.*}", absent)])
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    settings = Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
+    try:
+        async with Api(ApiClient(configuration=settings), OperatorMetrics()) as api:
+            yield api
+    finally:
+        await runner.cleanup()
+
+
+async def absent(request: web.Request) -> web.Response:
+    """Answer as for an object that is not there."""
+    return web.json_response({"message": "not found"}, status=404)
