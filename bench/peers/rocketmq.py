@@ -49,13 +49,12 @@ class RocketMQ(Peer):
         self._ports = {name: ports.take() for name in NAMES}
         raft = {name: ports.take() for name in NAMES}
         peers = ";".join(f"{name}-127.0.0.1:{port}" for name, port in raft.items())
-        heap = ("-Xms256m", "-Xmx256m")
         settings: Mapping[str, object] = {"listenPort": self._name_server}
-        self.helpers = [process(directory, "namesrv", NAME_SERVER, heap, settings)]
-        heap = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g")
+        small, large = ("-Xms256m", "-Xmx256m"), ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g")
+        self.helpers = [process(directory, "namesrv", NAME_SERVER, small, settings)]
         for name in NAMES:
             settings = self._settings(name, peers)
-            self.nodes.append(process(directory, name, BROKER, heap, settings))
+            self.nodes.append(process(directory, name, BROKER, large, settings))
 
     def _settings(self, name: str, peers: str) -> Mapping[str, object]:
         return {

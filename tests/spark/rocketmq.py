@@ -27,9 +27,9 @@ class RocketMQ:
         self.directory = directory
         port, name_server = _ports()
         self.bootstrap = f"127.0.0.1:{name_server}"
-        heap = (*_JUST_STARTED, "-Xmx96m")
+        small = (*_JUST_STARTED, "-Xmx96m")
         self._name_server = process(
-            directory, "namesrv", NAME_SERVER, heap, {"listenPort": name_server}
+            directory, "namesrv", NAME_SERVER, small, {"listenPort": name_server}
         )
         settings = {
             "brokerClusterName": "apache",
