@@ -179,6 +179,8 @@ def report_loss(
         )
     _log.warning("data loss: %s", text)
     for part in missing:
-        write_loss(options.data_loss_path, part, "aged out, or the queue was made anew")
+        write_loss(
+            options.data_loss_path, part, "aged out, lost by the broker, or the queue was made anew"
+        )
     for queue in removed:
         write_loss(options.data_loss_path, QueueRange(queue, 0, 0), "the queue was removed")

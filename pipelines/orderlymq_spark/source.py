@@ -161,6 +161,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         self._target: dict[MessageQueue, int] | None = None
         self._row_bytes = 0.0
         self._waiting_since: float | None = None
+        self._told_removed: frozenset[MessageQueue] = frozenset()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the stream begins, the same however often it is asked."""
@@ -194,7 +195,11 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         access = access_to(options.connect)
         lows, highs = access.borders(ends)
         found = continued(known, lows, highs)
-        report_loss(options, found.missing, found.removed)
+        removed = [queue for queue in found.removed if queue not in self._told_removed]
+        report_loss(options, found.missing, removed)
+        self._told_removed = frozenset(found.removed)
+        # A queue that comes back, as after a broker's long absence, goes on where it was.
+        away = {queue: known[queue] for queue in found.removed}
         for queue in found.added:
             _log.warning("the queue %s is new; it is read from offset %d", queue, lows[queue])
         # A restart may find a stream that is already beyond the target of this run.
@@ -205,7 +210,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
             rows_max = self._rows_max(found.start, ends)
             if rows_max is not None:
                 ends = share(found.start, ends, rows_max)
-        return to_json(ends)
+        return to_json({**ends, **away})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges between two offsets of the checkpoint.
@@ -217,15 +222,22 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         known, ends = from_json(start), from_json(end)
         access = access_to(options.connect)
         present = set(chosen_queues(access, options))
-        removed = [queue for queue in ends if queue not in present]
         lows, highs = access.borders(queue for queue in ends if queue in present)
         known = {queue: known.get(queue, lows.get(queue, 0)) for queue in ends}
+        removed = [queue for queue in ends if queue not in present and known[queue] < ends[queue]]
         found = continued(known, lows, highs)
         gone = [
             QueueRange(each.queue, each.start, min(each.end, ends[each.queue]))
             for each in found.missing
             if each.start < ends[each.queue]
         ]
+        # A queue that has become shorter: what comes to these offsets later is not what was planned.
+        gone += [
+            QueueRange(queue, highs[queue], ends[queue])
+            for queue in lows
+            if known[queue] <= highs[queue] < ends[queue]
+        ]
+        gone += [QueueRange(queue, known[queue], ends[queue]) for queue in removed]
         report_loss(options, gone, removed)
         start_at = {queue: min(found.start[queue], ends[queue]) for queue in lows}
         parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in lows})
