@@ -301,7 +301,7 @@ async def test_a_batch_is_one_append_with_consecutive_offsets() -> None:
 
 
 async def test_messages_of_a_batch_keep_their_own_identities() -> None:
-    """BAT-01: what RocketMQ adds to each message of a batch hides no unique key, so each can be found by it."""
+    """BAT-02: what RocketMQ adds to each message of a batch hides no unique key, so each can be found by it."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
         batch = [Message(topic="T", body=b"x") for _ in range(3)]
 
