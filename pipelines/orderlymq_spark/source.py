@@ -8,7 +8,7 @@ in silence; a batch that is repeated reads exactly the same ranges.
 
 import logging
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence, Set
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +31,13 @@ from pyspark.sql.types import StructType
 
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.access import access_to
-from orderlymq_spark.borders import chosen_queues, first_offsets, report_loss, resolve
+from orderlymq_spark.borders import (
+    awaited_queues,
+    chosen_queues,
+    first_offsets,
+    report_loss,
+    resolve,
+)
 from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl, range_ddl
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.offsets import (
@@ -191,7 +197,8 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         """
         options = self._options
         known = from_json(start)
-        ends = self._ends() if self._target is None else self._target
+        awaited = known.keys() - self._told_removed
+        ends = self._ends(awaited) if self._target is None else self._target
         access = access_to(options.connect)
         lows, highs = access.borders(ends)
         found = continued(known, lows, highs)
@@ -221,7 +228,8 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         options = self._options
         known, ends = from_json(start), from_json(end)
         access = access_to(options.connect)
-        present = set(chosen_queues(access, options))
+        awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
+        present = set(awaited_queues(access, options, awaited))
         lows, highs = access.borders(queue for queue in ends if queue in present)
         known = {queue: known.get(queue, lows.get(queue, 0)) for queue in ends}
         removed = [queue for queue in ends if queue not in present and known[queue] < ends[queue]]
@@ -251,9 +259,9 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
     def stop(self) -> None:
         """Do nothing: the process ends, and its connections with it."""
 
-    def _ends(self) -> dict[MessageQueue, int]:
+    def _ends(self, awaited: Set[MessageQueue] = frozenset()) -> dict[MessageQueue, int]:
         access = access_to(self._options.connect)
-        return access.borders(chosen_queues(access, self._options))[1]
+        return access.borders(awaited_queues(access, self._options, awaited))[1]
 
     def _waits(self, waiting: int) -> bool:
         """Tell whether a batch is still too small to be worth it."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from bench.peers import rocketmq as jars
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from bench import fetch
 from orderlymq.blocking import AdminClient
@@ -19,7 +20,9 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.access import access_to
 from orderlymq_spark.frames import ordered, read_batch, read_stream
-from orderlymq_spark.options import Connect
+from orderlymq_spark.options import Connect, parse_source
+from orderlymq_spark.ranges import message_schema
+from orderlymq_spark.source import OrderlyMQStreamReader
 from tests.clients.programs import missing
 from tests.spark.rocketmq import RocketMQ
 from tests.spark.topics import Topics
@@ -205,6 +208,23 @@ def test_rows_that_are_sent_again_to_a_real_broker_add_nothing(
         return found
 
     assert keyed(target) == keyed(filled)
+
+
+def test_a_name_server_that_begins_anew_ends_no_stream(topics: Topics, apache: RocketMQ) -> None:
+    """Until its broker has told it again it says that there is no such topic; the stream knows better and waits."""
+    topic = topics.make(queues=2)
+    topics.numbered(topic, 10)
+    options = parse_source({"bootstrap": topics.bootstrap, "topic": topic})
+    stream = OrderlyMQStreamReader(options, message_schema(options))
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadAllAvailable())
+
+    apache.restart_name_server()
+
+    assert stream.latestOffset(end, ReadAllAvailable()) == end
+    parts = stream.partitions(start, end)
+    rows = [batch.num_rows for part in parts for batch in stream.read(part)]
+    assert sum(rows) == 10
 
 
 def test_what_a_real_broker_has_lost_is_named(

@@ -1,6 +1,7 @@
 """What a stream plans when queues come, go, or are not what they were; against real brokers, without Spark."""
 
 import json
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def test_a_queue_that_was_away_goes_on_where_it_was(topics: Topics) -> None:
     topic = topics.make(queues=3, ordered=False)
     for queue in range(3):
         some(topics, topic, 4, queue)
-    stream = reader(topics, topic, failOnDataLoss="false")
+    stream = reader(topics, topic, failOnDataLoss="false", retryTimeout="300ms")
     first = stream.latestOffset(stream.initialOffset(), EVERYTHING)
 
     resize(topics, topic, 2)
@@ -74,7 +75,7 @@ def test_a_queue_that_is_away_is_an_error_unless_that_is_allowed(
     """What it still holds is not skipped in silence; with failOnDataLoss=false it is written down."""
     topic = topics.make(queues=2, ordered=False)
     some(topics, topic, 4, 1)
-    strict = reader(topics, topic)
+    strict = reader(topics, topic, retryTimeout="300ms")
     start = strict.initialOffset()
     end = strict.latestOffset(start, EVERYTHING)
     resize(topics, topic, 1)
@@ -83,12 +84,37 @@ def test_a_queue_that_is_away_is_an_error_unless_that_is_allowed(
         strict.latestOffset(end, EVERYTHING)
     with pytest.raises(DataLost, match=rf"the queue {topic} g:1 was removed"):
         strict.partitions(start, end)
-    lenient = reader(topics, topic, failOnDataLoss="false", dataLossPath=str(tmp_path))
+    lenient = reader(
+        *(topics, topic),
+        failOnDataLoss="false",
+        dataLossPath=str(tmp_path),
+        retryTimeout="300ms",
+    )
     assert planned(lenient, start, end) == []
     assert {path.name for path in tmp_path.iterdir()} == {
         f"{topic}-g-1-0-0.json",
         f"{topic}-g-1-0-4.json",
     }
+
+
+def test_a_queue_that_is_back_in_time_is_no_loss(topics: Topics) -> None:
+    """As name servers learn of their brokers one after the other; retryTimeout says how long that may last."""
+    topic = topics.make(queues=2, ordered=False)
+    some(topics, topic, 4, 1)
+    strict = reader(topics, topic)
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, EVERYTHING)
+    for look in (
+        lambda: strict.latestOffset(end, EVERYTHING),
+        lambda: strict.partitions(start, end),
+    ):
+        resize(topics, topic, 1)
+        back = threading.Timer(1, topics.admin.create_topic, [topic], {"queues": 2})
+        back.start()
+
+        look()
+
+        back.join()
 
 
 def test_the_end_of_a_batch_that_is_not_there_any_more_is_named(
