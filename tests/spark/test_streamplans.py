@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from orderlymq.blocking import AdminClient
 from orderlymq.message import Message
-from orderlymq_spark.errors import DataLost
+from orderlymq_spark.errors import DataLost, SourceUnavailable
+from orderlymq_spark.offsets import QueueRange, from_json
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.ranges import message_schema
 from orderlymq_spark.source import OrderlyMQStreamReader, RangePartition
+from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.cluster]
@@ -67,6 +70,49 @@ def test_a_queue_that_was_away_goes_on_where_it_was(topics: Topics) -> None:
     third = stream.latestOffset(second, EVERYTHING)
 
     assert planned(stream, second, third) == [(2, 4, 6)]
+
+
+def test_a_queue_that_is_new_is_read_from_its_first_message(topics: Topics) -> None:
+    """Also when it has some before the stream hears of it, and when the batch that begins it is repeated."""
+    topic = topics.make(queues=1, ordered=False)
+    stream = reader(topics, topic)
+    some(topics, topic, 3, 0)
+    start = stream.latestOffset(stream.initialOffset(), EVERYTHING)
+    resize(topics, topic, 2)
+    some(topics, topic, 5, 1)
+
+    end = stream.latestOffset(start, EVERYTHING)
+    some(topics, topic, 2, 1)
+
+    assert planned(stream, start, end) == [(1, 0, 5)]
+    assert planned(reader(topics, topic), start, end) == [(1, 0, 5)]
+    assert planned(stream, end, stream.latestOffset(end, EVERYTHING)) == [(1, 5, 7)]
+
+
+def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    """And what is read meanwhile is read on; after retryTimeout the sentence says who is away."""
+    with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
+        topics = Topics(group.name_server_address, admin)
+        topic = topics.make(queues=2)
+        some(topics, topic, 6, 0)
+        stream = reader(topics, topic)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, EVERYTHING)
+        group.name_server.kill()
+
+        with pytest.raises(SourceUnavailable, match=rf"{group.name_server_address}.*retryTimeout"):
+            reader(topics, topic, retryTimeout="300ms").initialOffset()
+        (task,) = [
+            RangePartition(QueueRange(queue, 0, 6))
+            for queue in from_json(end)
+            if queue.queue_id == 0
+        ]
+        assert sum(batch.num_rows for batch in stream.read(task)) == 6
+        back = threading.Timer(1, group.name_server.start)
+        back.start()
+        assert stream.latestOffset(end, EVERYTHING) == end
+        assert planned(stream, start, end) == [(0, 0, 6)]
+        back.join()
 
 
 def test_a_queue_that_is_away_is_an_error_unless_that_is_allowed(
