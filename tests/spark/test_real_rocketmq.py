@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bench.peers import rocketmq as jars
+from bench.peers.rocketmq import LIBRARY
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from bench import fetch
@@ -20,8 +20,9 @@ from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.access import access_to
 from orderlymq_spark.frames import ordered, read_batch, read_stream
+from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import Connect, parse_source
-from orderlymq_spark.ranges import message_schema
+from orderlymq_spark.ranges import message_schema, read_range
 from orderlymq_spark.source import OrderlyMQStreamReader
 from tests.clients.programs import missing
 from tests.spark.rocketmq import RocketMQ
@@ -38,11 +39,11 @@ KEYS = 9
 @pytest.fixture(scope="module")
 def apache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     """Return the real thing, its jars being fetched the first time."""
-    reason = missing("java") or (None if jars.LIBRARY.exists() else missing("mvn"))
+    reason = missing("java") or (None if LIBRARY.exists() else missing("mvn"))
     if reason:
         pytest.skip(reason)
     fetch.peers(["rocketmq"])
-    assert jars.LIBRARY.exists(), "RocketMQ could not be fetched from Maven Central"
+    assert LIBRARY.exists(), "RocketMQ could not be fetched from Maven Central"
     with RocketMQ(tmp_path_factory.mktemp("rocketmq")) as found:
         yield found
 
@@ -262,3 +263,9 @@ def test_what_a_real_broker_has_lost_is_named(
     for each in lost:
         together += range(each["start"], each["end"])
     assert sorted(together) == list(range(4000))
+    # A task whose range was planned before they were lost finds the same.
+    late = parse_source({**options, "failOnDataLoss": "false"})
+    batches = list(read_range(late, message_schema(late), QueueRange(queue, 0, 4000)))
+    assert [n for each in batches for n in each.column("queue_offset").to_pylist()] == [
+        offset for _, offset in read
+    ]
