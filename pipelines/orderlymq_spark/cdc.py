@@ -1,10 +1,9 @@
 """
 Pipeline cdc-apply: change events of a database into a Delta table that is the source table, or its history.
 
-Rules: a batch is one merge under (pipeline, batch), so a repeated batch changes nothing; a change with a lower
-position than the table's changes nothing either, and a deleted key leaves its position behind, or late
-events would bring it back. A history (`scd: 2`, in `cdchistory`) keeps every change and is a function of the set of
-them. Events that cannot be read go to `errors`, whole, with the reason; without `errors` they end the pipeline.
+Rules: a batch is one merge; a change with no higher position than the table's changes nothing, and so does a repeated
+batch; a deleted key leaves its position behind, or late events would bring it back. A history (`scd: 2`, in
+`cdchistory`) keeps every change and is a function of the set of them. Events that cannot be read go to `errors`, whole, with the reason; without `errors` they end the pipeline.
 What events mean stands in `changes`, what rows look like in `cdcrows`.
 """
 
@@ -21,7 +20,7 @@ from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.cdchistory import CURRENT, merge_history
 from orderlymq_spark.cdcrows import DELETED, KEY, POSITION, current_rows
 from orderlymq_spark.changes import Change, EventError, last_by_key, read_changes
-from orderlymq_spark.deltatable import is_committed, properties_of
+from orderlymq_spark.deltatable import properties_of
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.frames import read_stream
@@ -88,8 +87,8 @@ def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None
         # The first batch makes the table; empty, so that there is one way only to fill it.
         write_deltalake(path, current_rows(spec, changes).slice(0, 0))
     table = DeltaTable(path)
-    if is_committed(table, app_id, batch):
-        return
+    # Whether the batch is there already is not asked: repeating it changes nothing, and a checkpoint that began
+    # anew gives its number to other changes.
     if not changes:
         return
     (
