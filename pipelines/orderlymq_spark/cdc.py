@@ -9,6 +9,9 @@ What events mean stands in `changes`, what rows look like in `cdcrows`.
 
 import json
 from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -45,8 +48,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
                 f"{bad[0]['offset']}: {bad[0]['reason']}; set spec.errors to a folder to keep them there"
             )
         if bad and spec.errors is not None:
-            lines = "\n".join(json.dumps(each) for each in bad)
-            write_atomically(spec.errors / f"{batch:020}.jsonl", lines)
+            keep_errors(spec.errors, batch, bad)
         if spec.scd == 2:
             merge_history(spec, name, batch, changes)
         else:
@@ -76,6 +78,17 @@ def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[
             raw = b64encode(body).decode()
             bad.append({"offset": offset, "reason": str(error), "body_base64": raw})
     return changes, bad
+
+
+def keep_errors(folder: Path, batch: int, bad: Sequence[dict[str, Any]]) -> None:
+    """Write down the events of a batch that cannot be read; a repeated batch writes the same file.
+
+    The name says what is in it, too: a checkpoint that began anew has other events in a batch of this number.
+    """
+    ordered = sorted(bad, key=lambda each: (each["offset"], each["body_base64"]))
+    lines = "\n".join(json.dumps(each) for each in ordered)
+    mark = blake2b(lines.encode(), digest_size=4).hexdigest()
+    write_atomically(folder / f"{batch:020}-{mark}.jsonl", lines)
 
 
 def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None:
