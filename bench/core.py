@@ -12,7 +12,8 @@ from pathlib import Path
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.settings import Address, BrokerSettings
-from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import (
     GroupSet,
     MemberSeen,

@@ -16,10 +16,11 @@ from typing import Final
 
 from orderlymq_broker.app import BrokerProcess
 from orderlymq_broker.processors.appending import parse_delay_levels
-from orderlymq_broker.settings import BrokerSettings, SettingsError, load
+from orderlymq_broker.settings import BrokerSettings, load
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_runtime import logs
 from orderlymq_runtime.loop import run
+from orderlymq_runtime.settingsfile import SettingsError
 
 # The tail cache holds some hundred thousand small objects that live for seconds and form no cycles;
 # Python's default looks through all of them after every few thousand sends. Cycles are rare here

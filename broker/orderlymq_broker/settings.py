@@ -10,7 +10,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from orderlymq_runtime.tls import TlsError, TlsSettings
+from orderlymq_runtime.settingsfile import SettingsError, read_settings
+from orderlymq_runtime.tls import TlsSettings
 
 # Ranges that a file must keep to; the text of an error names the field.
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -164,29 +165,9 @@ def load(path: Path) -> BrokerSettings:
     """Read settings from a JSON file.
 
     Raises:
-        SettingsError: the file is missing, not JSON, or a field has a wrong name, type or range.
+        SettingsError: they cannot be used, or the operator's secret is missing.
     """
-    try:
-        settings = msgspec.json.decode(
-            path.read_bytes(), type=BrokerSettings, strict=True, dec_hook=_decode_path
-        )
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: {error.strerror}; give the path of a settings file"
-        ) from error
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise SettingsError(f"{path}: {error}") from error
-
-    try:
-        settings.tls.server()
-    except TlsError as error:
-        raise SettingsError(f"{path}: {error}") from error
-
-    return _with_secret(settings)
-
-
-class SettingsError(ValueError):
-    """The settings file cannot be used; the text names the field."""
+    return _with_secret(read_settings(path, BrokerSettings))
 
 
 def _with_secret(settings: BrokerSettings) -> BrokerSettings:
@@ -203,10 +184,3 @@ def _with_secret(settings: BrokerSettings) -> BrokerSettings:
     access = msgspec.structs.replace(settings.access, operator_secret=secret)
 
     return msgspec.structs.replace(settings, access=access)
-
-
-def _decode_path(kind: type, value: object) -> object:
-    # msgspec knows no paths; its other types never come here.
-    if isinstance(value, str):
-        return kind(value)
-    raise TypeError(f"expected a path, got {value!r}")

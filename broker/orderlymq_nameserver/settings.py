@@ -9,7 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from orderlymq_runtime.tls import TlsError, TlsSettings
+from orderlymq_runtime.settingsfile import SettingsError, read_settings
+from orderlymq_runtime.tls import TlsSettings
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -44,38 +45,14 @@ class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     log_format: Literal["text", "json"] = "text"
 
 
-class SettingsError(ValueError):
-    """The settings file cannot be used; the text names the field."""
-
-
 def load(path: Path) -> NameServerSettings:
     """Read settings from a JSON file.
 
     Raises:
-        SettingsError: The file is missing, not JSON, or a field has a wrong name, type or range.
+        SettingsError: They cannot be used.
     """
-    try:
-        settings = msgspec.json.decode(
-            path.read_bytes(), type=NameServerSettings, dec_hook=_decode_path
-        )
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: {error.strerror}; give the path of a settings file"
-        ) from error
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise SettingsError(f"{path}: {error}") from error
-    try:
-        settings.tls.server()
-    except TlsError as error:
-        raise SettingsError(f"{path}: {error}") from error
+    settings = read_settings(path, NameServerSettings)
     for name in ("scan_ms", "expiry_ms"):
         if getattr(settings, name) <= 0:
             raise SettingsError(f"{path}: {name} must be above 0")
     return settings
-
-
-def _decode_path(kind: type, value: object) -> object:
-    # msgspec knows no paths; its other types never come here.
-    if isinstance(value, str):
-        return kind(value)
-    raise TypeError(f"expected the path of a file, got {value!r}")

@@ -85,8 +85,9 @@ def handle_pre_vote(state: RaftState, message: PreVote) -> None:
     """Say whether a vote would be granted; nothing of it is remembered."""
     loyal = (state.config.check_quorum or state.config.pre_vote) and in_lease(state)
     complete = state.log.is_up_to_date(message.last_index, message.last_term)
-    granted = message.term > state.term and not loyal and complete
-    if not (loyal or complete):
+    trusts = _trusts(state, candidate_is_forgetful=message.forgetful)
+    granted = message.term > state.term and not loyal and complete and trusts
+    if not (loyal or complete) and trusts:
         _note_summons(state)
     # A refusal carries our own term, so that whoever was left behind learns of it.
     term = message.term if granted else state.term
@@ -97,8 +98,9 @@ def handle_vote(state: RaftState, message: Vote) -> None:
     """Grant or refuse the vote of the present term."""
     free = state.vote == message.sender or (state.vote is None and state.leader is None)
     complete = state.log.is_up_to_date(message.last_index, message.last_term)
-    granted = free and complete
-    if not complete:
+    trusts = _trusts(state, candidate_is_forgetful=message.forgetful)
+    granted = free and complete and trusts
+    if trusts and not complete:
         _note_summons(state)
     if granted:
         state.vote = message.sender
@@ -146,6 +148,19 @@ def count_vote(state: RaftState, voter: NodeId, *, granted: bool) -> None:
             pass
 
 
+def _trusts(state: RaftState, *, candidate_is_forgetful: bool) -> bool:
+    """
+    Return whether the votes of this replica and of the candidate may make one majority.
+
+    Those who know that the group has begun elect each other. Those who cannot tell do so too, as
+    long as they have seen nothing but elections: a majority of them is a group that begins. A
+    mixture could leave out what one of them has forgotten.
+    """
+    if state.forgetful:
+        return candidate_is_forgetful and state.log.is_blank()
+    return not candidate_is_forgetful
+
+
 def _note_summons(state: RaftState) -> None:
     """
     Note that a candidate counts on this learner and cannot have its vote, for its log is behind.
@@ -167,7 +182,9 @@ def _start_pre_election(state: RaftState) -> None:
     term = Term(state.term + 1)
     for voter in sorted(voters):
         if voter != state.id:
-            state.after.append(PreVote(state.id, voter, term, log.last_index, log.last_term))
+            state.after.append(
+                PreVote(state.id, voter, term, log.last_index, log.last_term, state.forgetful)
+            )
 
 
 def _start_election(state: RaftState, *, transfer: bool) -> None:
@@ -176,7 +193,15 @@ def _start_election(state: RaftState, *, transfer: bool) -> None:
     for voter in sorted(state.membership.voters):
         if voter != state.id:
             state.after.append(
-                Vote(state.id, voter, state.term, log.last_index, log.last_term, transfer)
+                Vote(
+                    state.id,
+                    voter,
+                    state.term,
+                    log.last_index,
+                    log.last_term,
+                    transfer,
+                    state.forgetful,
+                )
             )
 
 

@@ -10,9 +10,20 @@ Who appends: replication.py on a leader, following.py on a follower.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
-from orderlymq_raft.types import Entry, HardState, Index, Membership, SnapshotMeta, Term
+from orderlymq_raft.types import (
+    Entry,
+    EntryKind,
+    HardState,
+    Index,
+    Membership,
+    SnapshotMeta,
+    Term,
+)
+
+# Openings of terms are empty: a group that begins has a handful of them, and more is not looked at.
+_BLANK_BYTES_MAX: Final = 1 << 16
 
 
 class Compacted(Exception):  # noqa: N818 - a fact about the log, expected and handled
@@ -166,6 +177,15 @@ class RaftLog:
     def is_up_to_date(self, last_index: Index, last_term: Term) -> bool:
         """Return whether a log that ends so is at least as complete (section 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
+
+    def is_blank(self) -> bool:
+        """Return whether the log holds nothing but the openings of terms: nobody has used it yet."""
+        if self.first_index() > 1:
+            return False
+        opening = self.entries(Index(1), _BLANK_BYTES_MAX) if self.last_index else ()
+        return len(opening) == self.last_index and all(
+            entry.kind == EntryKind.NOOP for entry in opening
+        )
 
     def highest_with_term(self, low: Index, high: Index, term: Term) -> Index:
         """

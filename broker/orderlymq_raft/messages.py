@@ -20,6 +20,7 @@ class PreVote:
     term: Term
     last_index: Index
     last_term: Term
+    forgetful: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,12 @@ class PreVoteResponse:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Ask for the vote of *term*; *transfer* marks a candidate that its leader asked to run."""
+    """
+    Ask for the vote of *term*.
+
+    *transfer* marks a candidate that its leader asked to run, *forgetful* one that cannot tell a
+    group that begins from a disk that was lost (`Node.set_forgetful`).
+    """
 
     sender: NodeId
     target: NodeId
@@ -42,6 +48,7 @@ class Vote:
     last_index: Index
     last_term: Term
     transfer: bool = False
+    forgetful: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,12 +188,18 @@ class Node:
 
     def set_forgetful(self, *, forgetful: bool) -> None:
         """
-        Note whether this replica has lost its log and has not all of it again.
+        Note whether this replica may have lost its log, and has not all of it again.
 
-        With a part of it, it stands for no election: its own vote would be one of a majority that
-        lacks what it had acknowledged.
+        It cannot tell a group that begins from a disk that was lost. While its log holds nothing but
+        the openings of terms it elects, and is elected by, others of its kind alone; with more it stands
+        for no election and votes for nobody. A leader of this kind tells no commit index: it founds
+        the group when its shell calls this with False.
         """
-        self._state.forgetful = forgetful
+        state = self._state
+        founds = state.forgetful and not forgetful and state.role is Role.LEADER
+        state.forgetful = forgetful
+        if founds:
+            replication.tell_commit(state)
 
     def applied_to(self, index: Index) -> None:
         """Note that the state machine has applied everything up to *index*."""
@@ -213,16 +219,15 @@ class Node:
         Note that *node* has lost its log: nothing that it acknowledged counts from now on.
 
         What is committed stays committed. To be called before anything that the new life of *node*
-        says is stepped, and before anything is sent to it. The shell of *node* must keep it from
-        voting, and from standing (`set_forgetful`), until it has everything again that an Append
-        calls committed.
+        says is stepped, and before anything is sent to it. The shell of *node* must call it forgetful
+        (`set_forgetful`) until it has everything again that an Append calls committed.
         """
         state = self._state
         if node == state.id:
             return
         if node in state.progress:
             state.track_forgetful(node)
-        elif state.role is not Role.FOLLOWER and state.log.last_index > 0:
+        elif state.role is not Role.FOLLOWER and not state.forgetful:
             # Its vote may be on the way, and may have been followed by another one.
             state.become_follower(state.term, None)
 

@@ -63,6 +63,9 @@ class Progress:
 
     def may_send(self) -> bool:
         """Return whether an append may leave now."""
+        if self.counts_from_round:
+            # With a part of the log it could not even take part in the election of a group that begins.
+            return False
         if self.state is ProgressState.REPLICATE:
             return len(self.inflight) < self.inflight_max
         return self.state is ProgressState.PROBE and not self.probe_sent

@@ -11,7 +11,7 @@ election_ticks after they heard us.
 from orderlymq_raft.messages import Heartbeat
 from orderlymq_raft.quorum import committed_index, has_majority
 from orderlymq_raft.state import PendingRead, RaftState
-from orderlymq_raft.types import Index, NodeId, NotLeader, ReadState, Role
+from orderlymq_raft.types import NO_INDEX, Index, NodeId, NotLeader, ReadState, Role
 
 LEASE_MARGIN_TICKS = 2
 """A tick for the partial ones at both ends, and one for clocks that differ by up to an eighth."""
@@ -55,7 +55,7 @@ def broadcast_heartbeat(state: RaftState) -> None:
         if peer == state.id:
             progress.acked_round = state.round
             continue
-        commit = Index(min(progress.match, log.commit))
+        commit = NO_INDEX if state.forgetful else Index(min(progress.match, log.commit))
         state.now.append(Heartbeat(state.id, peer, state.term, commit, state.round))
     settle(state)
 

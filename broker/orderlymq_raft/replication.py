@@ -107,6 +107,13 @@ def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
     _count_again(state)
 
 
+def tell_commit(state: RaftState) -> None:
+    """Tell everybody at once how far the group has committed."""
+    for peer, progress in state.progress.items():
+        if peer != state.id and _owes_commit(state, progress):
+            _send_empty(state, peer, progress)
+
+
 def maybe_commit(state: RaftState) -> bool:
     """Commit what a majority holds; return whether that is news."""
     acked = {peer: progress.counted_match for peer, progress in state.progress.items()}
@@ -253,8 +260,11 @@ def _owes_commit(state: RaftState, progress: Progress) -> bool:
 
 
 def _may_know(state: RaftState, progress: Progress) -> Index:
-    """Return the commit index for a peer: none while it may have followed a later leader."""
-    return NO_INDEX if progress.counts_from_round else state.log.commit
+    """Return the commit index for a peer: none while it may have followed a later leader.
+
+    None while the group begins, either: who hears of one knows that the group has begun.
+    """
+    return NO_INDEX if progress.counts_from_round or state.forgetful else state.log.commit
 
 
 def _count_again(state: RaftState) -> None:
@@ -263,6 +273,7 @@ def _count_again(state: RaftState) -> None:
     for peer in proven:
         progress = state.progress[peer]
         progress.counts_from_round = 0
+        state.append_wanted = True
         # Only an append tells it that its log is complete.
         _send_empty(state, peer, progress)
     if proven:
@@ -273,10 +284,8 @@ def _leave(state: RaftState) -> None:
     """Step down: the removal of this leader is committed (section 6), or it is a learner."""
     state.append_wanted = True
     flush(state)
-    for peer, progress in state.progress.items():
-        # Tell of the commit, so that nobody has to find out after an election.
-        if peer != state.id and _owes_commit(state, progress):
-            _send_empty(state, peer, progress)
+    # So that nobody has to find out after an election.
+    tell_commit(state)
     voters = sorted(state.membership.voters)
     heir = max(voters, key=lambda voter: state.progress[voter].match)
     state.now.append(TimeoutNow(state.id, heir, state.term))

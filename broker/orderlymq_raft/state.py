@@ -75,7 +75,8 @@ class RaftState:
         self.election_timeout = 0
         # A shorter time-out while the leader is believed to be gone; over when it is heard.
         self.hurry_ticks = 0
-        # Whether it lost its log, so that its vote, for itself too, stands for nothing.
+        # Whether it may have lost its log: then its vote, for itself too, counts in a group that
+        # begins and in no other.
         self.forgetful = False
         # A learner whose vote somebody needs, with a log that only it has: see may_run.
         self.summoned = False
@@ -115,9 +116,10 @@ class RaftState:
         While its removal is not known to be committed it may, though its own vote does not
         count: nobody else might have the entry that removes it (thesis 4.2.2). So may a learner
         that is asked for a vote by somebody whose log is behind; it leaves as soon as it leads.
-        Who has forgotten what it acknowledged may not, unless the group has no log at all.
+        Who has forgotten what it acknowledged may not, unless it has seen nothing but elections:
+        only its like vote for it (election.py).
         """
-        if self.forgetful and self.log.last_index > 0:
+        if self.forgetful and not self.log.is_blank():
             return False
         return self.summoned or any(self.id in membership.voters for _, membership in self.configs)
 

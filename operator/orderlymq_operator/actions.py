@@ -248,16 +248,9 @@ class Refuse:
         return f"{self.kind} {self.name!r}, {self.field}: {self.reason}; {self.advice}"
 
 
-Action: TypeAlias = (
-    StartNameServer
-    | StartReplica
-    | RestartReplica
-    | StopReplica
-    | AddLearner
-    | PromoteReplica
-    | RemoveReplica
-    | TransferLeadership
-    | PutOrderConfig
+# Requests to brokers and name servers, which every backend carries out alike: `remote`.
+RemoteAction: TypeAlias = (
+    PutOrderConfig
     | DeleteOrderConfig
     | CreateTopic
     | UpdateTopic
@@ -270,6 +263,17 @@ Action: TypeAlias = (
     | DeleteGroup
     | SetUser
     | DeleteUser
+)
+Action: TypeAlias = (
+    StartNameServer
+    | StartReplica
+    | RestartReplica
+    | StopReplica
+    | AddLearner
+    | PromoteReplica
+    | RemoveReplica
+    | TransferLeadership
+    | RemoteAction
     | ReportCondition
     | Refuse
 )

@@ -23,9 +23,9 @@ from orderlymq_operator.quantities import Duration, Quantity
 from orderlymq_operator.workload import (
     BROKER_RESOURCES,
     NAME_SERVER_RESOURCES,
-    PULL_SECRETS_MAX,
     Image,
     ImagePullPolicy,
+    ImagePullSecrets,
     Placement,
     Resources,
     ScaleDown,
@@ -293,20 +293,13 @@ class ClusterSpec(Model):
         default=None,
         description="Image of brokers and name servers, the operator's own when absent; only in Kubernetes.",
     )
-    image_pull_policy: ImagePullPolicy | None = Field(
-        default=None,
-        description="When the image is pulled, the operator's setting when absent; only in Kubernetes.",
-    )
-    image_pull_secrets: Annotated[list[Name], Field(max_length=PULL_SECRETS_MAX)] = Field(
-        default=[], description="Secrets that open the image's registry; only in Kubernetes."
-    )
+    image_pull_policy: ImagePullPolicy = None
+    image_pull_secrets: ImagePullSecrets = Field(default=[])
     resources: Resources = Field(
         default=BROKER_RESOURCES,
         description="What the pod of a replica is promised and may use; only in Kubernetes.",
     )
-    placement: Placement = Field(
-        default=Placement(), description="On which nodes the pods run; only in Kubernetes."
-    )
+    placement: Placement = Placement()
     update: Update = Field(
         default=Update(), description="How changes reach running pods; only in Kubernetes."
     )

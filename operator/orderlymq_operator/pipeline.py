@@ -16,7 +16,6 @@ from orderlymq_operator.meta import (
     IMMUTABLE,
     ClusterRef,
     Model,
-    Name,
     ObjectMeta,
     Status,
     WireName,
@@ -38,9 +37,9 @@ from orderlymq_operator.pipelineparts import (
 )
 from orderlymq_operator.pipelinetypes import PipelineType
 from orderlymq_operator.workload import (
-    PULL_SECRETS_MAX,
     Image,
     ImagePullPolicy,
+    ImagePullSecrets,
     Placement,
     Resources,
 )
@@ -222,20 +221,13 @@ class PipelineSpec(Model):
         default=None,
         description="Image with Spark, the operator's setting when absent; only in Kubernetes.",
     )
-    image_pull_policy: ImagePullPolicy | None = Field(
-        default=None,
-        description="When the image is pulled, the operator's setting when absent; only in Kubernetes.",
-    )
-    image_pull_secrets: Annotated[list[Name], Field(max_length=PULL_SECRETS_MAX)] = Field(
-        default=[], description="Secrets that open the image's registry; only in Kubernetes."
-    )
+    image_pull_policy: ImagePullPolicy = None
+    image_pull_secrets: ImagePullSecrets = Field(default=[])
     resources: Resources = Field(
         default=DRIVER_RESOURCES,
         description="What the driver's pod is promised and may use; only in Kubernetes.",
     )
-    placement: Placement = Field(
-        default=Placement(), description="On which nodes the pods run; only in Kubernetes."
-    )
+    placement: Placement = Placement()
 
     @property
     def continuous(self) -> bool:

@@ -5,7 +5,7 @@ Rule: a backend only knows where a group answers, which name servers there are a
 action may be repeated.
 """
 
-from typing import Protocol, TypeAlias, assert_never
+from typing import Protocol, assert_never
 
 from orderlymq_operator.actions import (
     CreateTopic,
@@ -14,28 +14,13 @@ from orderlymq_operator.actions import (
     DeleteTopic,
     DeleteUser,
     PutOrderConfig,
+    RemoteAction,
     SetGroup,
     SetUser,
     UpdateTopic,
 )
 from orderlymq_operator.brokeradmin import Admin, AdminError
 from orderlymq_operator.growth import FenceTopic, LiftTopic, PublishTopic, SwitchTopic
-
-RemoteAction: TypeAlias = (
-    CreateTopic
-    | UpdateTopic
-    | DeleteTopic
-    | FenceTopic
-    | LiftTopic
-    | SwitchTopic
-    | PublishTopic
-    | SetGroup
-    | DeleteGroup
-    | SetUser
-    | DeleteUser
-    | PutOrderConfig
-    | DeleteOrderConfig
-)
 
 
 class Places(Protocol):

@@ -12,8 +12,23 @@ from pydantic import Field, StringConstraints
 from orderlymq_operator.meta import Model, Name
 from orderlymq_operator.quantities import Duration, Quantity
 
-ImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
+PULL_SECRETS_MAX: Final = 16
+TOLERATIONS_MAX: Final = 32
+
 Image = Annotated[str, StringConstraints(pattern=r"^[^\s]+$", min_length=1, max_length=512)]
+ImagePullPolicy = Annotated[
+    Literal["Always", "IfNotPresent", "Never"] | None,
+    Field(
+        description="When the image is pulled, the operator's setting when absent; only in Kubernetes."
+    ),
+]
+ImagePullSecrets = Annotated[
+    list[Name],
+    Field(
+        max_length=PULL_SECRETS_MAX,
+        description="Secrets that open the image's registry; only in Kubernetes.",
+    ),
+]
 # Kubernetes' label keys: an optional DNS prefix and a name.
 LabelKey = Annotated[
     str,
@@ -27,9 +42,6 @@ LabelValue = Annotated[
     StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$", max_length=63),
 ]
 Cpu = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,6}m?$", max_length=8)]
-
-TOLERATIONS_MAX: Final = 32
-PULL_SECRETS_MAX: Final = 16
 
 
 class ComputeRequests(Model):
@@ -80,7 +92,7 @@ class Toleration(Model):
 
 
 class Placement(Model):
-    """On which nodes the pods run."""
+    """On which nodes the pods run; only in Kubernetes."""
 
     node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(
         default={}, description="Labels that a node must have."

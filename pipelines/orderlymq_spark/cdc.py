@@ -3,7 +3,8 @@ Pipeline cdc-apply: change events of a database into a Delta table that is the s
 
 Rules: a batch is one merge; a change with no higher position than the table's changes nothing, and so does a repeated
 batch; a deleted key leaves its position behind, or late events would bring it back. A history (`scd: 2`, in
-`cdchistory`) keeps every change and is a function of the set of them. Events that cannot be read go to `errors`, whole, with the reason; without `errors` they end the pipeline.
+`cdchistory`) keeps every change and is a function of the set of them. Events that cannot be read go to `errors`, whole,
+with the reason; without `errors` they end the pipeline.
 What events mean stands in `changes`, what rows look like in `cdcrows`.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -23,7 +24,7 @@ from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.cdchistory import CURRENT, merge_history
 from orderlymq_spark.cdcrows import DELETED, KEY, POSITION, current_rows
 from orderlymq_spark.changes import Change, EventError, last_by_key, read_changes
-from orderlymq_spark.deltatable import properties_of
+from orderlymq_spark.deltatable import begin_merge, open_table
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.frames import read_stream
@@ -93,26 +94,13 @@ def keep_errors(folder: Path, batch: int, bad: Sequence[dict[str, Any]]) -> None
 
 def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None:
     """Merge the last change of each key; values are kept as the JSON that they came as."""
-    path = str(spec.path)
-    if not DeltaTable.is_deltatable(path):
-        if not changes:
-            return
-        # The first batch makes the table; empty, so that there is one way only to fill it.
-        write_deltalake(path, current_rows(spec, changes).slice(0, 0))
-    table = DeltaTable(path)
-    # Whether the batch is there already is not asked: repeating it changes nothing, and a checkpoint that began
-    # anew gives its number to other changes.
     if not changes:
         return
+    table = open_table(spec.path, lambda: current_rows(spec, changes))
+    # Whether the batch is there already is not asked: repeating it changes nothing, and a checkpoint that began
+    # anew gives its number to other changes.
     (
-        table.merge(
-            current_rows(spec, changes),
-            predicate=f"t.{KEY} = s.{KEY}",
-            source_alias="s",
-            target_alias="t",
-            merge_schema=True,
-            commit_properties=properties_of(app_id, batch),
-        )
+        begin_merge(table, current_rows(spec, changes), f"t.{KEY} = s.{KEY}", app_id, batch)
         .when_matched_update_all(predicate=f"s.{POSITION} > t.{POSITION}")
         .when_not_matched_insert_all()
         .execute()

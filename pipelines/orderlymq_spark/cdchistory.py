@@ -2,8 +2,8 @@
 The history of a source table (SCD2): a row for every change, from its position to that of the key's next one.
 
 Rules: the table is a function of the set of changes, so no cut, repeat or delay of batches shows in it; one batch is
-one merge. A row that was deleted is a version of its own, marked, because it must be known
-where it ends when the key comes back.
+one merge. A row that was deleted is a version of its own, marked, because it must be known where it ends when the key
+comes back.
 """
 
 import json
@@ -12,11 +12,11 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from orderlymq_spark.cdcrows import DELETED, KEY, key_column, source_columns
 from orderlymq_spark.changes import Change, Version, new_versions
-from orderlymq_spark.deltatable import properties_of
+from orderlymq_spark.deltatable import begin_merge, open_table
 from orderlymq_spark.specs import CdcSpec
 
 FROM: Final = "_valid_from"
@@ -26,24 +26,15 @@ CURRENT: Final = "_is_current"
 
 def merge_history(spec: CdcSpec, app_id: str, batch: int, changes: Sequence[Change]) -> None:
     """Merge the changes of a batch into the history."""
-    path = str(spec.path)
-    if not DeltaTable.is_deltatable(path):
-        if not changes:
-            return
-        write_deltalake(path, _rows(spec, new_versions({}, changes)).slice(0, 0))
-    table = DeltaTable(path)
+    if not changes:
+        return
+    table = open_table(spec.path, lambda: _rows(spec, new_versions({}, changes)))
     versions = new_versions(_known(table, changes), changes)
     if not versions:
         return
+    same = f"t.{KEY} = s.{KEY} AND t.{FROM} = s.{FROM}"
     (
-        table.merge(
-            _rows(spec, versions),
-            predicate=f"t.{KEY} = s.{KEY} AND t.{FROM} = s.{FROM}",
-            source_alias="s",
-            target_alias="t",
-            merge_schema=True,
-            commit_properties=properties_of(app_id, batch),
-        )
+        begin_merge(table, _rows(spec, versions), same, app_id, batch)
         # What a version says never changes: only its end does.
         .when_matched_update(updates={TO: f"s.{TO}", CURRENT: f"s.{CURRENT}"})
         .when_not_matched_insert_all()

@@ -1,5 +1,5 @@
 """
-Commits to Delta tables under (appId, batch): each once, whatever is repeated.
+Commits to Delta tables under (appId, batch): each once, whatever is repeated; files are added, rows are merged.
 
 Rule: the transaction's version is looked at first and written in the same commit; two writers with one appId
 cannot both pass, because Delta refuses the second. Each commit of an archive says how far its application has come in
@@ -7,12 +7,14 @@ each queue, so that another checkpoint under the same name is noticed. Files tha
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -43,6 +45,27 @@ def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
         if said is not None:
             return from_json(json.loads(said))
     return {}
+
+
+def open_table(root: Path, first_rows: Callable[[], pa.Table]) -> DeltaTable:
+    """Return the table; a new one is made empty, with the columns of its first rows: one way only fills it."""
+    if not DeltaTable.is_deltatable(str(root)):
+        write_deltalake(str(root), first_rows().slice(0, 0))
+    return DeltaTable(str(root))
+
+
+def begin_merge(
+    table: DeltaTable, rows: pa.Table, predicate: str, app_id: str, batch: int
+) -> TableMerger:
+    """Return a merge of rows (s) into the table (t) that is committed as this batch; new columns are added."""
+    return table.merge(
+        rows,
+        predicate=predicate,
+        source_alias="s",
+        target_alias="t",
+        merge_schema=True,
+        commit_properties=properties_of(app_id, batch),
+    )
 
 
 def append_files(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> None:

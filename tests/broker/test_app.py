@@ -12,10 +12,11 @@ import pytest
 from orderlymq_broker.__main__ import check, main
 from orderlymq_broker.app import BrokerProcess
 from orderlymq_broker.net.leadership import SERVICE_FOLLOWS_S
-from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, SettingsError
+from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.settingsfile import SettingsError
 from tests.cluster.messaging import Sender, pull_all, send_command
 from tests.cluster.processes import free_ports
 

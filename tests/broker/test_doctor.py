@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from orderlymq_broker.commands import doctor
 from orderlymq_broker.doctor import examine
-from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import (
     Append,
     Commit,

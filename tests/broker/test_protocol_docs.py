@@ -10,7 +10,7 @@ from typing import Final
 from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.replying import register_replies
-from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore

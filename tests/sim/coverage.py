@@ -35,6 +35,7 @@ WANTED: Final = (
     "core: transactions_ended_again",
     "core: views_dropped",
     "dead letter",
+    "crash while the group begins",
     "delayed message handed on",
     "delivery dropped before its listener",
     "deposed leader met who had forgotten it",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from orderlymq_broker.processors.reading import read_queue
-from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
 from orderlymq_protocol.record import StoredMessage, iter_records

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq.oracle import Kind
 from orderlymq.routes import Routes
-from orderlymq_broker.state.growth import Growth
+from orderlymq_broker.state.growthtable import Growth
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     Append,

@@ -30,6 +30,7 @@ class Plan:
         dealers: producers of transactional messages.
         checks_max: checks without an answer before a half is given up.
         retention_size: bytes of messages that are kept, 0 for all.
+        founding: replicas that start late or crash before anybody serves.
         growths: numbers of queues that an operator wants, one after the other.
         retention_ms: how long messages are kept, 0 for ever.
     """
@@ -61,6 +62,7 @@ class Plan:
     retention_size: int
     retention_ms: int
     growths: tuple[int, ...]
+    founding: int
     troubles: tuple[str, ...] = field(default=())
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
@@ -159,6 +161,7 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         retention_size=chance.choice((0, 0, 0, 3_000, 20_000)),
         retention_ms=chance.choice((0, 0, 0, 0, 3_000)),
         growths=chance.choice(((), (), (), (5,), (5, 7))),
+        founding=chance.choice((0, 0, 1, 2)),
         troubles=chosen,
     )
     if plan.growths and "operator" not in chosen and chance.random() < 0.4:

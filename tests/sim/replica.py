@@ -21,7 +21,8 @@ from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaPar
 from orderlymq_broker.replication.upkeep import Upkeep
 from orderlymq_broker.replication.writer import WriterEvents
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, TimerSettings
-from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Outcome
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.entry import EntryParts

@@ -206,8 +206,7 @@ class World:
         for server in self.name_servers:
             server.start()
             server.put_queue_list(self.topic, f"{GROUP}:{self.plan.queues}")
-        for replica in self.replicas.values():
-            replica.start()
+        self._found()
         self.tool.begin()
         self._until(self._is_up, START_MAX_US, "liveness", "no leader at the start")
         if self.plan.access:
@@ -240,6 +239,21 @@ class World:
         self._until(self._is_done, LIVENESS_US, "liveness", "not all is delivered")
         self._pass(QUIET_US)
         self._conclude()
+
+    def _found(self) -> None:
+        """Start the replicas; some are away again at once, some crash while the others elect."""
+        random = self.timeline.random
+        for number, replica in enumerate(self.replicas.values()):
+            replica.start()
+            if number < self.plan.founding:
+                delay_us = 0 if random.random() < 0.5 else random.randrange(200 * MS, 2 * SECOND)
+                self.timeline.after(delay_us, "crash", partial(self._crash_early, replica))
+
+    def _crash_early(self, replica: Replica) -> None:
+        if replica.alive and not any(each.loop.serving for each in self.replicas.values()):
+            self.coverage["crash while the group begins"] += 1
+            replica.crash()
+            self.restart_later(replica)
 
     def _grow(self, queues: int) -> None:
         """Let an operator want more queues, unless all trouble is over already."""

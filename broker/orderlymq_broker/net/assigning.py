@@ -20,7 +20,7 @@ from orderlymq_broker.processors.assigning import (
     assignment_body,
 )
 from orderlymq_broker.settings import Address
-from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.members import since_ms
 from orderlymq_broker.state.topics import PERM_READ
 from orderlymq_protocol.codes import RequestCode, ResponseCode

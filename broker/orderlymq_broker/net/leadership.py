@@ -30,7 +30,8 @@ QUIET_S: Final = 1.0
 QUIET_BY_FORCE_S: Final = 10.0
 
 # A client that came to a replica that does not lead is passed on; it is let go by and by, so that it
-# comes to the leader itself.
+# comes to the leader itself. So is one that came to a replica which knows of no leader: the group may have
+# removed it, and its heartbeats are answered.
 STRANGER_S: Final = 3.0
 
 # A commit takes milliseconds; with a disk that hangs leadership had better move anyway.
@@ -140,7 +141,7 @@ class Leadership:
             since = self._strangers_since
             self._strangers_since = {line.id: since.get(line.id, now) for line in strangers}
         for line in strangers:
-            if self.leader is not None and now - self._strangers_since[line.id] > STRANGER_S:
+            if now - self._strangers_since[line.id] > STRANGER_S:
                 self.let_go(line)
 
     def _release_quiet(self, now: float, ended_at: float) -> None:

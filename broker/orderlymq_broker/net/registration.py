@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orderlymq_broker.settings import Address
-from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.headers import RegisterBrokerHeader

@@ -15,12 +15,14 @@ from orderlymq_broker.processors.context import Context, RequestRefused
 from orderlymq_broker.processors.scanning import (
     DELAY,
     KEYS,
+    REAL_QID,
     TAGS,
     TIMER_DEL_UNIQKEY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
+    UNIQ_KEY,
     extended,
     find_text,
     without,
@@ -39,8 +41,10 @@ from orderlymq_protocol.record import (
     PROPERTIES_BYTES_MAX,
     TOPIC_V1_BYTES_MAX,
     RecordTemplate,
+    StoredMessage,
     body_crc,
     encode_with_positions,
+    pack_host,
 )
 from orderlymq_protocol.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6, TRANSACTION_MASK
 from orderlymq_protocol.tags import tags_code
@@ -82,6 +86,34 @@ class Draft:
     store_host: bytes | None = None
     body_crc: int = -1
     prepared_offset: int = 0
+
+    @classmethod
+    def of_stored(
+        cls, message: StoredMessage, topic: Topic, queue_id: int, properties: str
+    ) -> "Draft":
+        """Return a copy of a stored message that goes to another queue with other properties."""
+        return cls(
+            topic,
+            queue_id,
+            message.body,
+            properties,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            pack_host(*message.born_host),
+            message.reconsume_times,
+            find_text(properties, UNIQ_KEY) or "",
+            store_host=pack_host(*message.store_host),
+            body_crc=message.body_crc,
+        )
+
+
+def real_queue(topic: Topic, properties: str) -> int:
+    """Return the queue of *topic* for a message that has waited in another topic."""
+    queue_id = int(find_text(properties, REAL_QID) or "0")
+
+    # The topic may have shrunk meanwhile; a message nobody reads would be lost.
+    return queue_id if queue_id < max(1, topic.config.read_queues) else 0
 
 
 @dataclass(frozen=True, slots=True)

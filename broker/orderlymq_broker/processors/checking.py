@@ -257,20 +257,11 @@ class CheckService:
         text = with_checks(message.properties.decode(errors="replace"), half.checks)
         text = extended(without(text, PREPARED_OFFSET), PREPARED_OFFSET.name, str(half.offset))
 
-        return Draft(
-            self._context.state.topics.by_name[TRANS_HALF_TOPIC],
-            0,
-            message.body,
-            text,
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp,
-            pack_host(*message.born_host),
-            message.reconsume_times,
-            half.opened.unique_key,
-            store_host=pack_host(*message.store_host),
-            body_crc=message.body_crc,
-        )
+        topic = self._context.state.topics.by_name[TRANS_HALF_TOPIC]
+        draft = Draft.of_stored(message, topic, 0, text)
+        draft.unique_key = half.opened.unique_key
+
+        return draft
 
 
 def with_checks(text: str, checks: int) -> str:

@@ -15,7 +15,7 @@ from orderlymq_broker.processors.livesettings import effective
 from orderlymq_broker.processors.sessions import Sessions
 from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.settings import BrokerSettings
-from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Record
 from orderlymq_broker.store.kv import Reader
 from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode

@@ -47,7 +47,7 @@ from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.processors.watching import Watch
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.accessrecords import AccessChanged
-from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     Append,
     AssignmentChanged,
@@ -113,12 +113,13 @@ class BrokerCore:
         self.rates = Rates(self.context)
         self.watch = Watch(self.context, self.locks, self.queries)
         followers = Followers(self.context)
-        self._other_when_following = followers.refuse
         self._handlers = self._handlers_of_a_leader()
-        self._follower_handlers: dict[int, Handler] = followers.handlers()
-        self._follower_handlers[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
+        self._refusals: dict[int, Handler] = followers.handlers()
+        self._refusals[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
+        self._other_refusal = followers.refuse
         # Those that only read what is committed, or only this replica's own connections. Not the
         # list of members: a follower's may be old, and who is missing in it drops all its queues.
+        self._follower_handlers: dict[int, Handler] = {}
         for code in (
             RequestCode.QUERY_MESSAGE,
             RequestCode.VIEW_MESSAGE_BY_ID,
@@ -201,7 +202,10 @@ class BrokerCore:
                 remark=remark_of(request.code),
             )
         if not self.context.leading:
-            handler = self._follower_handlers.get(request.code, self._other_when_following)
+            handler = self._follower_handlers.get(request.code)
+            if handler is None:
+                # Rights are not judged: the accounts that are known here may be old, or none yet.
+                return self._refuse_as_follower(request, peer)
 
         return self._run(handler, request, peer, now)
 
@@ -246,7 +250,8 @@ class BrokerCore:
         return Propose(first.records, applied=applied, lost=lost)
 
     def _refuse_as_follower(self, request: RemotingCommand, peer: Peer) -> list[Effect]:
-        handler = self._follower_handlers.get(request.code, self._other_when_following)
+        refusal = self._refusals.get(request.code, self._other_refusal)
+        handler = self._follower_handlers.get(request.code, refusal)
 
         return self._run(handler, request, peer, Now(0, 0), creations=CREATIONS_MAX)
 

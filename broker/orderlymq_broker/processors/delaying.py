@@ -10,10 +10,10 @@ that keeps the loop responsive. Which message waits how long: ``appending.py``.
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.processors.appending import Appender, Draft
+from orderlymq_broker.processors.appending import Appender, Draft, real_queue
 from orderlymq_broker.processors.context import Context
 from orderlymq_broker.processors.effects import Effect, Now, Propose
-from orderlymq_broker.processors.scanning import REAL_QID, REAL_TOPIC, UNIQ_KEY, find_text
+from orderlymq_broker.processors.scanning import REAL_TOPIC, find_text
 from orderlymq_broker.state.queues import Queue
 from orderlymq_broker.state.records import DelayProgress, Outcome, Record
 from orderlymq_broker.store.kv import Family
@@ -25,7 +25,7 @@ from orderlymq_broker.store.layout import (
     queue_key,
 )
 from orderlymq_protocol.names import SCHEDULE_TOPIC
-from orderlymq_protocol.record import decode_record, pack_host
+from orderlymq_protocol.record import decode_record
 
 # Messages and bytes that one level hands on at a time: some 20 ms of work, and with a scan every
 # 100 ms ten thousand messages a second, so that a burst of retries is not late.
@@ -156,20 +156,5 @@ def released(context: Context, stored: bytes | None) -> Draft | None:
     topic = context.state.topics.get(name) if name is not None else None
     if topic is None:
         return None
-    queue_id = int(find_text(text, REAL_QID) or "0")
 
-    return Draft(
-        topic,
-        # The topic may have shrunk meanwhile; a message nobody reads would be lost.
-        queue_id if queue_id < max(1, topic.config.read_queues) else 0,
-        message.body,
-        text,
-        message.flag,
-        message.sys_flag,
-        message.born_timestamp,
-        pack_host(*message.born_host),
-        message.reconsume_times,
-        find_text(text, UNIQ_KEY) or "",
-        store_host=pack_host(*message.store_host),
-        body_crc=message.body_crc,
-    )
+    return Draft.of_stored(message, topic, real_queue(topic, text), text)

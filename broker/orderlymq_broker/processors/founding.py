@@ -8,7 +8,7 @@ ids; a later leader adds what is missing and changes nothing that is there.
 from typing import Final
 
 from orderlymq_broker.settings import BrokerSettings
-from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import GroupSet, Record, TopicSet
 from orderlymq_broker.state.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
 from orderlymq_protocol import names

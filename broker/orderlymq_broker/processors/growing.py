@@ -18,10 +18,10 @@ from orderlymq_broker.processors.retrywatch import RetryWatch
 from orderlymq_broker.state.growth import (
     NO_QUEUE,
     Blocker,
-    Growth,
     blockers,
     readers_of,
 )
+from orderlymq_broker.state.growthtable import Growth
 from orderlymq_broker.state.machine import stale_operator
 from orderlymq_broker.state.records import (
     NO_TOKEN,

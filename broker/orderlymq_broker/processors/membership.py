@@ -19,7 +19,7 @@ from orderlymq_broker.processors.filtering import check_expression
 from orderlymq_broker.processors.growing import check_token
 from orderlymq_broker.processors.locking import check_client
 from orderlymq_broker.processors.sessions import Session
-from orderlymq_broker.state.machine import BrokerState
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     ClientDead,

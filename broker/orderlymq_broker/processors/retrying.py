@@ -20,7 +20,6 @@ from orderlymq_broker.processors.scanning import (
     REAL_QID,
     REAL_TOPIC,
     RETRY_TOPIC,
-    UNIQ_KEY,
     WAIT,
     extended,
     find_text,
@@ -35,7 +34,7 @@ from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import ConsumerSendMsgBackHeader
 from orderlymq_protocol.names import dlq_topic, retry_topic
-from orderlymq_protocol.record import StoredMessage, decode_record, pack_host
+from orderlymq_protocol.record import StoredMessage, decode_record
 
 # The first retry waits 10 s (level 3), each further one a level longer.
 FIRST_RETRY_LEVEL: Final = 3
@@ -144,27 +143,13 @@ class RetryProcessor:
             first_id = self._context.message_id(message.physical_offset)
             text = extended(text, "ORIGIN_MESSAGE_ID", first_id)
         text = extended(text, "WAIT", "false")
-        unique_key = find_text(text, UNIQ_KEY) or ""
-        times = message.reconsume_times + 1
+        draft = Draft.of_stored(message, target, queue_id, text)
+        draft.reconsume_times += 1
         # A dead letter is the same one whichever try it comes from.
-        counted = times if target.is_retry else 0
-        identity = send_identity(target.id, unique_key, counted, message.body_crc)
+        counted = draft.reconsume_times if target.is_retry else 0
+        draft.identity = send_identity(target.id, draft.unique_key, counted, message.body_crc)
 
-        return Draft(
-            target,
-            queue_id,
-            message.body,
-            text,
-            message.flag,
-            message.sys_flag,
-            message.born_timestamp,
-            pack_host(*message.born_host),
-            times,
-            unique_key,
-            identity,
-            pack_host(*message.store_host),
-            message.body_crc,
-        )
+        return draft
 
     def _is_known(self, identity: bytes) -> bool:
         if not identity:

@@ -10,7 +10,7 @@ ends a half must name its group and both of its offsets. What nobody ends: ``che
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.processors.appending import Appended, Appender, Draft
+from orderlymq_broker.processors.appending import Appended, Appender, Draft, real_queue
 from orderlymq_broker.processors.checking import CheckService, with_checks
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
@@ -22,7 +22,6 @@ from orderlymq_broker.processors.scanning import (
     REAL_QID,
     REAL_TOPIC,
     TRAN_MSG,
-    UNIQ_KEY,
     find_text,
     without,
 )
@@ -42,7 +41,7 @@ from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import EndTransactionHeader, ResumeCheckHalfMessageHeader
 from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
-from orderlymq_protocol.record import StoredMessage, body_crc, decode_record, pack_host
+from orderlymq_protocol.record import StoredMessage, body_crc, decode_record
 from orderlymq_protocol.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_NOT,
@@ -212,26 +211,14 @@ class TransactionProcessor:
 
     def _draft(self, half: Half, topic: Topic, message: StoredMessage) -> Draft:
         text = with_checks(message.properties.decode(errors="replace"), half.checks)
-        queue_id = int(find_text(text, REAL_QID) or "0")
+        queue_id = real_queue(topic, text)
         for name in (TRAN_MSG, REAL_TOPIC, REAL_QID):
             text = without(text, name)
+        draft = Draft.of_stored(message, topic, queue_id, text)
+        draft.sys_flag = with_transaction_state(message.sys_flag, TRANSACTION_COMMIT)
+        draft.prepared_offset = half.opened.physical
 
-        return Draft(
-            topic,
-            # The topic may have shrunk meanwhile; a message nobody reads would be lost.
-            queue_id if queue_id < max(1, topic.config.read_queues) else 0,
-            message.body,
-            text,
-            message.flag,
-            with_transaction_state(message.sys_flag, TRANSACTION_COMMIT),
-            message.born_timestamp,
-            pack_host(*message.born_host),
-            message.reconsume_times,
-            find_text(text, UNIQ_KEY) or "",
-            store_host=pack_host(*message.store_host),
-            body_crc=message.body_crc,
-            prepared_offset=half.opened.physical,
-        )
+        return draft
 
     def _propose(
         self,

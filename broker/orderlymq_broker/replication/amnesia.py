@@ -2,13 +2,14 @@
 A replica that has lost its disk must not vote as if it remembered, nor for itself.
 
 A voter that comes back with an empty directory may have acknowledged entries that it no longer
-has; its vote could then elect a leader without them. The rule: until it has everything that its
-leader had committed when they met, it answers no candidate that has a log. In a group that begins
-nobody has one, so the first election goes on as usual. It says so whenever a connection is made,
-for the leader still counts what it had acknowledged; and that leader may be one that this replica
-has helped to vote out, so it counts nothing new either and names no commit index until the others
-have confirmed it (`reads.proves_leadership_since_loss`). The mark is kept in the store, because a restart in the
-middle of catching up must not end it.
+has; its vote could then elect a leader without them. It cannot tell that from a group that begins.
+The rule: it is forgetful until a leader names a commit index and it has everything up to there; the
+first leader of a group is forgetful itself and names none until the group is founded. What the
+core makes of it: `Node.set_forgetful`. It says so whenever a connection is made, for the leader still
+counts what it had acknowledged; and that leader may be one that this replica has helped to vote out,
+so it counts nothing new either and names no commit index until the others have confirmed it
+(`reads.proves_leadership_since_loss`). The mark is kept in the store, because a restart in the middle of
+catching up must not end it.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from dataclasses import replace
 
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import META_AMNESIA
-from orderlymq_raft import Append, Heartbeat, Message, PreVote, Vote
+from orderlymq_raft import Append, Heartbeat, Message
 from orderlymq_raft.types import Index
 
 
@@ -40,7 +41,7 @@ class Amnesia:
         """Return the messages that the core may see."""
         if not self.active:
             return messages
-        return [_without_memory(each) for each in messages if not _asks_for_memory(each)]
+        return [_without_memory(each) for each in messages]
 
     def has_caught_up(self, messages: Sequence[Message], commit: Index) -> bool:
         """Tell whether a forgetful replica has all that a leader names, its log committed to *commit*."""
@@ -59,7 +60,3 @@ class Amnesia:
 def _without_memory(message: Message) -> Message:
     # A leader that has not heard of the loss yet names a commit index that we had reached once.
     return replace(message, commit=Index(0)) if isinstance(message, Heartbeat) else message
-
-
-def _asks_for_memory(message: Message) -> bool:
-    return isinstance(message, Vote | PreVote) and message.last_index > 0

@@ -28,7 +28,8 @@ from orderlymq_broker.replication.ports import (
 )
 from orderlymq_broker.replication.writer import WriterEvents, WriterThread
 from orderlymq_broker.settings import BrokerSettings, RaftSettings
-from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.store.kv import Batch, KeyValueStore
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore

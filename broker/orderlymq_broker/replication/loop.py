@@ -296,9 +296,6 @@ class ReplicationLoop:
             self._end_serving(change)
         self._doubt = None
         self._founding = None
-        if change.role is Role.LEADER:
-            # Staged before its first entry is written: whoever has that, remembers.
-            self._remember()
         self._ports.host.role_changed(change)
 
     def _remember(self) -> None:
@@ -312,16 +309,20 @@ class ReplicationLoop:
     def _maybe_end_founding(self, term: Term, deadline_s: float) -> None:
         """Begin to serve a new group when every replica has its beginning, or time is up.
 
-        A replica that never heard of a leader cannot tell whether it is new or has lost its disk
-        and does not vote (``amnesia.py``): a group whose first leader died before it had met
-        all others would wait for that leader.
+        From here on the group has begun, and a replica that does not know it cannot tell whether
+        it is new or has lost its disk (``amnesia.py``): if its leader died before the others
+        had heard of it, they would wait for that leader.
         """
         peers = self._node.status().progress.values()
-        if all(peer.match for peer in peers) or self._ports.clock.seconds() >= deadline_s:
+        is_due = all(peer.match for peer in peers) or self._ports.clock.seconds() >= deadline_s
+        # A majority must be there to hear of it: a leader that alone knows would be elected by nobody.
+        if is_due and self._has_authority():
             self._founding = None
             self._begin_serving(term)
 
     def _begin_serving(self, term: Term) -> None:
+        # Staged before the first entry of any use is written: whoever has that, remembers.
+        self._remember()
         self.serving = True
         self._serving_term = term
         self._physical_next = self._parts.log.physical_end()

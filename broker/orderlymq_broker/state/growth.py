@@ -14,10 +14,12 @@ together: the operator's ``growth.py``.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.growthtable import Growth
 from orderlymq_broker.state.records import (
     Commit,
     GrowthFenced,
@@ -31,43 +33,12 @@ from orderlymq_broker.state.records import (
     Refused,
     TopicSet,
 )
-from orderlymq_broker.state.tables import TableWrites, read_rows
-from orderlymq_broker.store.kv import Reader
-from orderlymq_broker.store.layout import Table
+from orderlymq_broker.state.tables import TableWrites
+from orderlymq_broker.state.topics import Topic
 from orderlymq_protocol.names import retry_topic
-
-if TYPE_CHECKING:
-    from orderlymq_broker.state.machine import BrokerState
-    from orderlymq_broker.state.topics import Topic
 
 # Stands for what is not in one queue of the topic.
 NO_QUEUE: Final = -1
-
-
-class Growth(msgspec.Struct, frozen=True, array_like=True):
-    """What is known about the queue list of one topic.
-
-    Attributes:
-        total: queues of the valid list over all raft groups; 0 while it never grew.
-        next_total: queues of the list that comes; 0 when none does.
-        queues: queues that this raft group will have.
-        attempt: number of the growth, given by the operator; rises.
-        barriers: (queue, offset) where each queue ended when writes were fenced.
-        limit_ms: how long the fence may last, then how long the settling lasts.
-        since_ms: leader's wall clock when the phase began.
-        reason: why the last growth was given up; empty when none was.
-    """
-
-    topic: str
-    phase: GrowthPhase = GrowthPhase.OPEN
-    total: int = 0
-    next_total: int = 0
-    queues: int = 0
-    attempt: int = 0
-    barriers: tuple[tuple[int, int], ...] = ()
-    limit_ms: int = 0
-    since_ms: int = 0
-    reason: str = ""
 
 
 class Blocker(NamedTuple):
@@ -85,52 +56,10 @@ class Blocker(NamedTuple):
     reason: str
 
 
-class GrowthTable:
-    """Growth by topic; a topic that never grew has no row."""
-
-    def __init__(self) -> None:
-        self.by_topic: dict[str, Growth] = {}
-
-    @classmethod
-    def load(cls, reader: Reader) -> "GrowthTable":
-        """Read the table."""
-        table = cls()
-        for value in read_rows(reader, Table.GROWTH):
-            growth = msgspec.msgpack.decode(value, type=Growth)
-            table.by_topic[growth.topic] = growth
-
-        return table
-
-    def put(self, growth: Growth, writes: TableWrites) -> None:
-        """Replace a row."""
-        self.by_topic[growth.topic] = growth
-        writes.put(Table.GROWTH, growth.topic, value=growth)
-
-    def drop(self, topic: str, writes: TableWrites) -> None:
-        """Forget a topic that is deleted."""
-        if self.by_topic.pop(topic, None) is not None:
-            writes.delete(Table.GROWTH, topic)
-
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield rows for the digest."""
-        for topic in sorted(self.by_topic):
-            yield (self.by_topic[topic],)
-
-    def check(self) -> None:
-        """Assert what always holds."""
-        for name, growth in self.by_topic.items():
-            assert growth.topic == name, growth
-            if growth.phase is GrowthPhase.FENCED:
-                assert growth.next_total > growth.total, growth
-            elif growth.phase is not GrowthPhase.OPEN:
-                assert growth.next_total == 0, growth
-                assert growth.total > 0, growth
-
-
 # -- changes -------------------------------------------------------------------------------------------
 
 
-def fence(state: "BrokerState", record: GrowthFenced, wall_ms: int, writes: TableWrites) -> Outcome:
+def fence(state: BrokerState, record: GrowthFenced, wall_ms: int, writes: TableWrites) -> Outcome:
     """Refuse writes from now on and write down where the queues end.
 
     The queues to come can be read at once, so that consumers have shared them out before the first
@@ -173,7 +102,7 @@ def fence(state: "BrokerState", record: GrowthFenced, wall_ms: int, writes: Tabl
     return _move(state, growth, writes)
 
 
-def lift(state: "BrokerState", record: GrowthLifted, wall_ms: int, writes: TableWrites) -> Outcome:
+def lift(state: BrokerState, record: GrowthLifted, wall_ms: int, writes: TableWrites) -> Outcome:
     """Give a growth up: the old list stays valid, writes are let in again."""
     present = state.growth.by_topic.get(record.topic)
     if present is None or present.attempt != record.attempt:
@@ -198,7 +127,7 @@ def lift(state: "BrokerState", record: GrowthLifted, wall_ms: int, writes: Table
 
 
 def switch(
-    state: "BrokerState", record: GrowthSwitched, wall_ms: int, writes: TableWrites
+    state: BrokerState, record: GrowthSwitched, wall_ms: int, writes: TableWrites
 ) -> Outcome:
     """Make the new list valid, if nobody has anything left to consume of the old one.
 
@@ -244,7 +173,7 @@ def switch(
 
 
 def publish(
-    state: "BrokerState", record: GrowthPublished, wall_ms: int, writes: TableWrites
+    state: BrokerState, record: GrowthPublished, wall_ms: int, writes: TableWrites
 ) -> Outcome:
     """Note that every name server tells the new list; senders that say nothing wait on."""
     present = state.growth.by_topic.get(record.topic)
@@ -260,7 +189,7 @@ def publish(
 
 
 def open_all(
-    state: "BrokerState", record: GrowthOpened, wall_ms: int, writes: TableWrites
+    state: BrokerState, record: GrowthOpened, wall_ms: int, writes: TableWrites
 ) -> Outcome:
     """Let everybody write: the growth is over."""
     present = state.growth.by_topic.get(record.topic)
@@ -274,7 +203,7 @@ def open_all(
 # -- questions -----------------------------------------------------------------------------------------
 
 
-def readers_of(state: "BrokerState", topic: str) -> list[str]:
+def readers_of(state: BrokerState, topic: str) -> list[str]:
     """Return the groups that subscribe to a topic now, or have ever locked or committed in it."""
     online = {
         group for group in state.members.groups() if topic in state.members.subscriptions(group)
@@ -287,7 +216,7 @@ def readers_of(state: "BrokerState", topic: str) -> list[str]:
     return sorted({*online, *committed, *state.locks.groups_of(topic)})
 
 
-def blockers(state: "BrokerState", topic: "Topic") -> list[Blocker]:
+def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
     """Return who has not consumed to the end, the farthest behind first.
 
     Ordered groups only: others promise no order; of a group that has only just come nobody can tell
@@ -324,7 +253,7 @@ def blockers(state: "BrokerState", topic: "Topic") -> list[Blocker]:
     return sorted(found, key=lambda blocker: (-blocker.messages, blocker))
 
 
-def _may_be_ordered(state: "BrokerState", group: str, topic: "Topic") -> bool:
+def _may_be_ordered(state: BrokerState, group: str, topic: Topic) -> bool:
     """Tell whether a group consumes in order, or is online and has neither locked nor committed yet.
 
     A heartbeat does not say how a client consumes: its first lock or its first commit does, within
@@ -337,7 +266,7 @@ def _may_be_ordered(state: "BrokerState", group: str, topic: "Topic") -> bool:
     return bool(state.members.of_group(group)) and not any(committed.values())
 
 
-def _left(state: "BrokerState", group: str, topic: "Topic") -> Iterator[tuple[int, int]]:
+def _left(state: BrokerState, group: str, topic: Topic) -> Iterator[tuple[int, int]]:
     for number in sorted(topic.queues):
         queue = topic.queues[number]
         committed = state.offsets.get(group, topic.name, number)
@@ -351,7 +280,7 @@ def _left(state: "BrokerState", group: str, topic: "Topic") -> Iterator[tuple[in
             yield number, left
 
 
-def _end(topic: "Topic", number: int) -> int:
+def _end(topic: Topic, number: int) -> int:
     queue = topic.queues.get(number)
 
     return queue.next_offset if queue is not None else 0
@@ -361,7 +290,7 @@ def _end(topic: "Topic", number: int) -> int:
 
 
 def _configure(
-    state: "BrokerState",
+    state: BrokerState,
     config: TopicSet,
     wall_ms: int,
     writes: TableWrites,
@@ -377,7 +306,7 @@ def _configure(
     state.topics.set(changed, wall_ms, writes)
 
 
-def _move(state: "BrokerState", growth: Growth, writes: TableWrites) -> GrowthMoved:
+def _move(state: BrokerState, growth: Growth, writes: TableWrites) -> GrowthMoved:
     state.growth.put(growth, writes)
     # Read for every send, hence kept at the topic.
     state.topics.by_name[growth.topic].growth = growth

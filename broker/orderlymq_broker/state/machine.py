@@ -7,31 +7,14 @@ its index; an entry that does not fit the state (an offset that is not dense) is
 and stops the process. What leaders do with the outcomes: ``processors/core.py``.
 """
 
-from hashlib import blake2b
 from struct import Struct
-from typing import Any, Final, TypeAlias, assert_never
-
-import msgspec
+from typing import Final, TypeAlias, assert_never
 
 from orderlymq_broker.state import growth
-from orderlymq_broker.state.access import AccessTable
 from orderlymq_broker.state.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
-from orderlymq_broker.state.assignments import AssignmentTable
-from orderlymq_broker.state.dedup import DedupWindow
-from orderlymq_broker.state.growth import GrowthTable
-from orderlymq_broker.state.held import HeldTable
+from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
 from orderlymq_broker.state.heldrecords import KeyFollowed, KeyHeld, KeyReleased
-from orderlymq_broker.state.locks import LockTable
-from orderlymq_broker.state.members import MemberTable
-from orderlymq_broker.state.offsets import OffsetTable
-from orderlymq_broker.state.overrides import OverrideTable
-from orderlymq_broker.state.queues import (
-    TailCache,
-    TailEntry,
-    load_queues,
-    trim_bounds,
-    write_floor,
-)
+from orderlymq_broker.state.queues import TailEntry, trim_bounds, write_floor
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     Append,
@@ -72,33 +55,27 @@ from orderlymq_broker.state.records import (
     Trimmed,
     decode_records,
 )
-from orderlymq_broker.state.tables import TableWrites, encode_row, erase_range, read_rows
+from orderlymq_broker.state.tables import TableWrites, erase_range
 from orderlymq_broker.state.timerrecords import TimersEnded
-from orderlymq_broker.state.timers import TimerTable
-from orderlymq_broker.state.topics import GroupTable, TopicTable
-from orderlymq_broker.state.transactions import TransactionTable
 from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, EntryParts
-from orderlymq_broker.store.kv import Batch, Family, Reader
+from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import (
     INDEX_TEXT_SIZE_MAX,
     META_APPLIED,
+    Applied,
     IndexKind,
     Table,
+    encode_applied,
     encode_timestamp,
     index_key,
     message_key,
     prefix_end,
-    table_key,
 )
 
 # What an operator asks for; each carries its token.
 OperatorRecord: TypeAlias = (
     ClientDead | GrowthFenced | GrowthLifted | GrowthSwitched | GrowthPublished | AssignmentSet
 )
-# Row of the counters that holds the greatest token of an operator.
-_OPERATOR_ROW: Final = "operator"
-# applied index u64 | its term u64 | physical end of the log at that index u64 | retention floor u64
-_APPLIED: Final = Struct(">QQQQ")
 _QUEUE_VALUE: Final = Struct(">QIqQ")
 _QUEUE_KEY: Final = Struct(">IIQ")
 _POSITIONS: Final = Struct(">I16xqq")  # size, queueOffset, physicalOffset of a stored record
@@ -106,135 +83,6 @@ _TOPIC_PREFIX: Final = Struct(">I")
 
 # A message with more index keys than this would make one send as costly as thousands.
 KEYS_MAX: Final = 64
-
-
-class BrokerState:
-    """Everything a broker knows that survives its leader.
-
-    Life cycle: made by ``load`` from a store (empty for a new one), changed by ``Machine`` only.
-    """
-
-    def __init__(self) -> None:
-        self.topics = TopicTable()
-        self.groups = GroupTable()
-        self.offsets = OffsetTable()
-        self.locks = LockTable()
-        self.members = MemberTable()
-        self.dedup = DedupWindow()
-        self.access = AccessTable()
-        self.overrides = OverrideTable()
-        self.delay: dict[int, int] = {}
-        self.transactions = TransactionTable()
-        self.growth = GrowthTable()
-        self.assignments = AssignmentTable()
-        self.held = HeldTable()
-        self.operator_token = 0
-        self.timers = TimerTable()
-        self.tail = TailCache()
-        self.last_timestamp = 0
-        self.applied_index = 0
-        self.applied_term = 0
-        self.physical_end = 0
-        self.floor = 0
-
-    @classmethod
-    def load(cls, reader: Reader) -> "BrokerState":
-        """Read the state as it was when the store was last written."""
-        state = cls()
-        state.topics = TopicTable.load(reader)
-        state.groups = GroupTable.load(reader)
-        state.locks = LockTable.load(reader)
-        state.offsets = OffsetTable.load(reader)
-        state.members = MemberTable.load(reader)
-        state.dedup = DedupWindow.load(reader)
-        state.access = AccessTable.load(reader)
-        state.overrides = OverrideTable.load(reader)
-        state.transactions = TransactionTable.load(reader)
-        state.growth = GrowthTable.load(reader)
-        state.assignments = AssignmentTable.load(reader)
-        state.held = HeldTable.load(reader)
-        for name, growing in state.growth.by_topic.items():
-            state.topics.by_name[name].growth = growing
-        token = reader.get(Family.TABLES, table_key(Table.COUNTERS, _OPERATOR_ROW))
-        if token is not None:
-            state.operator_token = msgspec.msgpack.decode(token, type=int)
-        state.timers = TimerTable.load(reader)
-        for value in read_rows(reader, Table.DELAY):
-            queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
-            state.delay[queue_id] = offset
-        for (topic_id, queue_id), queue in load_queues(reader).items():
-            topic = state.topics.by_id.get(topic_id)
-            if topic is not None:
-                topic.queues[queue_id] = queue
-                state.last_timestamp = max(state.last_timestamp, queue.last_timestamp)
-        applied = reader.get(Family.META, META_APPLIED)
-        if applied is not None:
-            (
-                state.applied_index,
-                state.applied_term,
-                state.physical_end,
-                state.floor,
-            ) = _APPLIED.unpack(applied)
-
-        return state
-
-    @property
-    def topics_version(self) -> int:
-        """How often the table of topics has changed: the counter of its data version."""
-        return self.topics.version.counter
-
-    @property
-    def topics_timestamp(self) -> int:
-        """When the table of topics last changed, wall ms of the leader."""
-        return self.topics.version.timestamp
-
-    def is_ordered(self, group: str) -> bool:
-        """Tell whether the group's queues have holders: by configuration, or since its first lock."""
-        config = self.groups.get(group)
-
-        return (config is not None and config.orderly) or self.locks.takes_locks(group)
-
-    def digest(self) -> str:
-        """Return a hash of all that replicas must agree on at equal indexes."""
-        digest = blake2b(digest_size=16)
-        digest.update(_APPLIED.pack(self.applied_index, 0, self.physical_end, self.floor))
-        tables: tuple[Any, ...] = (
-            self.topics,
-            self.groups,
-            self.offsets,
-            self.locks,
-            self.members,
-            self.dedup,
-            self.transactions,
-            self.access,
-            self.overrides,
-            self.growth,
-            self.assignments,
-            self.timers,
-            self.held,
-        )
-        for table in tables:
-            for row in table.rows():
-                digest.update(encode_row(row))
-        digest.update(encode_row((self.operator_token, sorted(self.delay.items()))))
-
-        return digest.hexdigest()
-
-    def check_invariants(self) -> None:
-        """Assert what always holds inside one state (ordering rules 1, 2, 3 and 8)."""
-        self.topics.check()
-        self.locks.check()
-        self.members.check()
-        self.dedup.check()
-        self.transactions.check()
-        self.growth.check()
-        self.timers.check()
-        self.held.check()
-        assert self.floor <= self.physical_end
-        in_tails = [entry for queue in self.topics.queues() for entry in queue.tail]
-        assert sum(len(entry.message) for entry in in_tails) <= self.tail.size
-        assert self.tail.size <= self.tail.size_max or len(self.tail) <= 1
-        assert all(entry.physical < self.physical_end for entry in in_tails)
 
 
 class Machine:
@@ -443,7 +291,7 @@ class Machine:
         if token < state.operator_token:
             return Refused(stale_operator(token, state.operator_token))
         state.operator_token = token
-        self._writes.put(Table.COUNTERS, _OPERATOR_ROW, value=token)
+        self._writes.put(Table.COUNTERS, OPERATOR_ROW, value=token)
 
         return None
 
@@ -519,11 +367,8 @@ class Machine:
         state.applied_index = index
         state.applied_term = term
         self._writes.flush(batch)
-        batch.put(
-            Family.META,
-            META_APPLIED,
-            _APPLIED.pack(index, term, state.physical_end, state.floor),
-        )
+        applied = Applied(index, term, state.physical_end, state.floor)
+        batch.put(Family.META, META_APPLIED, encode_applied(applied))
 
 
 def stale_operator(token: int, greatest: int) -> str:
@@ -532,10 +377,3 @@ def stale_operator(token: int, greatest: int) -> str:
         f"operatorToken {token} is smaller than {greatest}, the greatest one seen: another operator "
         f"has taken over; read the Lease again before asking for changes"
     )
-
-
-def applied_index(reader: Reader) -> int:
-    """Return the applied index that a store holds, 0 for a new one."""
-    value = reader.get(Family.META, META_APPLIED)
-
-    return 0 if value is None else int(_APPLIED.unpack(value)[0])

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.growth import Growth
+from orderlymq_broker.state.growthtable import Growth
 from orderlymq_broker.state.queues import Queue
 from orderlymq_broker.state.records import GroupChanged, GroupSet, TopicChanged, TopicSet
 from orderlymq_broker.state.tables import TableWrites, read_rows

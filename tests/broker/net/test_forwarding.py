@@ -2,6 +2,7 @@
 
 import asyncio
 
+from orderlymq_broker.net.leadership import FAREWELL_S, STRANGER_S
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
 from orderlymq_raft.types import NodeId
@@ -135,6 +136,21 @@ async def test_a_quiet_client_is_let_go_and_pulls_again() -> None:
         "42",
     )
     await asyncio.sleep(0.03)
+    assert client.closed == "reset"
+
+
+async def test_a_client_of_a_replica_that_knows_no_leader_is_let_go() -> None:
+    """Law: the group may have removed that replica, and its heartbeats are answered: it must look elsewhere."""
+    world = World(always_open=True)
+    world.desks[1].follow(None, 2)
+    client = world.connect(1)
+    world.ask(1, client, ask(RequestCode.HEART_BEAT, 1))
+    assert told(client) == [(1, 0, "node 1")]
+
+    world.pass_time(1.0)
+    assert client.closed == ""
+    world.pass_time(2 * STRANGER_S)
+    await asyncio.sleep(2 * FAREWELL_S)
     assert client.closed == "reset"
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from orderlymq_broker.net.registration import Registration
 from orderlymq_broker.settings import Address
-from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import TopicSet, encode_records
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch

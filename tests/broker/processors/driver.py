@@ -14,7 +14,8 @@ import msgspec
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Close, Effect, Now, Peer, Propose, Send
 from orderlymq_broker.settings import Address, BrokerSettings
-from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Outcome, Record, decode_records, encode_records
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch, Family

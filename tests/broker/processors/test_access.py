@@ -322,6 +322,19 @@ def test_who_waits_is_judged_again_when_permissions_change(guarded: Shell) -> No
     assert guarded.call(11, ext).code == 1
 
 
+def test_a_replica_that_does_not_lead_says_that_and_judges_nobody() -> None:
+    """Law: accounts that a replica does not know yet are not denied by it; its client goes to the leader.
+
+    What it answers itself it answers to those it knows.
+    """
+    access = AccessSettings(enable=True, operator_key="operator", operator_secret="operators")
+    behind = Shell(settings(access=access)).follow()
+    status = RequestCode.ORDERLYMQ_GROUP_STATUS
+
+    assert "does not lead" in ask(behind, "writer", 310, send_ext("orders"))[1]
+    assert ask(behind, "writer", status, {"group": "billing"})[1].startswith("No acl config for")
+
+
 def test_without_access_control_nothing_is_asked() -> None:
     """The default: signatures are ignored."""
     shell = Shell().lead()

@@ -17,7 +17,8 @@ from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.writer import Done
 from orderlymq_broker.settings import Address, BrokerSettings
-from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Outcome, TopicSet
 from orderlymq_broker.store.kv import Batch, StoreError, WriteTicket
 from orderlymq_broker.store.memory import MemoryStore

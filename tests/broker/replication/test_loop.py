@@ -478,6 +478,39 @@ def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
         assert "unsafe" not in replica.state.topics.by_name
 
 
+def test_a_group_whose_first_leader_was_left_alone_begins_all_the_same(
+    group: SimulatedGroup,
+) -> None:
+    """Law: until somebody has served, no restart and no late start keeps a new group from electing.
+
+    The first leader and the only one that had voted for it part; then the third one comes.
+    """
+    late = group[3]
+    group.cut = {late.id}
+    for _ in range(80):
+        group.pass_time(TICK_S)
+        first = next((each for each in group.replicas.values() if each.node.is_leader), None)
+        if first is not None:
+            break
+    assert first is not None
+    assert not first.loop.serving
+    voter = next(each for each in group.replicas.values() if each not in (first, late))
+    group.cut = {voter.id, late.id}
+    group.pass_time(4 * ELECTION_S)
+    assert not first.node.is_leader
+
+    group.cut = set()
+    voter = group.restart(voter.id)
+    for node in group.nodes:
+        group.greet(node)
+    leader = group.elect()
+    proposals = propose(leader, "orders")
+    group.run()
+    assert fates(proposals) == ["applied"]
+    group.pass_time(ELECTION_S)
+    assert not any(each.loop.has_forgotten for each in group.replicas.values())
+
+
 def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
     """A leader that still counts what a wiped follower had acknowledged begins anew with it."""
     leader = group.elect()

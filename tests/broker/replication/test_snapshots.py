@@ -10,7 +10,8 @@ import pytest
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
 from orderlymq_broker.replication.transport import FrameConnection, Identity, Transport, dial
 from orderlymq_broker.settings import Address
-from orderlymq_broker.state.machine import BrokerState, Machine
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.rocks import RocksStore

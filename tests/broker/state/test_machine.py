@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.state.machine import applied_index
 from orderlymq_broker.state.records import (
     Append,
     ClientDead,
@@ -41,8 +40,10 @@ from orderlymq_broker.state.records import (
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import (
+    META_APPLIED,
     IndexKind,
     QueueEntry,
+    decode_applied,
     decode_index_key,
     decode_queue_entry,
     decode_queue_key,
@@ -87,7 +88,7 @@ def test_the_index_is_written_with_the_entry(replica: Replica) -> None:
     replica.store.write(batch, sync=True)
 
     assert (replica.state.applied_index, replica.state.applied_term) == (2, 3)
-    assert applied_index(replica.store) == 2
+    assert decode_applied(replica.store.get(Family.META, META_APPLIED)).index == 2
     assert replica.restarted().state.applied_term == 3
 
 

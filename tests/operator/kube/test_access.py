@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.kube.access import Access
-from orderlymq_operator.kube.api import Api
-from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.resources import Json
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
 from tests.operator.examples import cluster
+from tests.operator.kube.apiserver import absent, serving_api
 from tests.operator.scripted import serving
 from tests.runtime.certificates import make_authority
 
@@ -31,7 +29,7 @@ class Secrets:
         """Serve a read."""
         texts = self.texts.get(request.path.rpartition("/")[2])
         if texts is None:
-            return web.json_response({"message": "not found"}, status=404)
+            return await absent(request)
         data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
         found: Json = {"metadata": {"name": "pair"}, "data": data}
         return web.json_response(found)
@@ -44,19 +42,10 @@ def secrets() -> Secrets:
 
 @pytest.fixture
 async def access(secrets: Secrets) -> AsyncIterator[Access]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", secrets.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    client = ApiClient(
-        configuration=Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
-    )
-    async with Api(client, OperatorMetrics()) as api:
+    async with serving_api(web.get("/{path:.*}", secrets.answer)) as api:
         made = Access(api, lambda: 1)
         yield made
         await made.close()
-    await runner.cleanup()
 
 
 async def test_a_missing_key_pair_is_told_in_a_sentence(

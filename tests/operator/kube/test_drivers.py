@@ -28,8 +28,8 @@ from orderlymq_operator.kube.resources import (
     STATEFUL_SETS,
     Json,
 )
-from tests.operator.kube.apiserver import ApiServer
 from tests.operator.kube.objects import NAMESPACE, custom, pod
+from tests.operator.kube.objectserver import ObjectServer
 
 NAME = "orders-archive"
 KEY = (NAMESPACE, NAME)
@@ -68,7 +68,7 @@ class Driver:
 class World:
     """An API server with one Pipeline, its driver, and the passes over it."""
 
-    server: ApiServer
+    server: ObjectServer
     api: Api
     drivers: Drivers
     inventory: Inventory
@@ -149,7 +149,7 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     monkeypatch.setattr(names, "HTTP_PORT", runner.addresses[0][1])
-    server = ApiServer()
+    server = ObjectServer()
     server.put(CLUSTERS, custom("Cluster", "demo"))
     async with server.serving() as api:
         inventory = Inventory(api, ())

@@ -7,11 +7,10 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.election import LEASE_S, NAME, Election
-from orderlymq_operator.kube.metrics import OperatorMetrics
+from tests.operator.kube.apiserver import absent, serving_api
 
 
 class Leases:
@@ -31,7 +30,7 @@ class Leases:
         lease = self.made.get(namespace)
         if request.method == "GET":
             if lease is None:
-                return web.json_response({"message": "not found"}, status=404)
+                return await absent(request)
             return web.json_response(lease)
         made = orjson.loads(await request.read())
         version = made["metadata"].get("resourceVersion")
@@ -62,20 +61,14 @@ async def leases() -> Leases:
 
 @pytest.fixture
 async def api(leases: Leases) -> AsyncIterator[Api]:
-    application = web.Application()
     root = "/apis/coordination.k8s.io/v1"
-    application.router.add_get(f"{root}/leases", leases.everywhere)
-    application.router.add_post(f"{root}/namespaces/{{namespace}}/leases", leases.answer)
-    application.router.add_route(
-        "*", f"{root}/namespaces/{{namespace}}/leases/{NAME}", leases.answer
-    )
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    settings = Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
-    async with Api(ApiClient(configuration=settings), OperatorMetrics()) as found:
+    of_namespace = f"{root}/namespaces/{{namespace}}/leases"
+    async with serving_api(
+        web.get(f"{root}/leases", leases.everywhere),
+        web.post(of_namespace, leases.answer),
+        web.route("*", f"{of_namespace}/{NAME}", leases.answer),
+    ) as found:
         yield found
-    await runner.cleanup()
 
 
 async def _lead(election: Election, changed: asyncio.Event) -> asyncio.Task[None]:

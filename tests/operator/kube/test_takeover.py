@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.brokeradmin import Admin
 from orderlymq_operator.kube.api import Api
@@ -18,10 +17,20 @@ from orderlymq_protocol.clientbodies import Connection, ConsumerConnection
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient
+from tests.operator.kube.apiserver import serving_api
 from tests.operator.kube.objects import NAMESPACE, pod
 from tests.operator.scripted import Answer, serving
 
 CLIENT = "10.244.1.9@1#7"
+# As the table of a leader shows it that has no connection with the holder.
+LOCK = {
+    "clientId": CLIENT,
+    "address": "10.244.1.9:4711",
+    "connected": False,
+    "consumerGroup": "billing",
+    "topic": "orders",
+    "queueId": 0,
+}
 OUT_OF_SERVICE_NODE = {
     "metadata": {"name": pod()["spec"]["nodeName"]},
     "spec": {"taints": [{"key": OUT_OF_SERVICE, "value": "lost", "effect": "NoExecute"}]},
@@ -57,15 +66,7 @@ class Leader:
         """Show the lock; for two looks after the loss the next leader does not know it yet."""
         self._blank_looks -= 1
         held = len(self.buried) < 2 and self._blank_looks < 0
-        lock = {
-            "clientId": CLIENT,
-            "address": "10.244.1.9:4711",
-            "connected": False,
-            "consumerGroup": "billing",
-            "topic": "orders",
-            "queueId": 0,
-        }
-        return request.reply(body=json.dumps({"locks": [lock] if held else []}).encode())
+        return request.reply(body=json.dumps({"locks": [LOCK] if held else []}).encode())
 
     def bury(self, request: RemotingCommand) -> RemotingCommand:
         """Answer as a leader that knows of no such client does."""
@@ -77,19 +78,8 @@ class Leader:
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
     """An API server in which nothing exists."""
-
-    async def absent(request: web.Request) -> web.Response:
-        return web.json_response({"message": "not found"}, status=404)
-
-    application = web.Application()
-    application.router.add_get("/{path:.*}", absent)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    settings = Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
-    async with Api(ApiClient(configuration=settings), OperatorMetrics()) as found:
+    async with serving_api() as found:
         yield found
-    await runner.cleanup()
 
 
 class Survivor:
@@ -100,15 +90,7 @@ class Survivor:
 
     def locks(self, request: RemotingCommand) -> RemotingCommand:
         """Show the lock until its client is reported dead."""
-        lock = {
-            "clientId": CLIENT,
-            "address": "10.244.1.9:4711",
-            "connected": False,
-            "consumerGroup": "billing",
-            "topic": "orders",
-            "queueId": 0,
-        }
-        locks = [] if self.buried else [lock]
+        locks = [] if self.buried else [LOCK]
         return request.reply(body=json.dumps({"locks": locks}).encode())
 
     def bury(self, request: RemotingCommand) -> RemotingCommand:
@@ -127,16 +109,11 @@ async def lost() -> AsyncIterator[Api]:
     async def node_there(request: web.Request) -> web.Response:
         return web.json_response(OUT_OF_SERVICE_NODE)
 
-    application = web.Application()
-    application.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", pod_there)
-    application.router.add_get("/api/v1/nodes/{name}", node_there)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    settings = Configuration(host=f"http://127.0.0.1:{runner.addresses[0][1]}")
-    async with Api(ApiClient(configuration=settings), OperatorMetrics()) as found:
+    pods = "/api/v1/namespaces/{namespace}/pods/{name}"
+    async with serving_api(
+        web.get(pods, pod_there), web.get("/api/v1/nodes/{name}", node_there)
+    ) as found:
         yield found
-    await runner.cleanup()
 
 
 async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lost: Api) -> None:

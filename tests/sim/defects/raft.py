@@ -6,8 +6,8 @@ from typing import Any
 from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.fates import Committed, Fates
 from orderlymq_broker.replication.loop import ReplicationLoop
+from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.locks import LockTable
-from orderlymq_broker.state.machine import BrokerState
 from orderlymq_broker.store import snapshot
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import Table, table_bounds

@@ -1,6 +1,5 @@
 package org.apache.rocketmq.test.base;
 
-import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -8,28 +7,20 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.rocketmq.broker.BrokerController;
-import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.common.attribute.CQType;
 import org.apache.rocketmq.common.attribute.TopicMessageType;
 import org.apache.rocketmq.namesrv.NamesrvController;
-import org.apache.rocketmq.test.client.rmq.RMQAsyncSendProducer;
 import org.apache.rocketmq.test.client.rmq.RMQNormalConsumer;
-import org.apache.rocketmq.test.client.rmq.RMQNormalProducer;
-import org.apache.rocketmq.test.client.rmq.RMQTransactionalProducer;
-import org.apache.rocketmq.test.clientinterface.AbstractMQConsumer;
-import org.apache.rocketmq.test.clientinterface.AbstractMQProducer;
-import org.apache.rocketmq.test.factory.ConsumerFactory;
 import org.apache.rocketmq.test.listener.AbstractListener;
 import org.apache.rocketmq.test.util.MQAdminTestUtils;
 import org.apache.rocketmq.test.util.MQRandomUtils;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
-import org.apache.rocketmq.tools.admin.MQAdminExt;
 
 /**
  * As the class of that name for 4.9, under the names that the tests of 5.x use: a running cluster of three
  * groups, told by system properties, in place of brokers in this process.
  */
-public class BaseConf {
+public class BaseConf extends Clients {
     public static final String NAMESRV_ADDR = System.getProperty("suite.ns");
     protected static final String CLUSTER_NAME = System.getProperty("suite.cluster");
     protected static final String BROKER1_NAME = CLUSTER_NAME + "-0";
@@ -49,7 +40,6 @@ public class BaseConf {
     protected static List<BrokerController> brokerControllerList = Collections.emptyList();
     protected static Map<String, BrokerController> brokerControllerMap = new HashMap<>();
 
-    protected static List<Object> mqClients = Collections.synchronizedList(new ArrayList<>());
     protected static boolean debug = false;
 
     static {
@@ -117,27 +107,6 @@ public class BaseConf {
         return kept(admin);
     }
 
-    public static RMQNormalProducer getProducer(String nsAddr, String topic) {
-        return getProducer(nsAddr, topic, false);
-    }
-
-    public static RMQNormalProducer getProducer(String nsAddr, String topic, boolean useTls) {
-        return kept(new RMQNormalProducer(nsAddr, topic, useTls));
-    }
-
-    public static RMQNormalProducer getProducer(String nsAddr, String topic, String group, String instance) {
-        return kept(new RMQNormalProducer(nsAddr, topic, group, instance));
-    }
-
-    public static RMQTransactionalProducer getTransactionalProducer(
-            String nsAddr, String topic, TransactionListener listener) {
-        return kept(new RMQTransactionalProducer(nsAddr, topic, false, listener));
-    }
-
-    public static RMQAsyncSendProducer getAsyncProducer(String nsAddr, String topic) {
-        return kept(new RMQAsyncSendProducer(nsAddr, topic));
-    }
-
     public static RMQNormalConsumer getConsumer(
             String nsAddr, String topic, String expression, AbstractListener listener) {
         return getConsumer(nsAddr, topic, expression, listener, false);
@@ -148,45 +117,7 @@ public class BaseConf {
         return getConsumer(nsAddr, initConsumerGroup(), topic, expression, listener, useTls);
     }
 
-    public static RMQNormalConsumer getConsumer(
-            String nsAddr, String group, String topic, String expression, AbstractListener listener) {
-        return getConsumer(nsAddr, group, topic, expression, listener, false);
-    }
-
-    public static RMQNormalConsumer getConsumer(
-            String nsAddr,
-            String group,
-            String topic,
-            String expression,
-            AbstractListener listener,
-            boolean useTls) {
-        return kept(
-                ConsumerFactory.getRMQNormalConsumer(nsAddr, group, topic, expression, listener, useTls));
-    }
-
     public static Set<String> getBrokers() {
         return new HashSet<>(List.of(BROKER1_NAME, BROKER2_NAME, BROKER3_NAME));
-    }
-
-    public static void shutdown() {
-        shutdown(new ArrayList<>(mqClients));
-        mqClients.clear();
-    }
-
-    public static void shutdown(List<Object> clients) {
-        for (Object client : clients) {
-            if (client instanceof AbstractMQProducer) {
-                ((AbstractMQProducer) client).shutdown();
-            } else if (client instanceof AbstractMQConsumer) {
-                ((AbstractMQConsumer) client).shutdown();
-            } else if (client instanceof MQAdminExt) {
-                ((MQAdminExt) client).shutdown();
-            }
-        }
-    }
-
-    private static <T> T kept(T client) {
-        mqClients.add(client);
-        return client;
     }
 }

@@ -1,0 +1,163 @@
+"""
+The state of a broker: all tables of one raft group together, and how far the log has come in them.
+
+The rules: it is what the store holds after the last applied entry, so a restarted replica loads it from there;
+``machine.py`` alone changes it; replicas that have applied the same entries have the same digest.
+"""
+
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.state.access import AccessTable
+from orderlymq_broker.state.assignments import AssignmentTable
+from orderlymq_broker.state.dedup import DedupWindow
+from orderlymq_broker.state.growthtable import GrowthTable
+from orderlymq_broker.state.held import HeldTable
+from orderlymq_broker.state.locks import LockTable
+from orderlymq_broker.state.members import MemberTable
+from orderlymq_broker.state.offsets import OffsetTable
+from orderlymq_broker.state.overrides import OverrideTable
+from orderlymq_broker.state.queues import TailCache, load_queues
+from orderlymq_broker.state.tables import encode_row, read_rows
+from orderlymq_broker.state.timers import TimerTable
+from orderlymq_broker.state.topics import GroupTable, TopicTable
+from orderlymq_broker.state.transactions import TransactionTable
+from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.layout import (
+    META_APPLIED,
+    Applied,
+    Table,
+    decode_applied,
+    encode_applied,
+    table_key,
+)
+
+# Row of the counters that holds the greatest token of an operator.
+OPERATOR_ROW: Final = "operator"
+
+
+class BrokerState:
+    """Everything a broker knows that survives its leader.
+
+    Life cycle: made by ``load`` from a store (empty for a new one), changed by ``Machine`` only.
+    """
+
+    def __init__(self) -> None:
+        self.topics = TopicTable()
+        self.groups = GroupTable()
+        self.offsets = OffsetTable()
+        self.locks = LockTable()
+        self.members = MemberTable()
+        self.dedup = DedupWindow()
+        self.access = AccessTable()
+        self.overrides = OverrideTable()
+        self.delay: dict[int, int] = {}
+        self.transactions = TransactionTable()
+        self.growth = GrowthTable()
+        self.assignments = AssignmentTable()
+        self.held = HeldTable()
+        self.operator_token = 0
+        self.timers = TimerTable()
+        self.tail = TailCache()
+        self.last_timestamp = 0
+        self.applied_index = 0
+        self.applied_term = 0
+        self.physical_end = 0
+        self.floor = 0
+
+    @classmethod
+    def load(cls, reader: Reader) -> "BrokerState":
+        """Read the state as it was when the store was last written."""
+        state = cls()
+        state.topics = TopicTable.load(reader)
+        state.groups = GroupTable.load(reader)
+        state.locks = LockTable.load(reader)
+        state.offsets = OffsetTable.load(reader)
+        state.members = MemberTable.load(reader)
+        state.dedup = DedupWindow.load(reader)
+        state.access = AccessTable.load(reader)
+        state.overrides = OverrideTable.load(reader)
+        state.transactions = TransactionTable.load(reader)
+        state.growth = GrowthTable.load(reader)
+        state.assignments = AssignmentTable.load(reader)
+        state.held = HeldTable.load(reader)
+        for name, growing in state.growth.by_topic.items():
+            state.topics.by_name[name].growth = growing
+        token = reader.get(Family.TABLES, table_key(Table.COUNTERS, OPERATOR_ROW))
+        if token is not None:
+            state.operator_token = msgspec.msgpack.decode(token, type=int)
+        state.timers = TimerTable.load(reader)
+        for value in read_rows(reader, Table.DELAY):
+            queue_id, offset = msgspec.msgpack.decode(value, type=tuple[int, int])
+            state.delay[queue_id] = offset
+        for (topic_id, queue_id), queue in load_queues(reader).items():
+            topic = state.topics.by_id.get(topic_id)
+            if topic is not None:
+                topic.queues[queue_id] = queue
+                state.last_timestamp = max(state.last_timestamp, queue.last_timestamp)
+        applied = decode_applied(reader.get(Family.META, META_APPLIED))
+        state.applied_index, state.applied_term = applied.index, applied.term
+        state.physical_end, state.floor = applied.physical_end, applied.floor
+
+        return state
+
+    @property
+    def topics_version(self) -> int:
+        """How often the table of topics has changed: the counter of its data version."""
+        return self.topics.version.counter
+
+    @property
+    def topics_timestamp(self) -> int:
+        """When the table of topics last changed, wall ms of the leader."""
+        return self.topics.version.timestamp
+
+    def is_ordered(self, group: str) -> bool:
+        """Tell whether the group's queues have holders: by configuration, or since its first lock."""
+        config = self.groups.get(group)
+
+        return (config is not None and config.orderly) or self.locks.takes_locks(group)
+
+    def digest(self) -> str:
+        """Return a hash of all that replicas must agree on at equal indexes."""
+        digest = blake2b(digest_size=16)
+        applied = Applied(self.applied_index, 0, self.physical_end, self.floor)
+        digest.update(encode_applied(applied))
+        tables: tuple[Any, ...] = (
+            self.topics,
+            self.groups,
+            self.offsets,
+            self.locks,
+            self.members,
+            self.dedup,
+            self.transactions,
+            self.access,
+            self.overrides,
+            self.growth,
+            self.assignments,
+            self.timers,
+            self.held,
+        )
+        for table in tables:
+            for row in table.rows():
+                digest.update(encode_row(row))
+        digest.update(encode_row((self.operator_token, sorted(self.delay.items()))))
+
+        return digest.hexdigest()
+
+    def check_invariants(self) -> None:
+        """Assert what always holds inside one state (ordering rules 1, 2, 3 and 8)."""
+        self.topics.check()
+        self.locks.check()
+        self.members.check()
+        self.dedup.check()
+        self.transactions.check()
+        self.growth.check()
+        self.timers.check()
+        self.held.check()
+        assert self.floor <= self.physical_end
+        in_tails = [entry for queue in self.topics.queues() for entry in queue.tail]
+        assert sum(len(entry.message) for entry in in_tails) <= self.tail.size
+        assert self.tail.size <= self.tail.size_max or len(self.tail) <= 1
+        assert all(entry.physical < self.physical_end for entry in in_tails)
