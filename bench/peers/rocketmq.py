@@ -6,13 +6,15 @@ appends to a mapped file and a thread of its own syncs that every 10 ms. So it s
 with the setting that its manual would have one choose.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.peers.nodes import HERE, Durability, Node, Peer, Ports
 
 LIBRARY = HERE / "rocketmq" / "target" / "lib"
 VERSION = "4.9.7"
+NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
+BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 # Closed since Java 17, and used by RocketMQ to unmap files.
 OPENED = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -43,57 +45,34 @@ class RocketMQ(Peer):
 
     def __init__(self, directory: Path, ports: Ports) -> None:
         super().__init__(directory, ports)
-        conf = directory / "home" / "conf"
-        conf.mkdir(parents=True, exist_ok=True)
-        for name in ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml"):
-            (conf / name).write_text("<configuration/>\n")
         self._name_server = ports.take()
         self._ports = {name: ports.take() for name in NAMES}
         raft = {name: ports.take() for name in NAMES}
         peers = ";".join(f"{name}-127.0.0.1:{port}" for name, port in raft.items())
-        (directory / "ns.conf").write_text(f"listenPort={self._name_server}\n")
-        namesrv = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        heap = ("-Xms256m", "-Xmx256m")
-        self.helpers = [self._java("namesrv", (*heap, *OPENED), namesrv, directory / "ns.conf")]
-        heap = ("-Xms1g", "-Xmx1g")
-        broker = "org.apache.rocketmq.broker.BrokerStartup"
+        settings: Mapping[str, object] = {"listenPort": self._name_server}
+        small, large = ("-Xms256m", "-Xmx256m"), ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=2g")
+        self.helpers = [process(directory, "namesrv", NAME_SERVER, small, settings)]
         for name in NAMES:
-            path = directory / f"{name}.conf"
-            path.write_text(self._settings(name, peers))
-            options = (*heap, "-XX:MaxDirectMemorySize=2g", *OPENED)
-            self.nodes.append(self._java(name, options, broker, path))
+            settings = self._settings(name, peers)
+            self.nodes.append(process(directory, name, BROKER, large, settings))
 
-    def _settings(self, name: str, peers: str) -> str:
-        return f"""brokerClusterName=bench
-brokerName=g0
-listenPort={self._ports[name]}
-namesrvAddr={self.servers}
-brokerIP1=127.0.0.1
-storePathRootDir={self.directory}/data/{name}
-storePathCommitLog={self.directory}/data/{name}/commitlog
-enableDLegerCommitLog=true
-dLegerGroup=g0
-dLegerPeers={peers}
-dLegerSelfId={name}
-flushDiskType=SYNC_FLUSH
-sendMessageThreadPoolNums=16
-autoCreateTopicEnable=true
-"""
-
-    def _java(self, name: str, options: Sequence[str], main: str, settings: Path) -> Node:
-        home = self.directory / "home"
-        command = (
-            "java",
-            *options,
-            f"-Duser.home={home}",
-            f"-Drocketmq.home.dir={home}",
-            "-cp",
-            f"{LIBRARY}/*",
-            main,
-            "-c",
-            str(settings),
-        )
-        return Node(name, command, self.directory / f"{name}.log", {"ROCKETMQ_HOME": str(home)})
+    def _settings(self, name: str, peers: str) -> Mapping[str, object]:
+        return {
+            "brokerClusterName": "bench",
+            "brokerName": "g0",
+            "listenPort": self._ports[name],
+            "namesrvAddr": self.servers,
+            "brokerIP1": "127.0.0.1",
+            "storePathRootDir": self.directory / "data" / name,
+            "storePathCommitLog": self.directory / "data" / name / "commitlog",
+            "enableDLegerCommitLog": "true",
+            "dLegerGroup": "g0",
+            "dLegerPeers": peers,
+            "dLegerSelfId": name,
+            "flushDiskType": "SYNC_FLUSH",
+            "sendMessageThreadPoolNums": 16,
+            "autoCreateTopicEnable": "true",
+        }
 
     @classmethod
     def missing(cls) -> str | None:
@@ -114,3 +93,29 @@ autoCreateTopicEnable=true
         (name,) = [name for name, port in self._ports.items() if str(port) == said[0]]
         (node,) = [node for node in self.nodes if node.name == name]
         return node, list(range(len(said)))
+
+
+def process(
+    directory: Path, name: str, main: str, heap: Sequence[str], settings: Mapping[str, object]
+) -> Node:
+    """Return a name server or a broker that is to run in a folder; its settings are written there."""
+    conf = directory / "home" / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for each in ("logback_namesrv.xml", "logback_broker.xml", "logback_tools.xml"):
+        (conf / each).write_text("<configuration/>\n")
+    path = directory / f"{name}.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    home = conf.parent
+    command = (
+        "java",
+        *heap,
+        *OPENED,
+        f"-Duser.home={home}",
+        f"-Drocketmq.home.dir={home}",
+        "-cp",
+        f"{LIBRARY}/*",
+        main,
+        "-c",
+        str(path),
+    )
+    return Node(name, command, directory / f"{name}.log", {"ROCKETMQ_HOME": str(home)})

@@ -127,10 +127,9 @@ def batch_request(
 ) -> RemotingCommand:
     """Return the atomic send of several messages of one topic; batches are never deflated."""
     body = encode_batch(batch_entry(message) for message in messages)
-    shared = {
-        properties.UNIQ_KEY: messages[0].unique_key,
-        properties.WAIT: "true" if messages[0].wait_store_ok else "false",
-    }
+    # RocketMQ puts these behind the properties of each message, where they win: a UNIQ_KEY here would become
+    # that of every message. Java 4.9 gives a batch none either.
+    shared = {properties.WAIT: "true" if messages[0].wait_store_ok else "false"}
     text = properties.encode_properties(shared).decode()
     header = _send_header(options, queue, 0, born_ms, text)
     header.batch = True

@@ -10,7 +10,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -45,6 +45,7 @@ GROUP: Final = "TOOLS_CONSUMER"  # known to every broker; it never holds a lock
 # Our brokers give so many to who asks for a whole range; RocketMQ's give 32, and are then asked for 32.
 PULL_COUNT_MAX: Final = 512
 _PULLS_AT_ONCE: Final = 8  # hides the way to the broker; more only fills memory
+_LOOKS_AT_ONCE: Final = 64  # likewise; small answers, some 10,000 a second
 BLOCK_ROWS: Final = 4096
 BLOCK_BYTES: Final = 8 << 20
 _PULL_TIMEOUT_MS: Final = 10_000
@@ -216,6 +217,19 @@ class ClusterAccess:
         """Tell whether a message with this unique key is in the topic, by the brokers' index."""
         found = self.wait(lambda: self._admin.find_messages(topic, unique_key, unique=True))
         return bool(found)
+
+    def are_stored(self, topic: str, unique_keys: Sequence[str]) -> list[bool]:
+        """Tell of many unique keys what `is_stored` tells of one."""
+
+        async def ask(keys: Sequence[str]) -> list[bool]:
+            asked = (self._admin.find_messages(topic, key, unique=True) for key in keys)
+            return [bool(found) for found in await asyncio.gather(*asked)]
+
+        found: list[bool] = []
+        for at in range(0, len(unique_keys), _LOOKS_AT_ONCE):
+            part = unique_keys[at : at + _LOOKS_AT_ONCE]
+            found += self.wait(lambda part=part: ask(part))  # type: ignore[misc]  # mypy types no defaults of lambdas
+        return found
 
     def progress(self, group: str) -> dict[MessageQueue, Any]:
         """Return how far a group is, as the administrator sees it."""

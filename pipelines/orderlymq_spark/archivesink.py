@@ -135,11 +135,12 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
                         path = folder / f"{uuid.uuid4()}.{suffix}"
                         files[queue] = _PartFile(path, queue, rows.schema, self._codec)
                     files[queue].write(rows)
+            # The end of a file may be what does not fit.
+            return Written([file.close() for file in files.values()])
         except BaseException:
             for file in files.values():
                 file.discard()
             raise
-        return Written([file.close() for file in files.values()])
 
     def _messages(self, incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if self._source is None:

@@ -7,9 +7,12 @@ them again when it repeats its first batch, and "latest" would then be another p
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
+from typing import Final
 
+from orderlymq.errors import TopicNotFound
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.access import ClusterAccess
 from orderlymq_spark.errors import DataLost, OptionError
@@ -25,6 +28,8 @@ from orderlymq_spark.offsets import (
 from orderlymq_spark.options import Border, SourceOptions
 
 _log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S: Final = 0.25  # brokers register every 10 to 30 s
 
 
 def chosen_queues(access: ClusterAccess, options: SourceOptions) -> tuple[MessageQueue, ...]:
@@ -44,6 +49,31 @@ def chosen_queues(access: ClusterAccess, options: SourceOptions) -> tuple[Messag
     if absent:
         raise OptionError(f"queues names {absent[0]}, which does not exist; there are {found}")
     return tuple(queue for queue in found if queue in options.queues)
+
+
+def awaited_queues(
+    access: ClusterAccess, options: SourceOptions, awaited: Set[MessageQueue]
+) -> tuple[MessageQueue, ...]:
+    """Return the queues that the options name, those present that a stream has been reading.
+
+    A name server that has begun anew learns of its brokers one after the other, and RocketMQ's knows no topic until
+    then: *awaited* queues that are not there are waited for as long as `retryTimeout` says.
+
+    Raises:
+        TopicNotFound, OptionError: As `chosen_queues`.
+    """
+    end = time.monotonic() + access.connect.retry_timeout_ms / 1000
+    while True:
+        late = time.monotonic() + _LOOK_AGAIN_S > end
+        try:
+            found = chosen_queues(access, options)
+        except (TopicNotFound, OptionError):
+            if late or not awaited:
+                raise
+        else:
+            if late or awaited <= set(found):
+                return found
+        time.sleep(_LOOK_AGAIN_S)
 
 
 def resolve(
@@ -179,6 +209,8 @@ def report_loss(
         )
     _log.warning("data loss: %s", text)
     for part in missing:
-        write_loss(options.data_loss_path, part, "aged out, or the queue was made anew")
+        write_loss(
+            options.data_loss_path, part, "aged out, lost by the broker, or the queue was made anew"
+        )
     for queue in removed:
         write_loss(options.data_loss_path, QueueRange(queue, 0, 0), "the queue was removed")

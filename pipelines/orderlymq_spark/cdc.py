@@ -1,15 +1,18 @@
 """
 Pipeline cdc-apply: change events of a database into a Delta table that is the source table, or its history.
 
-Rules: a batch is one merge under (pipeline, batch), so a repeated batch changes nothing; a change with a lower
-position than the table's changes nothing either, and a deleted key leaves its position behind, or late
-events would bring it back. A history (`scd: 2`, in `cdchistory`) keeps every change and is a function of the set of
-them. Events that cannot be read go to `errors`, whole, with the reason; without `errors` they end the pipeline.
+Rules: a batch is one merge; a change with no higher position than the table's changes nothing, and so does a repeated
+batch; a deleted key leaves its position behind, or late events would bring it back. A history (`scd: 2`, in
+`cdchistory`) keeps every change and is a function of the set of them. Events that cannot be read go to `errors`, whole,
+with the reason; without `errors` they end the pipeline.
 What events mean stands in `changes`, what rows look like in `cdcrows`.
 """
 
 import json
 from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +24,7 @@ from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.cdchistory import CURRENT, merge_history
 from orderlymq_spark.cdcrows import DELETED, KEY, POSITION, current_rows
 from orderlymq_spark.changes import Change, EventError, last_by_key, read_changes
-from orderlymq_spark.deltatable import begin_merge, is_committed, open_table
+from orderlymq_spark.deltatable import begin_merge, open_table
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.filewriting import write_atomically
 from orderlymq_spark.frames import read_stream
@@ -46,8 +49,7 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
                 f"{bad[0]['offset']}: {bad[0]['reason']}; set spec.errors to a folder to keep them there"
             )
         if bad and spec.errors is not None:
-            lines = "\n".join(json.dumps(each) for each in bad)
-            write_atomically(spec.errors / f"{batch:020}.jsonl", lines)
+            keep_errors(spec.errors, batch, bad)
         if spec.scd == 2:
             merge_history(spec, name, batch, changes)
         else:
@@ -79,13 +81,24 @@ def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[
     return changes, bad
 
 
+def keep_errors(folder: Path, batch: int, bad: Sequence[dict[str, Any]]) -> None:
+    """Write down the events of a batch that cannot be read; a repeated batch writes the same file.
+
+    The name says what is in it, too: a checkpoint that began anew has other events in a batch of this number.
+    """
+    ordered = sorted(bad, key=lambda each: (each["offset"], each["body_base64"]))
+    lines = "\n".join(json.dumps(each) for each in ordered)
+    mark = blake2b(lines.encode(), digest_size=4).hexdigest()
+    write_atomically(folder / f"{batch:020}-{mark}.jsonl", lines)
+
+
 def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None:
     """Merge the last change of each key; values are kept as the JSON that they came as."""
     if not changes:
         return
     table = open_table(spec.path, lambda: current_rows(spec, changes))
-    if is_committed(table, app_id, batch):
-        return
+    # Whether the batch is there already is not asked: repeating it changes nothing, and a checkpoint that began
+    # anew gives its number to other changes.
     (
         begin_merge(table, current_rows(spec, changes), f"t.{KEY} = s.{KEY}", app_id, batch)
         .when_matched_update_all(predicate=f"s.{POSITION} > t.{POSITION}")

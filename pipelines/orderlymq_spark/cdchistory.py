@@ -2,8 +2,8 @@
 The history of a source table (SCD2): a row for every change, from its position to that of the key's next one.
 
 Rules: the table is a function of the set of changes, so no cut, repeat or delay of batches shows in it; one batch is
-one merge under (pipeline, batch). A row that was deleted is a version of its own, marked, because it must be known
-where it ends when the key comes back.
+one merge. A row that was deleted is a version of its own, marked, because it must be known where it ends when the key
+comes back.
 """
 
 import json
@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 
 from orderlymq_spark.cdcrows import DELETED, KEY, key_column, source_columns
 from orderlymq_spark.changes import Change, Version, new_versions
-from orderlymq_spark.deltatable import begin_merge, is_committed, open_table
+from orderlymq_spark.deltatable import begin_merge, open_table
 from orderlymq_spark.specs import CdcSpec
 
 FROM: Final = "_valid_from"
@@ -29,8 +29,6 @@ def merge_history(spec: CdcSpec, app_id: str, batch: int, changes: Sequence[Chan
     if not changes:
         return
     table = open_table(spec.path, lambda: _rows(spec, new_versions({}, changes)))
-    if is_committed(table, app_id, batch):
-        return
     versions = new_versions(_known(table, changes), changes)
     if not versions:
         return

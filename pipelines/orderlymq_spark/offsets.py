@@ -139,6 +139,16 @@ def split(parts: Sequence[QueueRange], count_min: int) -> list[QueueRange]:
     return found
 
 
+def passed_over(part: QueueRange, found: Sequence[int]) -> list[QueueRange]:
+    """Return what is missing between the offsets *found* in a range, which rise."""
+    bounds = [part.start - 1, *found, part.end]
+    return [
+        QueueRange(part.queue, before + 1, after)
+        for before, after in pairwise(bounds)
+        if after > before + 1
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Continued:
     """Where a stream goes on after a look at the cluster.

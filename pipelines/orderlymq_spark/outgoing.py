@@ -3,7 +3,8 @@ Rows on their way out: what each row becomes, in which queue, in which order, un
 
 Rules: a key's queue is the one that any RocketMQ producer with the hash selector chooses; rows of a queue leave
 in the order of `orderBy`, then as they came; a row's identity depends on nothing but the job's name, the batch
-and the row, so that the same row sent again is the same message to the broker. `sink` sends.
+and the row, so that the same row sent again is the same message to the broker. The batch of a plain frame is what its
+rows say, so that tomorrow's frame is another one. `sink` sends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,22 +64,23 @@ def runs(
         topic: beats the column.
         order_by: columns that give the order within a queue.
         app_id: names the job.
-        batch: of the job. A row that was read from a topic is known by its place
-            there, one with a message_id by that, any other by batch, key and number within the key.
+        batch: of the job, empty for a plain frame. A row that was read from a topic is known by its place there,
+            one with a message_id by that, any other by its batch; and by key and number among those alike.
 
     Raises:
         OptionError: A row has no body, or names a queue that does not exist.
     """
     placed: dict[MessageQueue, list[tuple[tuple[Any, ...], Message]]] = {}
-    counters: dict[tuple[str, Any], int] = {}
-    ordered = sorted(rows, key=lambda row: _order(row, order_by)) if order_by else rows
+    counters: dict[str, int] = {}
+    ordered = sorted(rows, key=lambda row: _order(row, order_by)) if order_by else list(rows)
+    batch = batch or _said(row for row in ordered if not _identity(row))
     for row in ordered:
         target = topic or row["topic"]
         key = row.get("sharding_key")
-        number = counters.get((target, key), 0)
-        counters[target, key] = number + 1
-        identity = _identity(row) or f"{batch}\x00{key!r}\x00{number}"
-        message = _message(row, target, f"{app_id}\x00{target}\x00{identity}")
+        identity = f"{app_id}\x00{target}\x00{_identity(row) or batch}\x00{key!r}"
+        number = counters.get(identity, 0)
+        counters[identity] = number + 1
+        message = _message(row, target, f"{identity}\x00{number}")
         queue = _queue(row, key, message.unique_key, queues[target])
         placed.setdefault(queue, []).append((_order(row, order_by), message))
     return [Run(queue, [message for _, message in placed[queue]]) for queue in sorted(placed)]
@@ -89,6 +91,14 @@ def _identity(row: Mapping[str, Any]) -> str:
         place = row.get("topic"), row["broker"], row.get("queue_id"), row["queue_offset"]
         return repr(place)
     return row.get("message_id") or ""
+
+
+def _said(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return a text that stands for what rows say, in their order."""
+    digest = blake2b(digest_size=16)
+    for row in rows:
+        digest.update(repr((row.get("topic"), row.get("sharding_key"), row["body"])).encode())
+    return digest.hexdigest()
 
 
 def key_hash(topic: str, key: object) -> int:

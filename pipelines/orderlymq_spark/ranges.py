@@ -16,7 +16,7 @@ from orderlymq_protocol.tags import TagFilter
 from orderlymq_spark.access import access_to
 from orderlymq_spark.borders import report_loss
 from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS
-from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.offsets import QueueRange, passed_over
 from orderlymq_spark.options import SourceOptions
 from orderlymq_spark.rows import ARROW_TYPES, RowMaker, take_apart
 
@@ -53,17 +53,22 @@ def read_range(
         SourceUnavailable: The cluster stayed away.
     """
     access = access_to(options.connect)
+    keep_tags = TagFilter.parse(options.tags).tags
     maker = RowMaker(
         schema,
         part.queue,
         sequence_property=options.sequence_property,
         epoch_property=options.epoch_property,
-        keep_tags=TagFilter.parse(options.tags).tags,
+        keep_tags=keep_tags,
     )
     position = part.start
     while position < part.end:
         for fetched in access.read(QueueRange(part.queue, position, part.end), options.tags):
             block = take_apart(fetched.chunks, position, part.end)
+            covered = QueueRange(part.queue, position, fetched.next_offset)
+            if not keep_tags and len(block.heads) != covered.size:
+                # RocketMQ's brokers step over messages whose file is gone, and say nothing.
+                report_loss(options, passed_over(covered, [head[3] for head in block.heads]), ())
             position = fetched.next_offset
             if block.heads:
                 yield maker.batch(block)

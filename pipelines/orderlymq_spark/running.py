@@ -114,9 +114,11 @@ def run_stream(
             status.phase, status.last_error = "Failed", cause(error)
             raise PipelineFailed(f"{name}: {status.last_error}") from error
         finally:
-            _note(status, query, spec, gauges)
-            status.write(spec.checkpoint)
-            query.stop()
+            try:
+                _note(status, query, spec, gauges)
+                status.write(spec.checkpoint)
+            finally:
+                query.stop()  # before the checkpoint is let go, also where the disk is full
     return status
 
 

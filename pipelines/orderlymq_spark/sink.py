@@ -1,10 +1,9 @@
 """
 The ordered sink: rows to messages, in order, each once.
 
-Rules: one batch of messages per queue is on its way at a time; a queue's run is sent from its first message
-that is not stored yet, which the brokers' index tells by halving, so a task that is tried again or a driver
-that died adds nothing, however long ago that was; what is in flight meanwhile is recognised by the brokers'
-duplicate window. Rows of one key in two tasks have no order: they are refused (`ordered` prevents them).
+Rules: one batch of messages per queue is on its way at a time; what of a queue's run is stored already is not
+sent, which the brokers' index tells, so a task that is tried again or a driver that died adds nothing, however
+long ago that was; what is in flight meanwhile is recognised by the brokers' duplicate window. Rows of one key in two tasks have no order: they are refused (`ordered` prevents them).
 """
 
 import asyncio
@@ -31,6 +30,7 @@ from orderlymq_spark.outgoing import Run, check_columns, key_hash, runs
 
 _BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one go; more holds up others
 _GROUP: Final = "orderlymq-spark"
+_SAMPLE: Final = 8  # messages of a run that are looked up before it is sent, all at once
 
 
 @dataclass
@@ -129,29 +129,26 @@ def send_runs(access: ClusterAccess, found: Sequence[Run], batch_bytes: int) -> 
     Raises:
         SendRefused, SendUnknown: A broker refused, or stayed away; what is stored stays.
     """
-    fresh = [
-        (run, run.messages[stored:])
-        for run in found
-        if (stored := stored_prefix(access, run)) < len(run.messages)
-    ]
+    fresh = [(run, messages) for run in found if (messages := unsent(access, run))]
     if fresh:
         access.thread.run(_send(access, fresh, batch_bytes))
     return sum(len(messages) for _, messages in fresh)
 
 
-def stored_prefix(access: ClusterAccess, run: Run) -> int:
-    """Return how many messages of a run are stored already: a run leaves in order."""
-    low, high = 0, len(run.messages)
-    first = True
-    while low < high:
-        # Nearly always nothing is stored, hence the first message first.
-        middle = 0 if first else (low + high) // 2
-        first = False
-        if access.is_stored(run.queue.topic, run.messages[middle].unique_key):
-            low = middle + 1
-        else:
-            high = middle
-    return low
+def unsent(access: ClusterAccess, run: Run) -> list[Message]:
+    """Return the messages of a run that are not stored yet, in order.
+
+    A run that is repeated is stored up to somewhere; one that only overlaps a run of before, as when a topic
+    is copied again from an earlier place, has new messages anywhere.
+    """
+    topic, count = run.queue.topic, len(run.messages)
+    # Nearly always nothing is stored, hence a sample first; it has the first message and the last.
+    places = {number * (count - 1) // (_SAMPLE - 1) for number in range(_SAMPLE)}
+    sample = [run.messages[place].unique_key for place in sorted(places)]
+    if not any(access.are_stored(topic, sample)):
+        return run.messages
+    stored = access.are_stored(topic, [message.unique_key for message in run.messages])
+    return [message for message, there in zip(run.messages, stored, strict=True) if not there]
 
 
 async def _send(

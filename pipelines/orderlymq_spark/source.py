@@ -8,7 +8,7 @@ in silence; a batch that is repeated reads exactly the same ranges.
 
 import logging
 import time
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence, Set
 from typing import Any
 
 import pyarrow as pa
@@ -31,7 +31,13 @@ from pyspark.sql.types import StructType
 
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.access import access_to
-from orderlymq_spark.borders import chosen_queues, first_offsets, report_loss, resolve
+from orderlymq_spark.borders import (
+    awaited_queues,
+    chosen_queues,
+    first_offsets,
+    report_loss,
+    resolve,
+)
 from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl, range_ddl
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.offsets import (
@@ -161,6 +167,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         self._target: dict[MessageQueue, int] | None = None
         self._row_bytes = 0.0
         self._waiting_since: float | None = None
+        self._told_removed: frozenset[MessageQueue] = frozenset()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the stream begins, the same however often it is asked."""
@@ -190,11 +197,16 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         """
         options = self._options
         known = from_json(start)
-        ends = self._ends() if self._target is None else self._target
+        awaited = known.keys() - self._told_removed
+        ends = self._ends(awaited) if self._target is None else self._target
         access = access_to(options.connect)
         lows, highs = access.borders(ends)
         found = continued(known, lows, highs)
-        report_loss(options, found.missing, found.removed)
+        removed = [queue for queue in found.removed if queue not in self._told_removed]
+        report_loss(options, found.missing, removed)
+        self._told_removed = frozenset(found.removed)
+        # A queue that comes back, as after a broker's long absence, goes on where it was.
+        away = {queue: known[queue] for queue in found.removed}
         for queue in found.added:
             _log.warning("the queue %s is new; it is read from offset %d", queue, lows[queue])
         # A restart may find a stream that is already beyond the target of this run.
@@ -205,7 +217,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
             rows_max = self._rows_max(found.start, ends)
             if rows_max is not None:
                 ends = share(found.start, ends, rows_max)
-        return to_json(ends)
+        return to_json({**ends, **away})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges between two offsets of the checkpoint.
@@ -216,16 +228,24 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         options = self._options
         known, ends = from_json(start), from_json(end)
         access = access_to(options.connect)
-        present = set(chosen_queues(access, options))
-        removed = [queue for queue in ends if queue not in present]
+        awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
+        present = set(awaited_queues(access, options, awaited))
         lows, highs = access.borders(queue for queue in ends if queue in present)
         known = {queue: known.get(queue, lows.get(queue, 0)) for queue in ends}
+        removed = [queue for queue in ends if queue not in present and known[queue] < ends[queue]]
         found = continued(known, lows, highs)
         gone = [
             QueueRange(each.queue, each.start, min(each.end, ends[each.queue]))
             for each in found.missing
             if each.start < ends[each.queue]
         ]
+        # A queue that has become shorter: what comes to these offsets later is not what was planned.
+        gone += [
+            QueueRange(queue, highs[queue], ends[queue])
+            for queue in lows
+            if known[queue] <= highs[queue] < ends[queue]
+        ]
+        gone += [QueueRange(queue, known[queue], ends[queue]) for queue in removed]
         report_loss(options, gone, removed)
         start_at = {queue: min(found.start[queue], ends[queue]) for queue in lows}
         parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in lows})
@@ -239,9 +259,9 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
     def stop(self) -> None:
         """Do nothing: the process ends, and its connections with it."""
 
-    def _ends(self) -> dict[MessageQueue, int]:
+    def _ends(self, awaited: Set[MessageQueue] = frozenset()) -> dict[MessageQueue, int]:
         access = access_to(self._options.connect)
-        return access.borders(chosen_queues(access, self._options))[1]
+        return access.borders(awaited_queues(access, self._options, awaited))[1]
 
     def _waits(self, waiting: int) -> bool:
         """Tell whether a batch is still too small to be worth it."""

@@ -170,16 +170,25 @@ class FakeCluster:
         if not 0 <= header.queue_id < self.topics[topic]:
             return command.reply(ResponseCode.SYSTEM_ERROR, remark="request queueId is illegal")
         raw = header.properties.encode()
-        unique = properties.find_property(raw, properties.UNIQ_KEY) or ""
+        entries = decode_batch(command.body) if header.batch else []
+        own = entries[0].properties if entries else raw
+        unique = properties.find_property(own, properties.UNIQ_KEY) or ""
         dedup_key = f"{topic}|{unique}|{header.reconsume_times}"
         if self.ordered and dedup_key in self.dedup:
             first = self.dedup[dedup_key]
             return command.reply(first.code, first.ext)
         if header.batch:
             base = len(self.logs[topic, header.queue_id])
+            # As RocketMQ: the properties of the batch stand behind those of each message, and win.
             ids = [
-                self.append(topic, header.queue_id, entry.body, entry.properties, flag=entry.flag)
-                for entry in decode_batch(command.body)
+                self.append(
+                    topic,
+                    header.queue_id,
+                    entry.body,
+                    entry.properties + raw,
+                    flag=entry.flag,
+                )
+                for entry in entries
             ]
             ext = {
                 "msgId": ",".join(ids),

@@ -300,6 +300,17 @@ async def test_a_batch_is_one_append_with_consecutive_offsets() -> None:
     assert int(RequestCode.SEND_BATCH_MESSAGE) in cluster.codes()
 
 
+async def test_messages_of_a_batch_keep_their_own_identities() -> None:
+    """BAT-02: what RocketMQ adds to each message of a batch hides no unique key, so each can be found by it."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        batch = [Message(topic="T", body=b"x") for _ in range(3)]
+
+        await producer.send_batch(batch)
+
+    stored = [properties.decode_properties(message.properties) for message in cluster.logs["T", 0]]
+    assert [each["UNIQ_KEY"] for each in stored] == [message.unique_key for message in batch]
+
+
 async def test_a_dead_name_server_is_passed_over() -> None:
     """PRO-01, NSR-03."""
     async with (

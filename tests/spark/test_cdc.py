@@ -116,6 +116,35 @@ def test_the_table_is_the_source_table_whatever_the_cut_and_the_repeats(
     assert rows_of(spec) == expected
 
 
+@pytest.mark.parametrize("scd", [1, 2])
+def test_a_checkpoint_that_began_anew_leaves_no_change_out(
+    scd: Literal[1, 2], tmp_path: Path
+) -> None:
+    """Its batches have the numbers of those that the table knows, and other changes in them."""
+    spec = spec_of(tmp_path, "maxwell", scd=scd)
+    apply = cdc.merge if scd == 1 else merge_history
+    changes = [Change((n,), {"id": n, "name": f"name {n}"}, n) for n in range(4)]
+    apply(spec, "app", 0, changes[:1])
+    apply(spec, "app", 1, changes[1:2])
+
+    apply(spec, "app", 0, changes[:3])
+    apply(spec, "app", 1, changes[3:])
+
+    assert rows_of(spec) == {n: {"id": n, "name": f"name {n}"} for n in range(4)}
+
+
+def test_events_that_cannot_be_read_are_kept_once_and_never_written_over(tmp_path: Path) -> None:
+    """A repeated batch has them in any order; one of another checkpoint has others under its number."""
+    bad = [{"offset": n, "reason": "no JSON", "body_base64": "eA=="} for n in range(3)]
+
+    cdc.keep_errors(tmp_path, 0, bad[:2])
+    cdc.keep_errors(tmp_path, 0, bad[1::-1])
+    cdc.keep_errors(tmp_path, 0, bad[2:])
+
+    lines = [line for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
+    assert sorted(json.loads(line)["offset"] for line in lines) == [0, 1, 2]
+
+
 def versions_of(spec: CdcSpec) -> list[Row]:
     names = ["_key", "_valid_from", "_valid_to", "_is_current", "_deleted", "id", "name"]
     found: list[Row] = DeltaTable(str(spec.path)).to_pyarrow_table().select(names).to_pylist()

@@ -14,6 +14,7 @@ from orderlymq_spark.offsets import (
     QueueRange,
     continued,
     from_json,
+    passed_over,
     ranges,
     share,
     split,
@@ -85,6 +86,20 @@ def test_pieces_cover_the_same_offsets_in_order(
         (p.queue, n) for p in whole for n in range(p.start, p.end)
     ]
     assert len(pieces) >= min(count, sum(each.size for each in whole))
+
+
+@given(st.sets(st.integers(10, 40)))
+def test_what_a_broker_passed_over_and_what_it_gave_is_the_whole_range(given: set[int]) -> None:
+    """No offset is in both or in none; neighbours make one range."""
+    found = sorted(given)
+    part = QueueRange(MessageQueue("t", "b", 0), 10, 41)
+
+    missing = passed_over(part, found)
+
+    assert sorted([*found, *(n for each in missing for n in range(each.start, each.end))]) == list(
+        range(10, 41)
+    )
+    assert all(before.end < after.start for before, after in pairwise(missing))
 
 
 def test_what_changed_since_a_stream_stopped_is_told() -> None:

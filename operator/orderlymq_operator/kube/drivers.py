@@ -220,7 +220,7 @@ class Drivers:
         url = f"http://{address}:{names.HTTP_PORT}/status"
         try:
             async with self._session.get(url) as answer:
-                text = (await answer.content.read(_ANSWER_MAX_BYTES)).decode(errors="replace")
+                text = (await _body(answer)).decode(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError):
             return replace(pod, word=None)  # what a former container said is no news of this one
         return replace(pod, word=driverfacts.read_word(text))
@@ -274,6 +274,16 @@ class Drivers:
             return
         self._told[key] = now
         await self._teller.tell(item, {"Ready": report.condition}, facts)
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    """Return an answer's body, whole unless it is too long for a report: one read brings one packet."""
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > _ANSWER_MAX_BYTES:
+            break
+    return bytes(body)
 
 
 def _same(found: Json, made: Json) -> bool:

@@ -1,0 +1,149 @@
+"""
+Objects as an API server keeps them: by path, lists with label selectors, applies, merges and deletes; HTTP is real.
+
+It keeps what makes the real one awkward: every write gives another resource version, items of a list do not say what
+they are, a status is written by its own path only, and an apply leaves the fields of others alone.
+"""
+
+import copy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from orderlymq_operator.kube import resources
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.resources import Json, Resource
+from tests.operator.kube.apiserver import serving_api
+
+_IDENTITY = {"apiVersion", "kind", "metadata"}
+_PLURALS = {each.plural for each in vars(resources).values() if isinstance(each, Resource)}
+
+
+class ObjectServer:
+    """The objects of one API server, and what was asked of it.
+
+    Attributes:
+        asked: verb and path of each request, in order; deletions with their propagation.
+        refused: answers by the beginning of a path: status and sentence.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Json] = {}
+        self.asked: list[tuple[str, ...]] = []
+        self.refused: dict[str, tuple[int, str]] = {}
+        self._version = 0
+
+    # -- for tests
+
+    def put(self, resource: Resource, found: Json) -> Json:
+        """Let an object be there, as another client would have made it."""
+        meta = found["metadata"]
+        return self._write(resource.path(meta.get("namespace"), meta["name"]), found)
+
+    def find(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """Return an object as it is."""
+        return self.objects.get(resource.path(namespace, name))
+
+    def drop(self, resource: Resource, namespace: str, name: str) -> None:
+        """Take an object away, as when Kubernetes has ended it."""
+        del self.objects[resource.path(namespace, name)]
+
+    def writes(self) -> list[tuple[str, ...]]:
+        """Return what was written since the last call."""
+        found = [each for each in self.asked if each[0] != "GET"]
+        self.asked.clear()
+        return found
+
+    # -- HTTP
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Api]:
+        """Serve, and return what the operator asks by."""
+        async with serving_api(web.route("*", "/{path:.+}", self._answer)) as api:
+            yield api
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        path, method = request.path, request.method
+        body = orjson.loads(await request.read() or b"{}")
+        told = body.get("propagationPolicy", "") if method == "DELETE" else ""
+        self.asked.append((method, path, told) if told else (method, path))
+        for begin, (status, message) in self.refused.items():
+            if path.startswith(begin):
+                return web.json_response({"message": message}, status=status)
+        match method:
+            case "GET":
+                return self._read(path, request.query.get("labelSelector", ""))
+            case "POST":
+                return web.json_response(self._write(f"{path}/{body['metadata']['name']}", body))
+            case "PATCH" if "apply" in request.content_type:
+                return self._apply(path, body)
+            case "PATCH" if path in self.objects:
+                return web.json_response(self._write(path, _merged(self.objects[path], body)))
+            case "DELETE" if path in self.objects:
+                return web.json_response(self.objects.pop(path))
+        return web.json_response({"message": "not found"}, status=404)
+
+    def _read(self, path: str, selector: str) -> web.Response:
+        if path in self.objects:
+            return web.json_response(self.objects[path])
+        if path.rpartition("/")[2] not in _PLURALS:
+            return web.json_response({"message": "not found"}, status=404)
+        items = [
+            {key: value for key, value in found.items() if key not in ("apiVersion", "kind")}
+            for each, found in sorted(self.objects.items())
+            if _is_in(each, path) and _selected(found, selector)
+        ]
+        return web.json_response({"items": items, "metadata": {}})
+
+    def _apply(self, path: str, made: Json) -> web.Response:
+        if not path.endswith("/status"):
+            before = self.objects.get(path, {})
+            kept = {key: value for key, value in before.items() if key not in _IDENTITY}
+            meta = _merged(before.get("metadata", {}), made["metadata"])
+            return web.json_response(self._write(path, {**kept, **made, "metadata": meta}))
+        path = path.removesuffix("/status")
+        if path not in self.objects:
+            return web.json_response({"message": "not found"}, status=404)
+        return web.json_response(
+            self._write(path, {**self.objects[path], "status": made["status"]})
+        )
+
+    def _write(self, path: str, found: Json) -> Json:
+        self._version += 1
+        before = self.objects.get(path, {})
+        meta = {
+            "uid": f"uid-{self._version}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            **found["metadata"],
+            "resourceVersion": str(self._version),
+        }
+        generation = before.get("metadata", {}).get("generation", 0)
+        meta["generation"] = generation + (before.get("spec") != found.get("spec"))
+        self.objects[path] = made = copy.deepcopy({**found, "metadata": meta})
+        return made
+
+
+def _is_in(path: str, collection: str) -> bool:
+    """Tell whether an object is in a collection: of its namespace, or of all."""
+    place = path.rpartition("/")[0]
+    if place == collection:
+        return True
+    root, _, plural = collection.rpartition("/")
+    return place.startswith(f"{root}/namespaces/") and place.endswith(f"/{plural}")
+
+
+def _selected(found: Json, selector: str) -> bool:
+    labels = found["metadata"].get("labels") or {}
+    wanted = [each.partition("=") for each in selector.split(",") if each]
+    return all(labels.get(name) == value for name, _, value in wanted)
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """Return a JSON merge patch applied: null takes away."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    found = {key: value for key, value in old.items() if new.get(key, value) is not None}
+    return found | {k: _merged(old.get(k), v) for k, v in new.items() if v is not None}

@@ -1,0 +1,117 @@
+"""
+A real RocketMQ for tests: the name server and one broker that Maven Central has, as `make bench` runs them.
+
+Its store is small (files of 1 MiB), so that a test can make it lose one. The broker keeps its port when it is started again.
+"""
+
+import time
+from pathlib import Path
+from typing import Final, Self
+
+from bench.peers.nodes import Node
+from bench.peers.rocketmq import BROKER, NAME_SERVER, process
+
+from tests.cluster.processes import free_ports, is_free
+
+START_TIMEOUT_S: Final = 60.0
+COMMIT_LOG_FILE_BYTES: Final = 1 << 20
+_JUST_STARTED: Final = ("-Xms64m", "-XX:TieredStopAtLevel=1")  # starts fast, need not run fast
+
+
+class RocketMQ:
+    """A name server and a broker; a context manager that ends them."""
+
+    broker_name: Final = "apache-a"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        port, name_server = _ports()
+        self.bootstrap = f"127.0.0.1:{name_server}"
+        small = (*_JUST_STARTED, "-Xmx96m")
+        self._name_server = process(
+            directory, "namesrv", NAME_SERVER, small, {"listenPort": name_server}
+        )
+        settings = {
+            "brokerClusterName": "apache",
+            "brokerName": self.broker_name,
+            "listenPort": port,
+            "namesrvAddr": self.bootstrap,
+            "brokerIP1": "127.0.0.1",
+            "storePathRootDir": directory / "store",
+            "storePathCommitLog": self.commit_log,
+            "mappedFileSizeCommitLog": COMMIT_LOG_FILE_BYTES,
+            # Indexes for a few messages instead of twenty million.
+            "maxHashSlotNum": 10_000,
+            "maxIndexNum": 40_000,
+            "autoCreateTopicEnable": "false",
+            "registerNameServerPeriod": 10_000,  # the shortest that it allows
+        }
+        heap = (
+            *_JUST_STARTED,
+            "-Xmx256m",
+            "-XX:MaxDirectMemorySize=128m",
+            # A disk that others fill is not what is tested.
+            "-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99",
+        )
+        self._broker = process(directory, "broker", BROKER, heap, settings)
+
+    @property
+    def commit_log(self) -> Path:
+        """The folder with the files of messages, named by where each begins."""
+        return self.directory / "store" / "commitlog"
+
+    def start_broker(self) -> None:
+        """Start it and wait until it serves."""
+        said = self._broker.log.stat().st_size if self._broker.log.exists() else 0
+        self._broker.start()
+        self._wait(self._broker, said)
+
+    def restart_name_server(self) -> None:
+        """Let another one take its place, which knows nothing until the broker tells it again."""
+        self._name_server.kill()
+        self._start_name_server()
+
+    def _start_name_server(self) -> None:
+        said = self._name_server.log.stat().st_size if self._name_server.log.exists() else 0
+        self._name_server.start()
+        self._wait(self._name_server, said)
+
+    def stop_broker(self) -> None:
+        """Stop it in good order: what it has it will find again."""
+        self._broker.terminate()
+        self._broker.wait(20.0)
+
+    def __enter__(self) -> Self:
+        try:
+            self._start_name_server()
+            self.start_broker()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop both; the store is thrown away, so in no particular order."""
+        self._broker.kill()
+        self._name_server.kill()
+
+    def _wait(self, node: Node, said: int) -> None:
+        end = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < end and node.is_running:
+            # Its own words: a broker says them when it serves and is known to the name server.
+            if b"boot success" in node.log.read_bytes()[said:]:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"RocketMQ's {node.name} did not start:\n{node.log.read_text()}")
+
+
+def _ports() -> tuple[int, int]:
+    """Return a port for a broker, which takes the next one and the last but one too, and one for a name server."""
+    for _ in range(50):
+        port, other = free_ports(2)
+        if other != port + 1 and is_free(port + 1):
+            return port, other
+    raise AssertionError("no free ports")
