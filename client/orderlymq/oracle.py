@@ -257,7 +257,8 @@ def _lost(facts: _Facts) -> list[Finding]:
 
         groups = {event.group for event in facts.deliveries.get(message, ())}
         for (group, topic), drained in facts.drained.items():
-            if topic == ack.topic and ack.at < drained.at and group not in groups:
+            is_seen = group in groups or (group, message) in facts.dead
+            if topic == ack.topic and ack.at < drained.at and not is_seen:
                 findings.append(
                     Finding(
                         Defect.LOST,
@@ -474,7 +475,8 @@ class _Queues:
         # a first delivery may start anywhere, where the group's start position said.
         if line.delivered:
             for offset in range(line.highest + 1, event.offset):
-                if offset in known and offset not in dropped:
+                # What follows a dead letter of a held key is handed over unseen.
+                if offset in known and offset not in dropped and offset not in line.settled:
                     self._add(
                         Defect.SKIPPED,
                         event,

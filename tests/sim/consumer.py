@@ -52,9 +52,7 @@ from orderlymq.wire import (
     PullStatus,
     check,
     commit_request,
-    copy_to_retry,
     fence,
-    is_stored,
     lock_request,
     pull_request,
     read_locks,
@@ -74,6 +72,7 @@ from orderlymq_protocol.model import (
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS, Client
 from tests.sim.expected import Expected
+from tests.sim.handover import RECONSUME_MAX, HandOver
 from tests.sim.servers import Lookup
 from tests.sim.timeline import MS, SECOND
 
@@ -85,7 +84,6 @@ RENEW_MS: Final = 1_000
 CALL_TIMEOUT_US: Final = SECOND
 SUSPEND_MS: Final = 2_000
 WORKERS: Final = 2
-RECONSUME_MAX: Final = 2
 STALE_SHARE: Final = 0.1
 
 Answer = RemotingCommand | RemotingError
@@ -217,7 +215,7 @@ class Consumer(Client):
             case FindStart():
                 self._find_start(instruction)
             case DeadLetter():
-                self._dead_letter(instruction)
+                HandOver(self, instruction).begin()
             case Persist():
                 self._persist([instruction.queue])
             case Release():
@@ -252,6 +250,7 @@ class Consumer(Client):
             message.queue_offset,
             lease_runs=self._core.queues[queue].holds(self.now_ms()),
         )
+        world.laws.held.delivered(key, self.client_id, message)
         self._expected.check(self.client_id, deliver)
         world.history.event(
             Kind.DELIVER,
@@ -339,34 +338,11 @@ class Consumer(Client):
         )
         self._work()
 
-    def _dead_letter(self, ask: DeadLetter) -> None:
-        message, queue = ask.message, ask.queue
-        command = copy_to_retry(
-            message,
-            self.group,
-            times=message.reconsume_times,
-            maximum=RECONSUME_MAX,
-            delay_level=0,
-            born_ms=0,
-        )
-
-        def answered(answer: Answer) -> None:
-            ok = isinstance(answer, RemotingCommand) and is_stored(answer.code)
-            if ok:
-                self.world.coverage["dead letter"] += 1
-                self.world.history.event(
-                    Kind.DEAD,
-                    topic=queue.topic,
-                    group=self.group,
-                    client=self.client_id,
-                    queue=str(queue.queue_id),
-                    offset=message.queue_offset,
-                    message=message.message_id,
-                )
-                self._expected.passed_by(queue, ask.generation, message.queue_offset)
-            self._post(CopySent(queue, ask.generation, message.queue_offset, ok, str(answer)))
-
-        self.call(command, CALL_TIMEOUT_US, answered)
+    def handed_over(self, copy: CopySent) -> None:
+        """Take what came of a dead letter."""
+        if copy.ok:
+            self._expected.passed_by(copy.queue, copy.generation, copy.offset)
+        self._post(copy)
 
     # -- calls to the broker
 
@@ -384,13 +360,13 @@ class Consumer(Client):
             try:
                 if isinstance(answer, RemotingError):
                     raise answer
-                granted, _ = read_locks(check(answer, ADDRESS).body)
+                granted, held = read_locks(check(answer, ADDRESS).body)
             except _TROUBLE as error:
                 self._post(LocksFailed(queues, str(error)))
                 return
             if self.plain:
                 granted = dict.fromkeys(granted)
-            self._post(LocksAnswered(queues, granted, asked_at_ms))
+            self._post(LocksAnswered(queues, granted, asked_at_ms, held))
 
         self.call(command, CALL_TIMEOUT_US, answered)
 

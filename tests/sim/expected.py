@@ -5,7 +5,7 @@ The rule (law 4): the offsets under one lock follow each other from the one that
 ROLLBACK goes back, to the first that was not committed. Shares no code with the SDK's core.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orderlymq.events import Deliver, OrderedResult
@@ -20,6 +20,8 @@ class _Account:
     generation: int
     next: int
     uncommitted: int = -1  # first offset that a ROLLBACK brings back
+    auto_commit: bool = True  # as the listener last said
+    dead: set[int] = field(default_factory=set)  # dead letters are not consumed again
 
 
 class Expected:
@@ -40,6 +42,8 @@ class Expected:
         queue = deliver.queue
         account = self._accounts.get(queue)
         offset = deliver.messages[0].queue_offset
+        while account is not None and account.next in account.dead:
+            account.next += 1
         self._world.laws.ensure(
             account is not None
             and account.generation == deliver.generation
@@ -52,8 +56,12 @@ class Expected:
     def passed_by(self, queue: MessageQueue, generation: int, offset: int) -> None:
         """Note that a message became a dead letter."""
         account = self._accounts.get(queue)
-        if account is not None and account.generation == generation:
-            account.next, account.uncommitted = offset + 1, -1
+        if account is None or account.generation != generation:
+            return
+        account.dead.add(offset)
+        account.next = offset + 1
+        if account.auto_commit:
+            account.uncommitted = -1
 
     def listened(self, deliver: Deliver, result: OrderedResult, *, auto_commit: bool) -> None:
         """Note what the listener said."""
@@ -61,6 +69,7 @@ class Expected:
         offset = deliver.messages[0].queue_offset
         if account is None or account.generation != deliver.generation:
             return
+        account.auto_commit = auto_commit
         match result:
             case OrderedResult.SUCCESS if auto_commit:
                 account.next, account.uncommitted = offset + 1, -1

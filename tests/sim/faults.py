@@ -509,6 +509,15 @@ class Faults:
             world.coverage["operator followed while it goes on"] += 1
         world.next_operator()
 
+    def release(self) -> None:
+        """An administrator lets a held key go."""
+        held = self._world.laws.held.some()
+        if held:
+            group, topic, key = self._random.choice(held)
+            ext = {"consumerGroup": group, "topic": topic, "key": key}
+            command = request(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+            self._world.tool.call(command, SECOND, lambda _: None)
+
     def rights(self) -> None:
         """An administrator takes an account's rights away for a while."""
         if self._world.plan.access:
@@ -543,6 +552,7 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "zombie": Faults.zombie,
     "name server": Faults.name_server,
     "dealer": Faults.dealer,
+    "release": Faults.release,
     "rights": Faults.rights,
     "operator": Faults.operator,
 }

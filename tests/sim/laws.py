@@ -40,6 +40,7 @@ from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MA
 from orderlymq_raft import Role, RoleChange
 from orderlymq_runtime.client import RemotingError
 from tests.sim.growthlaws import GrowthLaws
+from tests.sim.heldlaws import HeldLaws
 from tests.sim.model import Key, Model, ModelLock
 from tests.sim.promises import Promises
 
@@ -90,6 +91,7 @@ class Laws:
         self.silenced: set[str] = set()
         self.promises = Promises(self)
         self.growth = GrowthLaws(self)
+        self.held = HeldLaws(self)
         self._terms: dict[str, int] = {}
 
     def broken(self, check: str, text: str, cause: BaseException | None = None) -> None:
@@ -201,6 +203,7 @@ class Laws:
             self.ensure(
                 found == wanted, "locks", f"{replica.name}: {key} is held by {found}, not {wanted}"
             )
+        self.held.compare(replica)
         for key, offset in model.offsets.items():
             stored = state.offsets.get(*key)
             self.ensure(
@@ -272,7 +275,7 @@ class Laws:
                 for commit in record.commits:
                     model.offsets[commit.group, commit.topic, commit.queue_id] = commit.offset
             case _:
-                pass
+                self.held.read(record)
 
     def _read_end(self, record: HalfEnded) -> None:
         """Check that a transaction ends once, as it was decided, and with its message."""
@@ -565,7 +568,7 @@ class Laws:
             committed = self.model.offsets.get(key, 0)
             floor = self.model.floors[self.topic_id, key[2]]
             self.ensure(
-                lock.committed <= offset <= max(committed, floor),
+                lock.committed <= offset <= self.held.first_to_deliver(key, max(committed, floor)),
                 "first of an epoch",
                 f"{client} begins {key} at {offset}, committed is {committed}, was "
                 f"{lock.committed} when it got the queue",

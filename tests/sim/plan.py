@@ -30,6 +30,7 @@ class Plan:
         dealers: producers of transactional messages.
         checks_max: checks without an answer before a half is given up.
         retention_size: bytes of messages that are kept, 0 for all.
+        hold_keys: whether a dead letter holds its key.
         founding: replicas that start late or crash before anybody serves.
         growths: numbers of queues that an operator wants, one after the other.
         retention_ms: how long messages are kept, 0 for ever.
@@ -63,6 +64,7 @@ class Plan:
     retention_ms: int
     growths: tuple[int, ...]
     founding: int
+    hold_keys: bool
     troubles: tuple[str, ...] = field(default=())
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
@@ -162,8 +164,12 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         retention_ms=chance.choice((0, 0, 0, 0, 3_000)),
         growths=chance.choice(((), (), (), (5,), (5, 7))),
         founding=chance.choice((0, 0, 1, 2)),
+        hold_keys=chance.random() < 0.3,
         troubles=chosen,
     )
     if plan.growths and "operator" not in chosen and chance.random() < 0.4:
         plan = replace(plan, troubles=(*chosen, "operator"))
+    if plan.hold_keys:
+        # A topic does not grow while one of its keys is held.
+        plan = replace(plan, poison=0.05, growths=(), troubles=(*plan.troubles, "release"))
     return plan

@@ -15,6 +15,7 @@ from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.processors.replying import register_replies
+from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.instance import Instance, bootstrap, raft_config
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
@@ -253,7 +254,8 @@ class Replica(ServerProcess):
         if self.store.rotten:
             return True
         if not self.alive:
-            return self.wiped
+            # One that went before the group had begun has never had it.
+            return self.wiped or Amnesia.load(self.store).active
         return self.loop.has_forgotten
 
     # -- time

@@ -17,7 +17,7 @@ from typing import Final
 from orderlymq.oracle import Event, Kind, judge
 from orderlymq_broker.processors.effects import Propose
 from orderlymq_broker.processors.reading import read_queue
-from orderlymq_broker.state.records import TopicSet
+from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
 from orderlymq_protocol.record import iter_records
 from orderlymq_protocol.sysflag import TRANSACTION_COMMIT
@@ -170,7 +170,8 @@ class World:
                 order=True,
                 only_if_absent=True,
             )
-            replica.loop.submit([Propose([record])])
+            policy = "HoldKey" if self.plan.hold_keys else "Continue"
+            replica.loop.submit([Propose([record, GroupSet("billing", on_dead_letter=policy)])])
 
     def acknowledged(self, queue: int) -> None:
         """Ask both at once when two replicas believe to lead: only one of them knows what was sent."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from orderlymq_broker.processors import locking
 from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.context import answer
 from orderlymq_broker.processors.core import BrokerCore
@@ -129,6 +130,12 @@ def _follower_answers(bed: Bed) -> None:
         self._follower_handlers[RequestCode.QUERY_CONSUMER_OFFSET] = self.committer.query
 
     bed.put(BrokerCore, "__init__", init)
+
+
+@PROCESSORS.defect("give a queue away without its held keys", "a held key stays held")
+def _holds_untold(bed: Bed) -> None:
+    real = locking._granted_body
+    bed.put(locking, "_granted_body", lambda granted, held=(): real(granted))
 
 
 @PROCESSORS.defect("acknowledge when proposed", "an acknowledged message is on a majority")

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from orderlymq import holding
 from orderlymq.events import OrderedResult, StartFound
 from orderlymq.orderedqueue import QueueState
 from orderlymq.ordering import OrderedConsumer
@@ -94,6 +95,11 @@ def _to_the_end(bed: Bed) -> None:
         self._waiting = [*self._waiting, *sorted(back)]
 
     bed.put(ProcessQueue, "again", again)
+
+
+@CONSUMER.defect("consume what follows a dead letter", "a held key stays held")
+def _pass_held(bed: Bed) -> None:
+    bed.put(holding, "hold_of", lambda state, message: None)
 
 
 @PRODUCER.defect("call a send refused that may be stored", "refused means never stored")

@@ -1,0 +1,97 @@
+"""
+What becomes of a dead letter at its consumer: the broker is asked, then the copy leaves.
+
+The steps are those of the SDK's ``brokercalls.py``: a hold whose answer was lost counts as held, and a letter leaves
+only when the broker has said what is to follow it.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from orderlymq.errors import OrderlyMQError
+from orderlymq.events import CopySent, DeadLetter, Hold
+from orderlymq.oracle import Kind
+from orderlymq.wire import check, copy_to_retry, hold_request, is_stored, read_verdict
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.client import RemotingError
+from tests.sim.client import ADDRESS
+from tests.sim.timeline import SECOND
+
+if TYPE_CHECKING:
+    from tests.sim.consumer import Consumer
+
+TIMEOUT_US: Final = SECOND
+RECONSUME_MAX: Final = 2
+
+Answer = RemotingCommand | RemotingError
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """One dead letter of *consumer*; *told* takes what came of it."""
+
+    consumer: "Consumer"
+    ask: DeadLetter
+
+    def begin(self) -> None:
+        """Ask what is to become of it; a client of RocketMQ does not."""
+        ask, consumer = self.ask, self.consumer
+        if ask.epoch is None:
+            self._send(None)
+        else:
+            question = hold_request(ask, consumer.group, consumer.client_id)
+            consumer.call(question, TIMEOUT_US, self._judged)
+
+    def _judged(self, answer: Answer) -> None:
+        ask = self.ask
+        try:
+            if isinstance(answer, RemotingError):
+                raise answer
+            verdict, hold = read_verdict(check(answer, ADDRESS))
+        except (RemotingError, OrderlyMQError, ValueError) as error:
+            message = ask.message
+            begun = Hold(message.queue_offset, message.message_id) if message.key else None
+            self._tell(False, str(error), ask.hold or begun)
+            return
+        if verdict in ("held", "continue"):
+            self._send(hold)
+        else:
+            self._tell(False, verdict, hold, let_go=verdict == "released")
+
+    def _send(self, hold: Hold | None) -> None:
+        message, times = self.ask.message, self.ask.message.reconsume_times
+        behind = hold is not None and hold.offset < message.queue_offset
+        command = copy_to_retry(
+            message,
+            self.consumer.group,
+            times=times,
+            maximum=RECONSUME_MAX if hold is None else times,
+            delay_level=0,
+            born_ms=0,
+            behind=hold.message_id if hold is not None and behind else "",
+        )
+        self.consumer.call(command, TIMEOUT_US, partial(self._sent, hold, behind))
+
+    def _sent(self, hold: Hold | None, behind: bool, answer: Answer) -> None:
+        ok = isinstance(answer, RemotingCommand) and is_stored(answer.code)
+        if ok:
+            world, queue, message = self.consumer.world, self.ask.queue, self.ask.message
+            world.coverage["letter followed a held key" if behind else "dead letter"] += 1
+            place = (self.consumer.group, queue.topic, queue.queue_id)
+            world.laws.held.handed_over(place, message.queue_offset)
+            world.history.event(
+                Kind.DEAD,
+                topic=queue.topic,
+                group=self.consumer.group,
+                client=self.consumer.client_id,
+                queue=str(queue.queue_id),
+                offset=message.queue_offset,
+                message=message.message_id,
+            )
+        self._tell(ok, str(answer), hold)
+
+    def _tell(self, ok: bool, reason: str, hold: Hold | None, *, let_go: bool = False) -> None:
+        ask = self.ask
+        place = (ask.queue, ask.generation, ask.message.queue_offset)
+        self.consumer.handed_over(CopySent(*place, ok, reason, hold, let_go))
