@@ -227,7 +227,7 @@ class Node:
             return
         if node in state.progress:
             state.track_forgetful(node)
-        elif state.role is not Role.FOLLOWER and not state.forgetful:
+        elif state.role in (Role.PRE_CANDIDATE, Role.CANDIDATE) and not state.forgetful:
             # Its vote may be on the way, and may have been followed by another one.
             state.become_follower(state.term, None)
 

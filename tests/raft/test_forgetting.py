@@ -146,5 +146,15 @@ def elect(replica: Replica, *voters: NodeId) -> None:
     assert replica.node.is_leader
 
 
+def test_a_newcomer_disturbs_no_leader() -> None:
+    """Law: who has no log because it is not a member yet is nobody's loss."""
+    replica = solo()
+    lead(replica)
+
+    replica.node.forget(FOURTH)
+
+    assert replica.node.is_leader
+
+
 def commits_told(messages: Sequence[Message]) -> set[int]:
     return {int(each.commit) for each in messages if isinstance(each, Append | Heartbeat)}
