@@ -357,6 +357,10 @@ def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
     for message, deliveries in facts.deliveries.items():
         for event in deliveries:
             firsts.setdefault((event.group, message), event)
+    for place, letter in facts.dead.items():
+        # It had its turn when it was handed over, seen or not; what comes after that is a redelivery.
+        if place in firsts and letter.at < firsts[place].at:
+            firsts[place] = letter
     since: dict[str, int] = {}
     for event in facts.history:
         if event.group:

@@ -114,6 +114,15 @@ def test_what_follows_a_held_key_into_the_dead_letters_was_not_skipped() -> None
     assert defects([*sent, *begun, *rest]) == [Defect.SKIPPED, Defect.LOST]
 
 
+def test_a_letter_that_nobody_saw_may_be_redelivered_after_its_key_was_released() -> None:
+    """Law: it had its turn as a letter; what was delivered before that, or without, overtook it."""
+    sent = [send("a"), ack("a", 0), send("b"), ack("b", 1)]
+    rest = [deliver("b", 1), done("b", 1), deliver("a", 0), done("a", 0), deliver("b", 1)]
+
+    assert defects([*sent, dead("a", 0), *rest]) == []
+    assert Defect.REORDERED in defects([*sent, *rest])
+
+
 def refused(message: str) -> Event:
     return replace(send(message), kind=Kind.REFUSED)
 
