@@ -352,15 +352,23 @@ def _misplaced(facts: _Facts) -> list[Finding]:
     return findings
 
 
-def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
+def _turns(facts: _Facts) -> dict[tuple[str, str], Event]:
+    """Return when each message that a group was given had its turn there.
+
+    That is its first delivery, or when it was handed over unseen: a delivery after that is a repetition.
+    """
     firsts: dict[tuple[str, str], Event] = {}
     for message, deliveries in facts.deliveries.items():
         for event in deliveries:
             firsts.setdefault((event.group, message), event)
     for place, letter in facts.dead.items():
-        # It had its turn when it was handed over, seen or not; what comes after that is a redelivery.
         if place in firsts and letter.at < firsts[place].at:
             firsts[place] = letter
+    return firsts
+
+
+def _delivered_out_of_order(facts: _Facts) -> list[Finding]:
+    firsts = _turns(facts)
     since: dict[str, int] = {}
     for event in facts.history:
         if event.group:
