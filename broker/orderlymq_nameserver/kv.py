@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from orderlymq_protocol.unreadable import UNREADABLE
+
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 Tables = Mapping[str, Mapping[str, str]]
@@ -105,7 +107,7 @@ class KvFile:
             raise KvError(f"{self._path}: {error.strerror}") from error
         try:
             return msgspec.json.decode(data, type=_FileContent).config_table
-        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        except UNREADABLE as error:
             raise KvError(
                 f"{self._path} is not a key-value configuration ({error}): "
                 "repair it or move it away to start with an empty one"

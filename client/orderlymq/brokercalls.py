@@ -282,7 +282,7 @@ class BrokerCalls:
         if verdict not in ("held", "continue"):
             self._post(CopySent(*place, False, reason, hold, verdict == "released"))
             return
-        behind = hold is not None and hold.offset < message.queue_offset
+        behind = hold is not None and hold.precedes(message.queue_offset)
         ok, reason = await self._send_copy(
             message,
             times,
@@ -294,16 +294,12 @@ class BrokerCalls:
 
     async def _ask_hold(self, ask: DeadLetter) -> tuple[str, Hold | None, str]:
         """Return the broker's verdict, what holds or may hold the key, and the reason of a refusal."""
-        message, queue = ask.message, ask.queue
+        queue = ask.queue
         if ask.epoch is None:
             return "continue", None, ""  # broadcasting, or a broker of RocketMQ
-        # Until it answers the key counts as held: nothing may pass a message whose fate is not known.
-        unsure = ask.hold or (
-            Hold(message.queue_offset, message.message_id) if message.key else None
-        )
         address = await self._instance.address(queue.broker_name, queue.topic)
         if address is None:
-            return "", unsure, f"{queue.broker_name} has no leader's address"
+            return "", ask.presumed, f"{queue.broker_name} has no leader's address"
         command = hold_request(ask, self._group, self._instance.client_id)
         try:
             answer = await self._instance.invoke(address, command, 5_000)
@@ -311,7 +307,7 @@ class BrokerCalls:
                 return "continue", None, ""  # a broker of an earlier version
             verdict, hold = read_verdict(check(answer, address))
         except _TROUBLE as error:
-            return "", unsure, str(error)
+            return "", ask.presumed, str(error)
         return verdict, hold, answer.remark or ""
 
     async def send_back(self, ask: SendBack) -> None:

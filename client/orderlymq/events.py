@@ -58,6 +58,10 @@ class Hold:
     offset: int
     message_id: str
 
+    def precedes(self, offset: int) -> bool:
+        """Tell whether a message of the key follows the dead letter."""
+        return self.offset < offset
+
 
 @dataclass(frozen=True, slots=True)
 class LocksAnswered:
@@ -307,6 +311,14 @@ class DeadLetter:
     reconsume_max: int
     epoch: int | None = None
     hold: Hold | None = None
+
+    @property
+    def presumed(self) -> Hold | None:
+        """What holds the key while the broker has not answered: nothing may pass a message of unknown fate."""
+        message = self.message
+        return self.hold or (
+            Hold(message.queue_offset, message.message_id) if message.key else None
+        )
 
 
 @dataclass(frozen=True, slots=True)

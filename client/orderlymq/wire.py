@@ -432,7 +432,7 @@ def hold_request(ask: DeadLetter, group: str, client_id: str) -> RemotingCommand
         "messageId": message.message_id,
         **fence(client_id, ask.epoch),
     }
-    if ask.hold is not None and ask.hold.offset < message.queue_offset:
+    if ask.hold is not None and ask.hold.precedes(message.queue_offset):
         ext["following"] = "true"
     return request(RequestCode.ORDERLYMQ_HOLD_KEY, ext)
 

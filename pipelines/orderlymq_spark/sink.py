@@ -3,7 +3,8 @@ The ordered sink: rows to messages, in order, each once.
 
 Rules: one batch of messages per queue is on its way at a time; what of a queue's run is stored already is not
 sent, which the brokers' index tells, so a task that is tried again or a driver that died adds nothing, however
-long ago that was; what is in flight meanwhile is recognised by the brokers' duplicate window. Rows of one key in two tasks have no order: they are refused (`ordered` prevents them).
+long ago that was; what is in flight meanwhile is recognised by the brokers' duplicate window. Rows of one key
+in two tasks have no order: they are refused (`ordered` prevents them).
 """
 
 import asyncio

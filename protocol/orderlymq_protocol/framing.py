@@ -19,6 +19,7 @@ from orderlymq_protocol import binaryheader
 from orderlymq_protocol.binaryheader import HeaderFormatError
 from orderlymq_protocol.codes import LanguageCode, SerializeType
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.unreadable import UNREADABLE
 
 # Java peers close the connection on anything larger (com.rocketmq.remoting.frameMaxLength); the number
 # counts the four bytes of the length itself, as Netty's LengthFieldBasedFrameDecoder does.
@@ -217,7 +218,7 @@ def _decode_header(
         return binaryheader.decode(bytes(header), bytes(body))
     try:
         usual = _decode_usual(header)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except UNREADABLE:
         return _decode_unusual(header, body)
     return RemotingCommand(
         usual.code,

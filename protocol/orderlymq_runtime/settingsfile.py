@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from orderlymq_protocol.unreadable import UNREADABLE
 from orderlymq_runtime.tls import TlsError, TlsSettings
 
 
@@ -40,7 +41,7 @@ def read_settings(path: Path, kind: type[Settings]) -> Settings:
         raise SettingsError(
             f"{path}: {error.strerror}; give the path of a settings file"
         ) from error
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise SettingsError(f"{path}: {error}") from error
     try:
         settings.tls.server()

@@ -85,13 +85,15 @@ def ack(replica: Replica, index: int, sender: NodeId = PEER) -> AppendResponse:
     return AppendResponse(sender, ME, replica.node.term, Index(index))
 
 
-def lead(replica: Replica) -> list[Message]:
-    """Elect node 1 with the vote of node 2; return what it sends as the new leader."""
+def lead(replica: Replica, voters: Sequence[NodeId] = (PEER,)) -> list[Message]:
+    """Elect node 1 with the votes of *voters*; return what it sends as the new leader."""
     replica.node.campaign()
     work(replica)
     if replica.node.role is Role.PRE_CANDIDATE:
-        say(replica, PreVoteResponse(PEER, ME, Term(replica.node.term + 1), granted=True))
-    sent = say(replica, VoteResponse(PEER, ME, replica.node.term, granted=True))
+        term = Term(replica.node.term + 1)
+        say(replica, *(PreVoteResponse(node, ME, term, granted=True) for node in voters))
+    term = replica.node.term
+    sent = say(replica, *(VoteResponse(node, ME, term, granted=True) for node in voters))
     assert replica.node.is_leader
     return sent
 

@@ -13,7 +13,6 @@ from orderlymq_raft import (
     Index,
     Message,
     NodeId,
-    PreVoteResponse,
     Term,
     Vote,
     VoteResponse,
@@ -85,7 +84,7 @@ def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> N
 def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
     """Law: neither its log, nor its answers, nor the lease rest on it before; it is sent nothing."""
     replica = solo(voters=FIVE)
-    elect(replica, PEER, OTHER)
+    lead(replica, (PEER, OTHER))
     term = replica.node.term
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))
     assert replica.node.commit == 1
@@ -134,16 +133,6 @@ def test_a_candidate_whose_voter_forgets_begins_again() -> None:
     say(replica, VoteResponse(PEER, ME, term, granted=True))
 
     assert not replica.node.is_leader
-
-
-def elect(replica: Replica, *voters: NodeId) -> None:
-    """Elect node 1 with the votes of *voters*."""
-    replica.node.campaign()
-    work(replica)
-    term = Term(replica.node.term + 1)
-    say(replica, *(PreVoteResponse(node, ME, term, granted=True) for node in voters))
-    say(replica, *(VoteResponse(node, ME, term, granted=True) for node in voters))
-    assert replica.node.is_leader
 
 
 def test_a_newcomer_disturbs_no_leader() -> None:

@@ -331,12 +331,7 @@ class Faults:
         if direction != "both":
             world.coverage["one-way partition"] += 1
         network.blocked |= cut
-        self._until(
-            SECOND // 2,
-            5 * SECOND,
-            "partition ends",
-            lambda: network.blocked.difference_update(cut),
-        )
+        self._until(SECOND // 2, 5 * SECOND, "partition ends", partial(self._reconnect, cut))
 
     def island(self) -> None:
         """The leader is cut off from its peers alone, and sometimes stands still until it has a successor."""
@@ -347,12 +342,7 @@ class Faults:
         world.coverage["leader on an island"] += 1
         if self._random.random() < 0.5:
             leader.paused_until = world.timeline.now + self._random.randrange(SECOND, 2 * SECOND)
-        self._until(
-            2 * SECOND,
-            3 * SECOND,
-            "island ends",
-            lambda: world.network.blocked.difference_update(cut),
-        )
+        self._until(2 * SECOND, 3 * SECOND, "island ends", partial(self._reconnect, cut))
 
     def coup(self) -> None:
         """A leader is cut off and stands still; who votes it out loses its disk and meets it again.
@@ -367,7 +357,7 @@ class Faults:
         cut = self._cut_off(leader)
 
         def meet_again() -> None:
-            world.network.blocked.difference_update(cut)
+            self._reconnect(cut)
             if not self._over and leader.alive:
                 self._lose_witness(leader)
 
@@ -385,12 +375,10 @@ class Faults:
         witness = self._random.choice(witnesses)
         witness.crash(wipe=True)
         world.restart_after(200 * MS, witness)
-        self._until(
-            2 * SECOND,
-            3 * SECOND,
-            "coup ends",
-            lambda: world.network.blocked.difference_update(cut),
-        )
+        self._until(2 * SECOND, 3 * SECOND, "coup ends", partial(self._reconnect, cut))
+
+    def _reconnect(self, cut: set[tuple[str, str]]) -> None:
+        self._world.network.blocked.difference_update(cut)
 
     def _cut_off(self, replica: "Replica") -> set[tuple[str, str]]:
         """Cut a replica off from its peers alone; return what is blocked now."""

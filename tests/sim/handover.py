@@ -50,9 +50,7 @@ class HandOver:
                 raise answer
             verdict, hold = read_verdict(check(answer, ADDRESS))
         except (RemotingError, OrderlyMQError, ValueError) as error:
-            message = ask.message
-            begun = Hold(message.queue_offset, message.message_id) if message.key else None
-            self._tell(False, str(error), ask.hold or begun)
+            self._tell(False, str(error), ask.presumed)
             return
         if verdict in ("held", "continue"):
             self._send(hold)
@@ -61,7 +59,7 @@ class HandOver:
 
     def _send(self, hold: Hold | None) -> None:
         message, times = self.ask.message, self.ask.message.reconsume_times
-        behind = hold is not None and hold.offset < message.queue_offset
+        behind = hold is not None and hold.precedes(message.queue_offset)
         command = copy_to_retry(
             message,
             self.consumer.group,

@@ -53,6 +53,10 @@ class Network:
         """Tell whether nothing passes in this direction."""
         return (source, target) in self.blocked
 
+    def are_apart(self, one: str, other: str) -> bool:
+        """Tell whether they cannot connect: something does not pass in one direction, or in both."""
+        return self.is_cut(one, other) or self.is_cut(other, one)
+
     def delay_us(self) -> int:
         """Draw how long something is on its way."""
         random, weather = self.timeline.random, self.weather
@@ -161,7 +165,7 @@ class FrameLink:
     def _dial(self) -> Pipe | None:
         network, source, target = self._network, self._source, self._target
         now = network.timeline.now
-        cut = network.is_cut(source.name, target.name) or network.is_cut(target.name, source.name)
+        cut = network.are_apart(source.name, target.name)
         if now < self._retry_at or cut or not target.alive:
             self._retry_at = max(self._retry_at, now + REDIAL_US)
             return None

@@ -317,8 +317,7 @@ class Replica(ServerProcess):
 
     def _call(self, target: "Replica", life: int) -> None:
         """Connect with a peer; its answer tells whether it begins anew."""
-        network = self.world.network
-        is_cut = network.is_cut(self.name, target.name) or network.is_cut(target.name, self.name)
+        is_cut = self.world.network.are_apart(self.name, target.name)
         if is_cut or not target.alive or target.life != life:
             return
         if self.called_lives.get(target.id) == life or self._swapping:

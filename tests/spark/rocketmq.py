@@ -62,19 +62,12 @@ class RocketMQ:
 
     def start_broker(self) -> None:
         """Start it and wait until it serves."""
-        said = self._broker.log.stat().st_size if self._broker.log.exists() else 0
-        self._broker.start()
-        self._wait(self._broker, said)
+        _start(self._broker)
 
     def restart_name_server(self) -> None:
         """Let another one take its place, which knows nothing until the broker tells it again."""
         self._name_server.kill()
-        self._start_name_server()
-
-    def _start_name_server(self) -> None:
-        said = self._name_server.log.stat().st_size if self._name_server.log.exists() else 0
-        self._name_server.start()
-        self._wait(self._name_server, said)
+        _start(self._name_server)
 
     def stop_broker(self) -> None:
         """Stop it in good order: what it has it will find again."""
@@ -83,7 +76,7 @@ class RocketMQ:
 
     def __enter__(self) -> Self:
         try:
-            self._start_name_server()
+            _start(self._name_server)
             self.start_broker()
         except BaseException:
             self.stop()
@@ -98,14 +91,17 @@ class RocketMQ:
         self._broker.kill()
         self._name_server.kill()
 
-    def _wait(self, node: Node, said: int) -> None:
-        end = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < end and node.is_running:
-            # Its own words: a broker says them when it serves and is known to the name server.
-            if b"boot success" in node.log.read_bytes()[said:]:
-                return
-            time.sleep(0.1)
-        raise AssertionError(f"RocketMQ's {node.name} did not start:\n{node.log.read_text()}")
+
+def _start(node: Node) -> None:
+    said = node.log.stat().st_size if node.log.exists() else 0
+    node.start()
+    end = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < end and node.is_running:
+        # Its own words: a broker says them when it serves and is known to the name server.
+        if b"boot success" in node.log.read_bytes()[said:]:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"RocketMQ's {node.name} did not start:\n{node.log.read_text()}")
 
 
 def _ports() -> tuple[int, int]:

@@ -26,10 +26,11 @@ from orderlymq_spark.ranges import message_schema, read_range
 from orderlymq_spark.source import OrderlyMQStreamReader
 from tests.clients.programs import missing
 from tests.spark.rocketmq import RocketMQ
+from tests.spark.streams import run_through
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.java, pytest.mark.timeout(240)]
 
@@ -65,19 +66,6 @@ def filled(topics: Topics) -> str:
 
 def places(rows: list[Any]) -> list[tuple[int, int]]:
     return [(row.queue_id, row.queue_offset) for row in rows]
-
-
-def run_through(
-    frame: "DataFrame", checkpoint: Path, rows: Callable[["DataFrame", int], None]
-) -> None:
-    """Play a stream through what there is."""
-    query = (
-        frame.writeStream.foreachBatch(rows)
-        .option("checkpointLocation", str(checkpoint / "spark"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
 
 
 def test_a_frame_holds_what_a_real_broker_has(

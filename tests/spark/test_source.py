@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orderlymq_spark.frames import read_batch, read_stream
+from tests.spark.streams import run_through
 from tests.spark.topics import Topics
 
 if TYPE_CHECKING:
@@ -72,13 +73,7 @@ def test_a_stream_reads_every_offset_once_in_order(
             maxOffsetsPerTrigger=40,
             includeBody=False,
         )
-        query = (
-            frame.writeStream.foreachBatch(lambda rows, _: batches.append(places(rows.collect())))
-            .option("checkpointLocation", str(where / "spark"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
+        run_through(frame, where, lambda rows, _: batches.append(places(rows.collect())))
 
     run()
     first = [len(batch) for batch in batches]

@@ -18,6 +18,7 @@ from orderlymq_broker.net.clients import Clients, Line
 from orderlymq_broker.settings import Address
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.unreadable import UNREADABLE
 from orderlymq_raft import (
     AddLearner,
     MembershipChange,
@@ -152,7 +153,7 @@ def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
     """
     try:
         request = msgspec.json.decode(body, type=MembershipRequest)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise ValueError(f"the body is no membership request: {error}") from error
     if request.node <= 0:
         raise ValueError(f"node id {request.node} is not positive")

@@ -52,9 +52,8 @@ class Amnesia:
 
     def end(self, batch: Batch) -> None:
         """Vote from now on: the own log is complete, for instance because it was elected."""
-        if self.active:
-            self.active = False
-            batch.delete(Family.META, META_AMNESIA)
+        self.active = False
+        batch.delete(Family.META, META_AMNESIA)
 
 
 def _without_memory(message: Message) -> Message:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from orderlymq_protocol.unreadable import UNREADABLE
 from orderlymq_raft.messages import (
     Append,
     AppendResponse,
@@ -38,9 +39,6 @@ WIRE_VERSION: Final = 1
 # One entry may be 4 MiB of messages beyond the one that passed the bound (at most 4 MiB and a
 # little), several entries share an append: 64 MiB is far above all of it and still no danger.
 FRAME_SIZE_MAX: Final = 64 << 20
-
-# What msgspec raises for bytes that mean nothing: text that is no UTF-8 and depth have their own.
-UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 _Header = TypeVar("_Header")
 

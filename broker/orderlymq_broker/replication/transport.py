@@ -4,9 +4,10 @@ TCP between the replicas of one group.
 Each replica keeps one outgoing connection to every peer and writes everything for that peer to
 it; what the peer says comes in on the peer's own. The rule: a connection counts only after both
 ends have greeted each other and agree on cluster, group, node ids and version, so that a wrong
-address never feeds a foreign log, and each knows whether the other has lost its own. Nothing here is queued for a peer that is away: raft sends
-again, and a backlog would only delay what is new. Snapshots come on connections of their own
-(``snapshots.py``), so that a heartbeat never waits behind a file.
+address never feeds a foreign log, and each knows whether the other has lost its own. Nothing here
+is queued for a peer that is away: raft sends again, and a backlog would only delay what is new.
+Snapshots come on connections of their own (``snapshots.py``), so that a heartbeat never waits
+behind a file.
 """
 
 import asyncio

@@ -122,6 +122,13 @@ class World:
         }
         self.server.put(PODS, made)
 
+    async def hear(self) -> None:
+        """Let the driver run, say its word, and be heard."""
+        await self.settle()
+        self.run_driver()
+        self.driver.report = WORD
+        await self.settle()
+
     @property
     def status(self) -> Json:
         found = self.server.find(PIPELINES, NAMESPACE, NAME)
@@ -228,10 +235,7 @@ async def test_a_driver_that_says_nothing_of_use_keeps_its_last_figures(
     world: World, report: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it said before stays true; that it is silent is no news of the pipeline and no error."""
-    await world.settle()
-    world.run_driver()
-    world.driver.report = WORD
-    await world.settle()
+    await world.hear()
     monkeypatch.setattr(module, "FIGURES_S", 0.0)
     world.driver.report = report
 
@@ -245,10 +249,7 @@ async def test_a_driver_that_does_not_answer_holds_nobody_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pass ends without it; another operator still tells what it said to the one before."""
-    await world.settle()
-    world.run_driver()
-    world.driver.report = WORD
-    await world.settle()
+    await world.hear()
     world.driver.report = None
     monkeypatch.setattr(module, "_ANSWER_S", 0.05)
     await world.begin_anew()
@@ -296,10 +297,7 @@ async def test_figures_alone_are_written_now_and_then_and_news_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A driver is asked more often than its status is written; a change of phase does not wait."""
-    await world.settle()
-    world.run_driver()
-    world.driver.report = WORD
-    await world.settle()
+    await world.hear()
     world.server.writes()
 
     world.driver.report = {**WORD, "last_batch": 8}
@@ -334,10 +332,7 @@ async def test_a_driver_says_when_it_has_failed(world: World) -> None:
 
 async def test_a_suspended_pipeline_has_no_driver_and_goes_on_when_it_may(world: World) -> None:
     """Only the number of drivers is touched."""
-    await world.settle()
-    world.run_driver()
-    world.driver.report = WORD
-    await world.settle()
+    await world.hear()
 
     world.want(suspend=True)
     await world.settle()
@@ -358,10 +353,7 @@ async def test_a_suspended_pipeline_has_no_driver_and_goes_on_when_it_may(world:
 
 async def test_another_kind_of_driver_comes_after_the_former_one_is_gone(world: World) -> None:
     """Two drivers never work on one checkpoint."""
-    await world.settle()
-    world.run_driver()
-    world.driver.report = WORD
-    await world.settle()
+    await world.hear()
     world.server.writes()
 
     world.want(trigger=None)
