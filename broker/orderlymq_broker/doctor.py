@@ -35,6 +35,7 @@ from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from orderlymq_protocol.properties import KEYS, TAGS, UNIQ_KEY, find_property
 from orderlymq_protocol.record import RecordError, StoredMessage, decode_record
 from orderlymq_protocol.tags import tags_code
+from orderlymq_protocol.unreadable import UNREADABLE
 
 
 def examine(path: Path) -> Report:
@@ -172,7 +173,7 @@ class _Examination:
     def _entry(self, index: int, parts: EntryParts) -> None:
         try:
             records = decode_records(bytes(parts.meta))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             self._report.add("raft log", f"entry {index}", f"its records do not decode: {error}")
             return
         physical = parts.physical_start
@@ -353,7 +354,7 @@ def _load_floors(reader: Reader, report: Report) -> dict[tuple[int, int], int]:
         for value in read_rows(reader, layout.Table.QUEUES):
             row = msgspec.msgpack.decode(value, type=FloorRow)
             floors[row.topic_id, row.queue_id] = row.min_offset
-    except (StoreError, msgspec.MsgspecError) as error:
+    except (StoreError, *UNREADABLE) as error:
         report.add("tables", "queue floors", error)
 
     return floors

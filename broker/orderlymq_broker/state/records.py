@@ -457,7 +457,7 @@ def decode_records(meta: bytes | memoryview) -> list[Record]:
     """Return the records that ``encode_records`` was given.
 
     Raises:
-        msgspec.MsgspecError: the bytes are no list of known records.
+        UNREADABLE: one of these; the bytes are no list of known records.
     """
     return _decoder.decode(meta)
 

@@ -25,6 +25,7 @@ from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family, Reader, StoreError, StoreFailed
 from orderlymq_broker.store.rocks import DirectoryInUse, FormatTooNew, RocksStore
 from orderlymq_broker.store.snapshot import finish_import, import_snapshot, store_path
+from orderlymq_protocol.unreadable import UNREADABLE
 from orderlymq_raft.types import HardState
 
 _log = logging.getLogger(__name__)
@@ -151,7 +152,7 @@ def read_identity(reader: Reader, path: Path) -> Identity | None:
         return None
     try:
         return msgspec.json.decode(identity, type=Identity)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise StoreFailed(
             f"{path}: the identity is damaged ({error}); restore the replica from its peers"
         ) from error
@@ -187,7 +188,7 @@ def _claim(store: RocksStore, identity: Identity) -> None:
 def _check_plate(data_dir: Path, identity: Identity) -> None:
     try:
         plate = msgspec.json.decode((data_dir / _PLATE_NAME).read_bytes(), type=_Plate)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, *UNREADABLE):
         return  # a new directory, or an unreadable plate: the store will say whose it is
     _check_format(plate.format, data_dir)
     _check_identity(plate.identity, identity, data_dir)

@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from orderlymq_protocol.unreadable import UNREADABLE
+
 STEPS: Final = ("created", "paid", "packed", "shipped", "done")
 
 
@@ -40,7 +42,7 @@ def decode(body: bytes) -> Step | None:
     """Return the step that *body* holds; None for a message that is none of ours."""
     try:
         step = msgspec.json.decode(body, type=Step)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
     return step if 0 <= step.number < len(STEPS) else None
 

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from orderlymq_protocol.unreadable import UNREADABLE
+
 _INTERVAL_S: Final = 0.1
 
 
@@ -55,5 +57,5 @@ def parse(line: bytes) -> Report | None:
     """Return the report in *line*; None for anything else, such as a warning of the interpreter."""
     try:
         return msgspec.json.decode(line, type=Report)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None

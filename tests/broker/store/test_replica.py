@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orderlymq_broker.store import layout
-from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.kv import Batch, Family, StoreFailed
 from orderlymq_broker.store.replica import Identity, WrongDirectory, open_replica
 from orderlymq_broker.store.rocks import DirectoryInUse, FormatTooNew, RocksStore
 from orderlymq_broker.store.snapshot import store_path
@@ -51,6 +51,23 @@ def test_a_directory_of_another_replica_is_refused_untouched(
         "be started on it; give the right directory, or an empty one to begin anew from the peers"
     )
     open_replica(tmp_path, OWNER).close()
+
+
+@pytest.mark.parametrize("damaged", [b"nothing", b'{"cluster":"\xff"}', b"[" * 100_000])
+def test_an_identity_that_means_nothing_is_said_so(tmp_path: Path, damaged: bytes) -> None:
+    """Law: whatever a damaged disk gives for an identity, the text says what to do; a plate is only a hint."""
+    open_replica(tmp_path, OWNER).close()
+    (tmp_path / "identity.json").write_bytes(damaged)
+    replica = open_replica(tmp_path, OWNER)
+    batch = Batch()
+    batch.put(Family.META, layout.META_IDENTITY, damaged)
+    replica.store.write(batch, sync=True)
+    replica.close()
+
+    with pytest.raises(
+        StoreFailed, match="identity is damaged .* restore the replica from its peers"
+    ):
+        open_replica(tmp_path, OWNER)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
