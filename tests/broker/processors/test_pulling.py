@@ -1,8 +1,15 @@
 """Pulls: statuses, filters, long polling."""
 
+from collections.abc import Sequence
+
 import pytest
 
-from orderlymq_broker.processors.reading import BULK_MESSAGES_MAX, MESSAGES_MAX, SIZE_MAX
+from orderlymq_broker.processors.reading import (
+    BULK_MESSAGES_MAX,
+    MESSAGES_MAX,
+    SIZE_MAX,
+    read_queue,
+)
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import (
     GroupDeleted,
@@ -12,6 +19,7 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
+from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_protocol.batch import BatchEntry, encode_batch
 from tests.broker.processors.driver import ALICE, BOB, Shell, settings
 from tests.broker.processors.requests import (
@@ -111,6 +119,49 @@ def test_a_pull_is_bounded_by_count_and_size() -> None:
     assert len(bodies(pull(shell, queue=1))) == 2
     assert len(bodies(pull(shell, queue=1, maxMsgBytes=1))) == 1
     assert len(bodies(pull(shell, queue=2))) == 1
+
+
+class Counting:
+    """Passes reads on to a store and counts the rows that they return."""
+
+    def __init__(self, store: Reader) -> None:
+        self._store = store
+        self.rows: list[int] = []
+
+    def get(self, family: Family, key: bytes) -> bytes | None:
+        self.rows.append(1)
+        return self._store.get(family, key)
+
+    def multi_get(self, family: Family, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.rows.append(len(keys))
+        return self._store.multi_get(family, keys)
+
+    def scan(
+        self, family: Family, start: bytes, end: bytes, *, limit: int, reverse: bool = False
+    ) -> list[tuple[bytes, bytes]]:
+        found = self._store.scan(family, start, end, limit=limit, reverse=reverse)
+        self.rows.append(len(found))
+        return found
+
+
+def test_a_pull_reads_as_many_rows_at_any_depth() -> None:
+    """What is asked of the store depends neither on the backlog nor on where in it a consumer stands."""
+    shell = Shell(settings(storage=StorageSettings(tail_cache_size=0))).lead()
+    create(shell, ORDERS, GroupSet("billing"))
+    for _ in range(40):
+        send(shell)
+    asked = []
+    for backlog in (0, 2_000):
+        for _ in range(backlog):
+            shell.submit(310, _send(), b"x")
+        shell.settle()
+        queue = shell.state.topics.by_name["orders"].queues[0]
+        for offset in {0, queue.next_offset // 2 - 16, queue.next_offset - MESSAGES_MAX}:
+            reader = Counting(shell.store)
+            assert len(read_queue(reader, queue, offset).messages) == MESSAGES_MAX
+            asked.append(reader.rows)
+
+    assert asked == [[MESSAGES_MAX, MESSAGES_MAX]] * 6
 
 
 def test_a_reader_of_ranges_gets_more_at_once() -> None:
