@@ -2,14 +2,14 @@
 What must hold of held keys (``onDeadLetter: HoldKey``): an own reading of the log, compared with what is done.
 
 The law: from the dead letter that began a hold until its release no listener of the group sees a later message of
-that key; and every replica knows the same holds.
+that key; a release is not undone by a letter that was held, asked for late; and every replica knows the same holds.
 """
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from orderlymq.message import ReceivedMessage
-from orderlymq_broker.state.heldrecords import KeyHeld, KeyReleased
+from orderlymq_broker.state.heldrecords import KeyFollowed, KeyHeld, KeyReleased
 from orderlymq_broker.state.records import Record
 from tests.sim.model import Key
 
@@ -25,18 +25,36 @@ class HeldLaws:
         self._laws = laws
         self._held: defaultdict[Key, dict[str, int]] = defaultdict(dict)
         self._handed_over: defaultdict[Key, set[int]] = defaultdict(set)
+        # Of each held key its last letter; of those that were let go that, and the lock of then.
+        self._last: dict[tuple[Key, str], int] = {}
+        self._let_go: dict[tuple[Key, str], tuple[int, int]] = {}
 
     def read(self, record: Record) -> None:
         """Take a record of the log in."""
         match record:
             case KeyHeld():
                 self._hold(record)
+            case KeyFollowed():
+                self._follow(record)
             case KeyReleased():
-                for (group, topic, _), keys in self._held.items():
-                    if (group, topic) == (record.group, record.topic) and keys.pop(
-                        record.key, -1
-                    ) >= 0:
-                        self._laws.world.coverage["held key released"] += 1
+                self._release(record)
+
+    def _release(self, record: KeyReleased) -> None:
+        for place, keys in self._held.items():
+            if place[:2] != (record.group, record.topic) or record.key not in keys:
+                continue
+            del keys[record.key]
+            lock = self._laws.model.locks.get(place)
+            assert lock is not None, "a key is held under a lock"
+            self._let_go[place, record.key] = (self._last.pop((place, record.key)), lock.epoch)
+            self._laws.world.coverage["held key released"] += 1
+
+    def _follow(self, record: KeyFollowed) -> None:
+        place = (record.group, record.topic, record.queue_id)
+        lock = self._laws.model.locks.get(place)
+        if record.key in self._held[place] and lock is not None and lock.epoch == record.epoch:
+            last = self._last[place, record.key]
+            self._last[place, record.key] = max(last, record.offset)
 
     def _hold(self, record: KeyHeld) -> None:
         place = (record.group, record.topic, record.queue_id)
@@ -44,9 +62,14 @@ class HeldLaws:
         lock = model.locks.get(place)
         is_last_holder = lock is not None and lock.epoch == record.epoch
         is_consumed = model.offsets.get(place, 0) > record.offset
-        if record.key not in self._held[place] and is_last_holder and not is_consumed:
-            self._held[place][record.key] = record.offset
-            self._laws.world.coverage["key held"] += 1
+        last, epoch = self._let_go.get((place, record.key), (-1, -1))
+        if record.key in self._held[place] or not is_last_holder or is_consumed:
+            return
+        if epoch == record.epoch and record.offset <= last:
+            self._laws.world.coverage["hold asked for after its release"] += 1
+            return
+        self._held[place][record.key] = self._last[place, record.key] = record.offset
+        self._laws.world.coverage["key held"] += 1
 
     def compare(self, replica: "Replica") -> None:
         """Compare a replica's table."""

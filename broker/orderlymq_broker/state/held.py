@@ -3,8 +3,9 @@ The held keys of groups whose dead letters keep back what follows them (``onDead
 
 The rules: a key is held in the queue in which its message failed, from that message on; only who has the
 queue's lock, or had it last, may hold, so that the next holder learns every hold with its lock; a
-message that is consumed already holds nothing; saying the same again changes nothing. Letting go is for
-administrators. Who asks: ``processors/holding.py``.
+message that is consumed already holds nothing; saying the same again changes nothing, also when it comes
+late: what an administrator let go is not held again by the letters that were held. Who asks:
+``processors/holding.py``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,10 +22,11 @@ from orderlymq_broker.state.heldrecords import (
     KeyHeld,
     KeyReleased,
     KeysLetGo,
+    LetGoKey,
 )
 from orderlymq_broker.state.locks import LockTable
 from orderlymq_broker.state.offsets import OffsetTable
-from orderlymq_broker.state.records import Refused
+from orderlymq_broker.state.records import Commit, Refused
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
@@ -47,6 +49,7 @@ class HeldTable:
 
     def __init__(self) -> None:
         self._places: dict[_Place, dict[str, HeldKey]] = {}
+        self._let_go: dict[_Place, dict[str, LetGoKey]] = {}
 
     @classmethod
     def load(cls, reader: Reader) -> "HeldTable":
@@ -55,6 +58,9 @@ class HeldTable:
         for value in read_rows(reader, Table.HELD_KEYS):
             held = msgspec.msgpack.decode(value, type=HeldKey)
             table._places.setdefault(_place(held), {})[held.key] = held
+        for value in read_rows(reader, Table.LET_GO_KEYS):
+            gone = msgspec.msgpack.decode(value, type=LetGoKey)
+            table._let_go.setdefault(_place(gone), {})[gone.key] = gone
 
         return table
 
@@ -100,7 +106,12 @@ class HeldTable:
             case KeyFollowed():
                 return self._follow(record, locks, writes)
             case KeyReleased():
-                return self._release(record, writes)
+                return self._release(record, locks, offsets, writes)
+
+    def reset(self, commits: tuple[Commit, ...], writes: TableWrites) -> None:
+        """Forget what was let go where an administrator sets an offset: what fails again is to hold again."""
+        places = {(commit.group, commit.topic, commit.queue_id) for commit in commits}
+        self._forget([gone for gone in self._all_let_go() if _place(gone) in places], writes)
 
     def drop(
         self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
@@ -110,12 +121,19 @@ class HeldTable:
         self._drop(
             [held for held in everything if group == held.group or topic == held.topic], writes
         )
+        self._forget(
+            [gone for gone in self._all_let_go() if group == gone.group or topic == gone.topic],
+            writes,
+        )
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield the held keys for the digest."""
         for place in sorted(self._places):
             for key in sorted(self._places[place]):
                 yield (self._places[place][key],)
+        for place in sorted(self._let_go):
+            for key in sorted(self._let_go[place]):
+                yield (self._let_go[place][key],)
 
     def check(self) -> None:
         """Assert what always holds."""
@@ -144,6 +162,9 @@ class HeldTable:
             return Refused(STALE)
         if (offsets.get(*place) or 0) > record.offset:
             return HeldFound(None)
+        gone = self._let_go.get(place, {}).get(record.key)
+        if gone is not None and gone.epoch == record.epoch and record.offset <= gone.last:
+            return HeldFound(None)
         if self.counts().get(record.group, 0) >= HELD_KEYS_MAX:
             return Refused(FULL)
         held = HeldKey(*place, record.key, record.offset, record.message_id, wall_ms)
@@ -167,18 +188,32 @@ class HeldTable:
 
         return HeldFound(held)
 
-    def _release(self, record: KeyReleased, writes: TableWrites) -> KeysLetGo:
-        """Let a key go."""
-        return KeysLetGo(
-            self._drop(
-                [
-                    held
-                    for held in self.of_group(record.group)
-                    if (held.topic, held.key) == (record.topic, record.key)
-                ],
-                writes,
-            )
+    def _release(
+        self, record: KeyReleased, locks: LockTable, offsets: OffsetTable, writes: TableWrites
+    ) -> KeysLetGo:
+        """Let a key go, and remember it while a letter that was asked for may still be asked for again."""
+        self._forget(
+            [
+                gone
+                for gone in self._all_let_go()
+                if not locks.is_current(*_place(gone), gone.epoch)
+                or (offsets.get(*_place(gone)) or 0) > gone.last
+            ],
+            writes,
         )
+        found = [
+            held
+            for held in self.of_group(record.group)
+            if (held.topic, held.key) == (record.topic, record.key)
+        ]
+        for held in found:
+            place = _place(held)
+            last = max(held.last, held.offset)
+            gone = LetGoKey(*place, held.key, last, locks.epoch(*place))
+            self._let_go.setdefault(place, {})[held.key] = gone
+            writes.put(Table.LET_GO_KEYS, *place, held.key, value=gone)
+
+        return KeysLetGo(self._drop(found, writes))
 
     def _put(self, held: HeldKey, writes: TableWrites) -> None:
         self._places.setdefault(_place(held), {})[held.key] = held
@@ -194,6 +229,18 @@ class HeldTable:
 
         return tuple(found)
 
+    def _all_let_go(self) -> Iterator[LetGoKey]:
+        for keys in self._let_go.values():
+            yield from keys.values()
 
-def _place(held: HeldKey | KeyHeld | KeyFollowed) -> _Place:
+    def _forget(self, found: list[LetGoKey], writes: TableWrites) -> None:
+        for gone in found:
+            place = _place(gone)
+            del self._let_go[place][gone.key]
+            if not self._let_go[place]:
+                del self._let_go[place]
+            writes.delete(Table.LET_GO_KEYS, *place, gone.key)
+
+
+def _place(held: HeldKey | LetGoKey | KeyHeld | KeyFollowed) -> _Place:
     return held.group, held.topic, held.queue_id

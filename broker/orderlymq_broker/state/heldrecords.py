@@ -27,6 +27,17 @@ class HeldKey(Struct, frozen=True, array_like=True):
     last: int = -1
 
 
+class LetGoKey(Struct, frozen=True, array_like=True):
+    """What an administrator let go: the letters up to *last* hold nothing more while the lock's *epoch* lasts."""
+
+    group: str
+    topic: str
+    queue_id: int
+    key: str
+    last: int
+    epoch: int
+
+
 class KeyHeld(Struct, frozen=True, array_like=True, tag=100):
     """A dead letter is about to be handed over, and its key is held from it on.
 

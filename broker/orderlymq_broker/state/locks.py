@@ -92,6 +92,12 @@ class LockTable:
 
         return lock is not None and lock.epoch == epoch
 
+    def epoch(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the epoch of who holds the queue or held it last, 0 when nobody ever did."""
+        lock = self._groups.get(group, _NO_LOCKS).get((topic, queue_id))
+
+        return lock.epoch if lock is not None else 0
+
     def released(self, group: str, topic: str, queue_id: int) -> Lock | None:
         """Return the lock if it is free because its last holder gave it back."""
         lock = self._groups.get(group, _NO_LOCKS).get((topic, queue_id))

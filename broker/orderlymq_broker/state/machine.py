@@ -232,6 +232,7 @@ class Machine:
             case TimersEnded():
                 return state.timers.end(record, writes)
             case OffsetsReset():
+                state.held.reset(record.commits, writes)
                 return state.offsets.reset(record.commits, writes)
             case (
                 ClientDead()

@@ -72,6 +72,7 @@ class Table(IntEnum):
     TIMERS = 22  # by due time: what is due is one scan
     TIMER_PLACES = 23  # by place in the timer topic: the first is the oldest message that waits
     HELD_KEYS = 24
+    LET_GO_KEYS = 25
 
 
 class IndexKind(IntEnum):

@@ -127,6 +127,41 @@ def test_what_follows_is_counted_once_and_only_while_the_key_is_held() -> None:
     assert release(shell) == []
 
 
+def test_a_question_that_comes_late_does_not_undo_a_release() -> None:
+    """A member whose first question was lost on its way has asked again, and been told of the release since."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell, 5)
+    follow(shell, 6)
+    release(shell)
+
+    late = [ask(shell, offset).ext["verdict"] for offset in (5, 6)]
+    restarted = shell.restart().lead()
+    late.append(ask(restarted, 5).ext["verdict"])
+    held_now = held(restarted)
+
+    assert late == ["continue"] * 3
+    assert held_now == []
+    assert ask(restarted, 7).ext["verdict"] == "held"
+    restarted.replay()
+
+
+def test_what_fails_again_after_a_release_holds_again() -> None:
+    """The next holder of the queue, and whoever an administrator sends back, begin anew."""
+    shell = lead()
+    lock(shell, "one")
+    ask(shell, 5)
+    release(shell)
+    create(shell, OffsetsReset((Commit("billing", "orders", 0, 3),)))
+    again = ask(shell, 5).ext["verdict"]
+    release(shell)
+    unlock(shell, "one", 0)
+    lock(shell, "two")
+
+    assert (again, ask(shell, 5, epoch=2).ext["verdict"]) == ("held", "held")
+    shell.replay()
+
+
 def test_what_came_before_the_dead_letter_is_not_held() -> None:
     """After offsets were set back."""
     shell = lead()
