@@ -10,12 +10,14 @@ client is dead. Everything that asks the operating system runs in a thread.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, TypeAlias
 
 import psutil
 
@@ -23,6 +25,8 @@ _log = logging.getLogger(__name__)
 
 # A process that was killed is gone within milliseconds, one that dumps its core within seconds.
 LOOKS_S: Final = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)
+
+SocketEnd: TypeAlias = tuple[str, int]
 
 _PID_IN_CLIENT_ID: Final = re.compile(r"@(\d{1,9})(?:[#@].*)?$")
 
@@ -49,18 +53,17 @@ def is_local(host: str) -> bool:
         return False
 
 
-def owner_of_socket(pid: int, host: str, port: int) -> Process | None:
-    """Return process *pid* if it has a TCP socket whose own end is *host*:*port*."""
+def sockets_of(pid: int) -> tuple[Process, frozenset[SocketEnd]] | None:
+    """Return process *pid* with its own ends of its TCP sockets, None when it cannot be looked at."""
     try:
         process = psutil.Process(pid)
         started_at = process.create_time()
-        for connection in process.net_connections(kind="tcp"):
-            local = connection.laddr
-            if local and local.port == port and _same_host(local.ip, host):
-                return Process(pid, started_at)
+        found = process.net_connections(kind="tcp")
     except psutil.Error:
         return None
-    return None
+    ends = frozenset(_end(*each.laddr) for each in found if each.laddr)
+
+    return Process(pid, started_at), ends
 
 
 def proof_of_death(process: Process) -> str | None:
@@ -78,48 +81,74 @@ def proof_of_death(process: Process) -> str | None:
     return None
 
 
+@dataclass(slots=True)
+class _Question:
+    """Whether the process that a client id names is the owner of a connection's other end."""
+
+    connection: int
+    client_id: str
+    end: SocketEnd
+
+
 class Liveness:
     """Watches the clients that are connected from this machine.
 
     Life cycle of a client: `seen` after each of its heartbeats, `lost` when its connection is
-    gone; *on_dead* is called at most once after it.
+    gone; *on_dead* is called at most once after it. A process is looked at once for all of its
+    clients that wait for it, however many they are.
+
+    Attributes:
+        looks: how often the sockets of a process were asked for.
     """
 
     def __init__(self, on_dead: Callable[[str, str], None]) -> None:
         self._on_dead = on_dead
-        # (connection, client id) -> the process, None while it is being looked for or unproven.
-        self._known: dict[tuple[int, str], Process | None] = {}
-        self._connections: set[int] = set()
+        # By connection and client id the process, None while it is being looked for or unproven.
+        self._known: dict[int, dict[str, Process | None]] = {}
+        # How many of these are of a process.
+        self._connected: Counter[Process] = Counter()
+        self._questions: dict[int, list[_Question]] = {}
+        self._lost: dict[Process, _Lost] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.looks = 0
 
     def seen(self, connection: int, client_ids: list[str], host: str, port: int) -> None:
         """Note which clients speak, or may speak, on a connection from *host*:*port*.
 
         Only those whose process owns its other end count.
         """
-        self._connections.add(connection)
+        known = self._known.setdefault(connection, {})
         if not is_local(host):
             return
         for client_id in client_ids:
-            key = (connection, client_id)
-            if key in self._known:
+            if client_id in known:
                 continue
-            self._known[key] = None
+            known[client_id] = None
             pid = pid_of(client_id)
             if pid is not None:
-                self._spawn(self._identify(key, pid, host, port))
+                if not self._questions:
+                    self._spawn(self._identify())
+                question = _Question(connection, client_id, _end(host, port))
+                self._questions.setdefault(pid, []).append(question)
 
     def knows(self, connection: int) -> bool:
         """Tell whether it was said which clients may speak on a connection."""
-        return connection in self._connections
+        return connection in self._known
 
     def lost(self, connection: int) -> None:
         """Go and look whether the clients of a closed connection are dead."""
-        self._connections.discard(connection)
-        for key in [key for key in self._known if key[0] == connection]:
-            process = self._known.pop(key)
-            if process is not None:
-                self._spawn(self._look(key[1], process))
+        for client_id, process in self._known.pop(connection, {}).items():
+            if process is None:
+                continue
+            self._connected[process] -= 1
+            if not self._connected[process]:
+                del self._connected[process]
+            waiting = self._lost.get(process)
+            if waiting is None:
+                waiting = self._lost[process] = _Lost()
+                self._spawn(self._look(process, waiting))
+            waiting.client_ids.add(client_id)
+            waiting.more.set()
 
     async def close(self) -> None:
         """Stop looking."""
@@ -128,25 +157,55 @@ class Liveness:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _identify(self, key: tuple[int, str], pid: int, host: str, port: int) -> None:
-        process = await asyncio.to_thread(owner_of_socket, pid, host, port)
-        if process is None:
-            _log.debug("client %s is not process %d of this machine", key[1], pid)
-        elif key in self._known:
-            self._known[key] = process
+    async def _identify(self) -> None:
+        """Answer the questions that there are, a process at a time; what comes meanwhile is asked next."""
+        await asyncio.sleep(0)
+        while self._questions:
+            pid = next(iter(self._questions))
+            self.looks += 1
+            asked = self._questions[pid]
+            count = len(asked)
+            found = await asyncio.to_thread(sockets_of, pid)
+            for question in asked[:count]:
+                self._answer(question, pid, found)
+            # Who asked while the process was looked at may have connected after it.
+            del asked[:count]
+            if not asked:
+                del self._questions[pid]
 
-    async def _look(self, client_id: str, process: Process) -> None:
-        for pause_s in LOOKS_S:
-            await asyncio.sleep(pause_s)
+    def _answer(
+        self, question: _Question, pid: int, found: tuple[Process, frozenset[SocketEnd]] | None
+    ) -> None:
+        known = self._known.get(question.connection, {})
+        if question.client_id not in known:
+            return  # the connection is gone
+        if found is None or question.end not in found[1]:
+            _log.debug("client %s is not process %d of this machine", question.client_id, pid)
+            return
+        known[question.client_id] = found[0]
+        self._connected[found[0]] += 1
+
+    async def _look(self, process: Process, waiting: "_Lost") -> None:
+        looked, proof = 0, None
+        while looked < len(LOOKS_S):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOKS_S[looked]):
+                    await waiting.more.wait()
+                looked = 0
+            waiting.more.clear()
             proof = await asyncio.to_thread(proof_of_death, process)
+            # A connection that broke since is one more reason to look often.
+            looked = 0 if waiting.more.is_set() else looked + 1
+            # Of a dead process no connection stays open; those that do are lost in a moment.
+            if process in self._connected:
+                proof = None
             if proof is not None:
-                if not self._lives_elsewhere(process):
-                    _log.info("client %s is dead: %s", client_id, proof)
-                    self._on_dead(client_id, proof)
-                return
-
-    def _lives_elsewhere(self, process: Process) -> bool:
-        return any(known == process for known in self._known.values())
+                break
+        del self._lost[process]
+        if proof is not None:
+            for client_id in sorted(waiting.client_ids):
+                _log.info("client %s is dead: %s", client_id, proof)
+                self._on_dead(client_id, proof)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="liveness")
@@ -154,6 +213,14 @@ class Liveness:
         task.add_done_callback(self._tasks.discard)
 
 
-def _same_host(one: str, other: str) -> bool:
+@dataclass(slots=True)
+class _Lost:
+    """The clients of one process whose connections are gone; *more* when another one is."""
+
+    client_ids: set[str] = field(default_factory=set)
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def _end(host: str, port: int) -> SocketEnd:
     # A socket of a dual-stack listener shows IPv4 peers as ::ffff:127.0.0.1.
-    return one.removeprefix("::ffff:") == other.removeprefix("::ffff:")
+    return host.removeprefix("::ffff:"), port

@@ -1,7 +1,9 @@
 """A client is dead when its process is: a closed connection alone proves nothing."""
 
 import asyncio
+import contextlib
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 
@@ -12,9 +14,9 @@ from orderlymq_broker.net.liveness import (
     Liveness,
     Process,
     is_local,
-    owner_of_socket,
     pid_of,
     proof_of_death,
+    sockets_of,
 )
 
 # Connects, says so, and waits for its end.
@@ -90,11 +92,14 @@ async def test_only_the_owner_of_the_socket_counts(
 ) -> None:
     """A process id that somebody merely claims (a container's, say) is no identity."""
     process, host, port = child
-    found = await asyncio.to_thread(owner_of_socket, process.pid, host, port)
+    theirs = await asyncio.to_thread(sockets_of, process.pid)
+    ours = await asyncio.to_thread(sockets_of, os.getpid())
 
-    assert found is not None
-    assert found.pid == process.pid
-    assert await asyncio.to_thread(owner_of_socket, os.getpid(), host, port) is None
+    assert theirs is not None
+    assert ours is not None
+    assert theirs[0].pid == process.pid
+    assert (host, port) in theirs[1]
+    assert (host, port) not in ours[1]
 
 
 def test_a_living_process_is_not_dead_and_a_later_one_is_another() -> None:
@@ -148,6 +153,49 @@ async def test_of_the_members_that_may_be_meant_only_the_owner_of_the_connection
     assert dead.empty()
     assert not liveness.knows(1)
     await liveness.close()
+
+
+async def test_a_process_is_looked_at_once_for_all_its_clients() -> None:
+    """Thousands of clients of one process, each with its socket, would cost the square of that otherwise."""
+    liveness = Liveness(lambda client_id, proof: None)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        for number in range(100):
+            client = stack.enter_context(socket.create_connection(server.getsockname()))
+            stack.enter_context(server.accept()[0])
+            host, port = client.getsockname()
+            liveness.seen(number, [f"127.0.0.1@{os.getpid()}#{number}"], host, port)
+
+        await settled(liveness)
+
+    assert liveness.looks == 1
+    assert liveness._connected.total() == 100
+    await liveness.close()
+
+
+async def test_every_client_of_a_dead_process_is_proven_dead_once(
+    child: tuple[asyncio.subprocess.Process, str, int],
+) -> None:
+    """Also the one whose connection was seen to break while another of the process still seemed to live."""
+    process, host, port = child
+    dead: list[str] = []
+    liveness = Liveness(lambda client_id, proof: dead.append(client_id))
+    names = [f"127.0.0.1@{process.pid}#{number}" for number in range(3)]
+    for connection, name in enumerate(names):
+        liveness.seen(connection, [name], host, port)
+    await settled(liveness)
+
+    process.kill()
+    await process.wait()
+    liveness.lost(0)
+    await asyncio.sleep(0.05)
+    before = list(dead)
+    liveness.lost(1)
+    liveness.lost(2)
+    await settled(liveness)
+
+    assert before == []
+    assert dead == names
 
 
 async def test_a_living_client_that_closed_its_connection_is_not(
