@@ -8,6 +8,8 @@ from pathlib import Path
 
 from bench.peers.nodes import Durability, Node, Peer, Ports, wait_for
 
+#: How long a node that was killed may need until it answers its administrator again.
+CONTROL_TIMEOUT_S = 60.0
 PROGRAMS = Path("/usr/lib/rabbitmq/bin")
 NAMES = ("r1", "r2", "r3")
 
@@ -100,16 +102,25 @@ class RabbitMQ(Peer):
         return self.directory / "data" / node.name
 
     def _control(self, *words: str) -> str:
-        running = next(node for node in self.nodes if node.is_running)
-        result = subprocess.run(
-            [str(PROGRAMS / "rabbitmqctl"), "-q", "-n", f"{running.name}@localhost", *words],
-            env={**os.environ, **running.environment},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-        return result.stdout
+        """Ask the nodes until one answers: one that was killed a moment ago runs before it serves."""
+        deadline = time.monotonic() + CONTROL_TIMEOUT_S
+        while True:
+            for node in self.nodes:
+                if not node.is_running:
+                    continue
+                result = subprocess.run(
+                    [str(PROGRAMS / "rabbitmqctl"), "-q", "-n", f"{node.name}@localhost", *words],
+                    env={**os.environ, **node.environment},
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                    check=False,
+                )
+                if not result.returncode:
+                    return result.stdout
+                if time.monotonic() > deadline:
+                    raise RuntimeError(f"rabbitmqctl {words[0]}: {result.stdout}{result.stderr}")
+            time.sleep(0.5)
 
     def leader(self, said: Sequence[str]) -> tuple[Node, list[int]]:
         rows = self._control("list_queues", "--no-table-headers", "name", "leader").splitlines()
