@@ -13,7 +13,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -31,6 +31,9 @@ from orderlymq_spark.frames import read_stream
 from orderlymq_spark.running import run_stream
 from orderlymq_spark.specs import CdcSpec
 
+#: Where an event came from; an offset alone names one event in each queue.
+PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
+
 
 def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     """Apply until the trigger's end.
@@ -41,12 +44,13 @@ def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
     session = spark()
 
     def apply(frame: DataFrame, batch: int) -> None:
-        table = frame.select("queue_offset", "body").toArrow()
+        table = frame.select(*PLACE, "body").toArrow()
         changes, bad = read_batch(table, spec)
         if bad and spec.errors is None:
             raise OptionError(
-                f"{len(bad)} events are no {spec.format} events, the first at offset "
-                f"{bad[0]['offset']}: {bad[0]['reason']}; set spec.errors to a folder to keep them there"
+                f"{len(bad)} events are no {spec.format} events, the first in {bad[0]['topic']}, queue "
+                f"{bad[0]['queue_id']} of {bad[0]['broker']}, at offset {bad[0]['queue_offset']}: "
+                f"{bad[0]['reason']}; set spec.errors to a folder to keep them there"
             )
         if bad and spec.errors is not None:
             keep_errors(spec.errors, batch, bad)
@@ -71,13 +75,13 @@ def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[
     """Return the changes of a batch, and the events that cannot be read."""
     changes: list[Change] = []
     bad: list[dict[str, Any]] = []
-    columns = table.column("queue_offset").to_pylist(), table.column("body").to_pylist()
-    for offset, body in zip(*columns, strict=True):
+    for event in table.to_pylist():
+        body = event.pop("body")
         try:
-            changes += read_changes(body, spec.format, spec.keys, spec.table, offset)
+            changes += read_changes(body, spec.format, spec.keys, spec.table, event["queue_offset"])
         except EventError as error:
             raw = b64encode(body).decode()
-            bad.append({"offset": offset, "reason": str(error), "body_base64": raw})
+            bad.append({**event, "reason": str(error), "body_base64": raw})
     return changes, bad
 
 
@@ -86,7 +90,7 @@ def keep_errors(folder: Path, batch: int, bad: Sequence[dict[str, Any]]) -> None
 
     The name says what is in it, too: a checkpoint that began anew has other events in a batch of this number.
     """
-    ordered = sorted(bad, key=lambda each: (each["offset"], each["body_base64"]))
+    ordered = sorted(bad, key=lambda each: [each[name] for name in (*PLACE, "body_base64")])
     lines = "\n".join(json.dumps(each) for each in ordered)
     mark = blake2b(lines.encode(), digest_size=4).hexdigest()
     write_atomically(folder / f"{batch:020}-{mark}.jsonl", lines)

@@ -135,14 +135,17 @@ def test_a_checkpoint_that_began_anew_leaves_no_change_out(
 
 def test_events_that_cannot_be_read_are_kept_once_and_never_written_over(tmp_path: Path) -> None:
     """A repeated batch has them in any order; one of another checkpoint has others under its number."""
-    bad = [{"offset": n, "reason": "no JSON", "body_base64": "eA=="} for n in range(3)]
+    place = {"topic": "changes", "broker": "east", "queue_id": 0}
+    bad = [
+        {**place, "queue_offset": n, "reason": "no JSON", "body_base64": "eA=="} for n in range(3)
+    ]
 
     cdc.keep_errors(tmp_path, 0, bad[:2])
     cdc.keep_errors(tmp_path, 0, bad[1::-1])
     cdc.keep_errors(tmp_path, 0, bad[2:])
 
     lines = [line for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
-    assert sorted(json.loads(line)["offset"] for line in lines) == [0, 1, 2]
+    assert sorted(json.loads(line)["queue_offset"] for line in lines) == [0, 1, 2]
 
 
 def versions_of(spec: CdcSpec) -> list[Row]:
@@ -260,4 +263,7 @@ def test_a_topic_becomes_a_table_and_bad_events_are_kept(
         for path in (tmp_path / "errors").iterdir()
         for line in path.read_text().splitlines()
     ]
-    assert [(each["offset"], each["body_base64"]) for each in kept] == [(10, "bm90IGpzb24=")]
+    assert [
+        (each["topic"], each["queue_id"], each["queue_offset"], each["body_base64"])
+        for each in kept
+    ] == [(topic, 0, 10, "bm90IGpzb24=")]
