@@ -94,7 +94,7 @@ def _session(found: Pipeline, report: DriverReport) -> "SparkSession":
     from orderlymq_spark.session import start_session  # noqa: PLC0415 - imports pyspark, which takes seconds
 
     wanted = found.spec.spark
-    settings = {**_in_pod(wanted), **wanted.settings}
+    settings = {**in_pod(wanted), **wanted.settings}
     session = start_session(
         found.name, master=wanted.master, memory=wanted.memory, settings=settings
     )
@@ -102,13 +102,14 @@ def _session(found: Pipeline, report: DriverReport) -> "SparkSession":
     return session
 
 
-def _in_pod(wanted: SparkSettings) -> dict[str, str]:
+def in_pod(wanted: SparkSettings) -> dict[str, str]:
     """Return what executors in pods of their own must know about this pod."""
     if not wanted.master.startswith("k8s://"):
         return {}
     return {
         "spark.driver.host": os.environ["POD_IP"],
-        "spark.driver.bindAddress": "0.0.0.0",  # noqa: S104 - it is a pod
+        # Executors are led here (spark.kubernetes.executor.useDriverPodIP), so it must be an address of this pod alone.
+        "spark.driver.bindAddress": os.environ["POD_IP"],
         "spark.driver.port": _DRIVER_PORT,
         "spark.driver.blockManager.port": _BLOCK_PORT,
         # Executors belong to this pod and go with it.

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from orderlymq.message import Message
-from orderlymq_spark import container
+from orderlymq_operator.pipelineparts import SparkSettings
+from orderlymq_spark import container, driver
 from orderlymq_spark.archivefiles import published
 from orderlymq_spark.catalogue import Outcome
 from orderlymq_spark.reporting import END_MAX_BYTES, DriverReport, serve
@@ -213,3 +214,16 @@ def test_a_driver_of_a_spark_operator_is_a_spark_submit_in_client_mode() -> None
         *("/s/bin/spark-submit", "--conf", "spark.driver.bindAddress=10.0.0.1"),
         *("--deploy-mode", "client", "a"),
     ]
+
+
+def test_executors_in_pods_are_led_to_the_drivers_own_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Spark 4.1 and later hand them the address that the driver binds to: 0.0.0.0 would be themselves."""
+    monkeypatch.setenv("POD_IP", "10.0.0.7")
+    monkeypatch.setenv("POD_NAME", "orders-archive-pipeline-0")
+
+    found = driver.in_pod(SparkSettings(master="k8s://https://kubernetes.default.svc"))
+
+    assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "10.0.0.7"
+    assert driver.in_pod(SparkSettings(master="local[2]")) == {}
