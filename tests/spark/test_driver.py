@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from orderlymq.message import Message
-from orderlymq_operator.pipelineparts import SparkSettings
-from orderlymq_spark import container, driver
+from orderlymq_spark import container
 from orderlymq_spark.archivefiles import published
 from orderlymq_spark.catalogue import Outcome
+from orderlymq_spark.driver import in_pod
 from orderlymq_spark.reporting import END_MAX_BYTES, DriverReport, serve
-from orderlymq_spark.specs import parse_pipeline
+from orderlymq_spark.specs import SparkSettings, parse_pipeline
 from tests.spark.topics import Topics
 
 
@@ -223,7 +223,7 @@ def test_executors_in_pods_are_led_to_the_drivers_own_address(
     monkeypatch.setenv("POD_IP", "10.0.0.7")
     monkeypatch.setenv("POD_NAME", "orders-archive-pipeline-0")
 
-    found = driver.in_pod(SparkSettings(master="k8s://https://kubernetes.default.svc"))
+    found = in_pod(SparkSettings(master="k8s://https://kubernetes.default.svc"))
 
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "10.0.0.7"
-    assert driver.in_pod(SparkSettings(master="local[2]")) == {}
+    assert in_pod(SparkSettings(master="local[2]")) == {}
