@@ -288,7 +288,9 @@ class ObservedReplica:
         answers: it says how it is.
         healthy: it answers, and follows or leads.
         join: it was started as a later member.
-        caught_up: the leader says that it has nearly the whole log.
+        caught_up: the leader says that it has nearly the whole log, and has heard of it just now.
+        keeps_up: it has nearly the whole log and follows; on a busy machine a leader may not have heard of it
+            for a moment, which is no news, and no leave to do something either.
         revision: settings revision it runs with; None when it does not run.
     """
 
@@ -298,6 +300,7 @@ class ObservedReplica:
     healthy: bool = False
     join: bool = False
     caught_up: bool = False
+    keeps_up: bool = False
     revision: str | None = None
 
 

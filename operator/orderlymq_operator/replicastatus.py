@@ -100,12 +100,14 @@ def observe_replicas(
         member = _member(node, replica, leading[leader]) if leader is not None else replica.member
         # Without a leader a replica is alive but of no use; that counts only once there is one.
         follows = status is not None and leader in (node, status.leader)
+        near, heard = _caught_up(node, leader, leading) if leader is not None else (False, False)
         found[node] = replace(
             replica,
             member=member,
             answers=status is not None,
             healthy=status is not None and (follows or member == "outside"),
-            caught_up=leader is not None and _caught_up(node, leader, leading[leader]),
+            caught_up=near and heard,
+            keeps_up=near and follows,
         )
     return leader, found
 
@@ -118,11 +120,15 @@ def _member(node: int, replica: ObservedReplica, leader: ReplicaStatus) -> Membe
     return "learner" if node in (leader.learners or ()) else "outside"
 
 
-def _caught_up(node: int, leader_node: int, leader: ReplicaStatus) -> bool:
-    if node == leader_node:
-        return True
-    peer = leader.peers.get(node)
-    return peer is not None and peer.active and peer.lag <= CAUGHT_UP_LAG_MAX
+def _caught_up(node: int, leader: int, leading: Mapping[int, ReplicaStatus]) -> tuple[bool, bool]:
+    """Tell whether a replica has nearly the leader's whole log, and whether the leader hears of it."""
+    if node == leader:
+        return True, True
+    peer = leading[leader].peers.get(node)
+    if peer is None:
+        return False, False
+
+    return peer.lag <= CAUGHT_UP_LAG_MAX, peer.active
 
 
 def _nodes(value: Any) -> frozenset[int] | None:

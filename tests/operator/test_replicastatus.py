@@ -12,8 +12,10 @@ from orderlymq_operator.replicastatus import (
 _KNOWN = {node: ObservedReplica(running=True) for node in (1, 2, 3)}
 
 
-def _status(role: str, leader: int | None, *, term: int = 1, lag: int = 0) -> ReplicaStatus:
-    peers = {node: Peer(lag, active=True) for node in (1, 2, 3)}
+def _status(
+    role: str, leader: int | None, *, term: int = 1, lag: int = 0, active: bool = True
+) -> ReplicaStatus:
+    peers = {node: Peer(lag, active=active) for node in (1, 2, 3)}
     return ReplicaStatus(role, term, leader, peers, frozenset({1, 2, 3}), frozenset())
 
 
@@ -47,7 +49,9 @@ def test_a_group_with_a_leader_is_healthy() -> None:
 
     leader, replicas = observe_replicas(_KNOWN, statuses)
 
-    well = ObservedReplica("voter", running=True, answers=True, healthy=True, caught_up=True)
+    well = ObservedReplica(
+        "voter", running=True, answers=True, healthy=True, caught_up=True, keeps_up=True
+    )
     assert (leader, replicas) == (1, {1: well, 2: well, 3: well})
 
 
@@ -73,6 +77,20 @@ def test_a_silent_replica_is_not_healthy_and_a_lagging_one_not_caught_up() -> No
 
     facts = {node: (item.healthy, item.caught_up) for node, item in replicas.items()}
     assert facts == {1: (True, True), 2: (True, False), 3: (False, False)}
+
+
+def test_a_follower_that_the_leader_has_not_heard_of_for_a_moment_keeps_up() -> None:
+    """It must not get the lead now, and is no news; one that follows nobody is both."""
+    statuses = {
+        1: _status("leader", 1, active=False),
+        2: _status("follower", 1),
+        3: _status("candidate", None),
+    }
+
+    _, replicas = observe_replicas(_KNOWN, statuses)
+
+    facts = {node: (item.caught_up, item.keeps_up) for node, item in replicas.items()}
+    assert facts == {1: (True, True), 2: (False, True), 3: (False, False)}
 
 
 def test_a_replica_that_waits_to_be_added_is_outside_and_alive() -> None:

@@ -160,12 +160,14 @@ def observed_group(
             statuses[node] = live.statuses[pod.name]
     leader, replicas = observe_replicas(known, statuses)
     now = time.time()
-    settled = {
-        node: replace(
-            replica, caught_up=replica.caught_up and _has_settled(pods.get(node), now, min_ready_s)
+    settled = {}
+    for node, replica in replicas.items():
+        has_settled = _has_settled(pods.get(node), now, min_ready_s)
+        settled[node] = replace(
+            replica,
+            caught_up=replica.caught_up and has_settled,
+            keeps_up=replica.keeps_up and has_settled,
         )
-        for node, replica in replicas.items()
-    }
     return ObservedGroup(leader, settled, *tables)
 
 

@@ -14,6 +14,7 @@ from orderlymq_operator.actions import (
     AddLearner,
     ConditionReport,
     Observed,
+    ObservedReplica,
     PromoteReplica,
     RemoveReplica,
     RestartReplica,
@@ -288,7 +289,7 @@ def _group(name: str, observed: Observed, live: Live, found: Circumstances) -> J
         "name": name,
         "replicas": sum(replica.healthy for replica in group.replicas.values()),
         "members": [
-            _replica(node, replica.member, replica.caught_up, pods.get(node), live)
+            _replica(node, replica, pods.get(node), live)
             for node, replica in sorted(group.replicas.items())
         ],
         "draining": name in found.draining,
@@ -300,8 +301,9 @@ def _group(name: str, observed: Observed, live: Live, found: Circumstances) -> J
     return facts
 
 
-def _replica(node: int, member: str, caught_up: bool, pod: PodFacts | None, live: Live) -> Json:
-    facts: Json = {"node": node, "role": "Unknown", "caughtUp": caught_up}
+def _replica(node: int, replica: ObservedReplica, pod: PodFacts | None, live: Live) -> Json:
+    near = replica.caught_up or replica.keeps_up
+    facts: Json = {"node": node, "role": "Unknown", "caughtUp": near}
     if pod is None:
         return facts
     facts |= {"pod": pod.name, "podUid": pod.uid}
@@ -310,7 +312,9 @@ def _replica(node: int, member: str, caught_up: bool, pod: PodFacts | None, live
     status = live.statuses.get(pod.name)
     if status is not None:
         # A candidate is a follower that may lead soon; that lasts for a moment and is no news.
-        facts["role"] = "Outside" if member == "outside" else _ROLES.get(status.role, "Follower")
+        facts["role"] = (
+            "Outside" if replica.member == "outside" else _ROLES.get(status.role, "Follower")
+        )
     return facts
 
 
