@@ -276,6 +276,15 @@ REASONS: Final = (
         "Install Kubeflow's Spark operator, or choose another backend; either is noticed within a minute.",
     ),
     Reason(
+        "DefinitionTooOld",
+        (PIPELINE,),
+        _READY,
+        "False",
+        "Kubeflow's definition of SparkApplication lacks fields that are needed; the API server would drop them, and "
+        "a suspended Pipeline would run. The message names them.",
+        "Install the definitions of Kubeflow's Spark operator 2.4 or newer; noticed within a minute.",
+    ),
+    Reason(
         "Paused",
         (CLUSTER,),
         ("Paused",),

@@ -86,6 +86,7 @@ class ObservedPipeline:
         stale: objects beside the workload that are not as they should be.
         cluster_found: whether the Cluster of clusterRef is there; true where none is named.
         definition_found: whether the API server knows SparkApplications.
+        unknown_fields: what would be written and its definition does not know.
     """
 
     workloads: tuple[Workload, ...] = ()
@@ -93,6 +94,7 @@ class ObservedPipeline:
     stale: int = 0
     cluster_found: bool = True
     definition_found: bool = False
+    unknown_fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,9 @@ def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> Conditio
     if form == "SparkApplication" and not seen.definition_found:
         text = "the API server knows no SparkApplication (sparkoperator.k8s.io/v1beta2)"
         return ConditionReport(_NOT, "DefinitionMissing", text)
+    if form == "SparkApplication" and seen.unknown_fields:
+        text = f"the API server's definition of SparkApplication has no {', '.join(seen.unknown_fields)}"
+        return ConditionReport(_NOT, "DefinitionTooOld", text)
     return None
 
 
@@ -237,7 +242,7 @@ def _told(
         text = f"{pod.name} is ending" if alive and pod is not None else "no driver runs"
         return _report("Suspended", ConditionReport(_NOT, "Suspended", text), seen.pods)
     if form == "SparkApplication":
-        phase, condition = _of_application(present)
+        phase, condition = _of_application(present, pod)
     elif form == "Job":
         phase, condition = _of_job(present, pod, _last_failure(seen.pods))
     elif form == "CronJob":
@@ -287,16 +292,17 @@ def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Told:
     return "Scheduled", ConditionReport(_READY, "Scheduled", "waits for its time")
 
 
-def _of_application(present: Workload | None) -> _Told:
+def _of_application(present: Workload | None, pod: DriverPod | None) -> _Told:
     if present is None:
         return _starting("the SparkApplication is being made")
     if present.state in _SPARK_RUNS:
         return "Running", ConditionReport(_READY, "DriverRuns", "the SparkApplication runs")
+    word = None if pod is None else pod.word
     if present.state in _SPARK_ENDED:
-        return "Finished", ConditionReport(_READY, "Finished", "the SparkApplication has ended")
+        return _ended_well(word)
     if present.state in _SPARK_FAILED:
         text = present.error or f"the SparkApplication is {present.state}"
-        return "Failed", ConditionReport(_NOT, "DriverFailed", text)
+        return _found(word) or _failed(word, text)
     return _starting(f"the SparkApplication is {present.state or 'new'}")
 
 

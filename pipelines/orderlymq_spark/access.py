@@ -38,6 +38,7 @@ from orderlymq_runtime.client import RemotingError
 from orderlymq_spark.errors import OptionError, SourceUnavailable
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import Connect
+from orderlymq_spark.pullcount import PullCount
 
 T = TypeVar("T")
 
@@ -244,10 +245,10 @@ class ClusterAccess:
         """
         position = part.start
         ahead: Future[Fetched] | None = None
-        step = [PULL_COUNT_MAX]
+        asks = PullCount(PULL_COUNT_MAX)
 
         def start(offset: int) -> "Future[Fetched]":
-            work = self._patiently(lambda: self._fetch(part.queue, offset, part.end, tags, step))
+            work = self._patiently(lambda: self._fetch(part.queue, offset, part.end, tags, asks))
             return self.thread.submit(work).future
 
         try:
@@ -264,17 +265,18 @@ class ClusterAccess:
                 ahead.cancel()
 
     async def _fetch(
-        self, queue: MessageQueue, start: int, end: int, tags: str, step: list[int]
+        self, queue: MessageQueue, start: int, end: int, tags: str, asks: PullCount
     ) -> Fetched:
         chunks: list[bytes] = []
         position, size = start, 0
         while position < end and position - start < BLOCK_ROWS and size < BLOCK_BYTES:
             # What a filter lets through is not known before, so such pulls go one by one.
             count = 1 if tags != "*" else _PULLS_AT_ONCE
-            last = min(end, position + count * step[0], start + BLOCK_ROWS)
-            places = range(position, last, step[0])
+            step = asks.count
+            last = min(end, position + count * step, start + BLOCK_ROWS)
+            places = range(position, last, step)
             answers = await asyncio.gather(
-                *(self._pull(queue, each, min(step[0], last - each), tags) for each in places)
+                *(self._pull(queue, each, min(step, last - each), tags) for each in places)
             )
             for place, answer in zip(places, answers, strict=True):
                 if place != position:
@@ -290,10 +292,7 @@ class ClusterAccess:
                     size += len(answer.body)
                 position = answer.next_offset
             if tags == "*":
-                # Large messages fill an answer before as many are in it, and RocketMQ gives fewer.
-                first = answers[0].next_offset - places[0]
-                if first < min(step[0], last - places[0]):
-                    step[0] = max(1, first)
+                asks.note(min(step, last - places[0]), answers[0].next_offset - places[0])
         return Fetched(chunks, min(position, end))
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int, tags: str) -> _Answer:

@@ -103,7 +103,16 @@ def publish(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> None:
     for folder in {target.parent for _, target in fresh}:
         sync_folder(folder)
     _write_manifest(root, app_id, batch, parts)
-    shutil.rmtree(parts_folder(root, app_id, batch), ignore_errors=True)
+    for folder in _parts_until(root, app_id, batch):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _parts_until(root: Path, app_id: str, batch: int) -> list[Path]:
+    """Return the folders of a batch and of those before it, for which a task that was cut off may still have written."""
+    own = parts_folder(root, app_id, batch)
+    found = own.parent.iterdir() if own.parent.is_dir() else iter(())
+    # Names have all their digits, so they sort as numbers do.
+    return sorted(folder for folder in found if folder.name <= own.name)
 
 
 def _write_manifest(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> None:

@@ -71,7 +71,7 @@ def read_range(
                 report_loss(options, passed_over(covered, [head[3] for head in block.heads]), ())
             position = fetched.next_offset
             if block.heads:
-                yield maker.batch(block)
+                yield from maker.batches(block)
             if fetched.moved_to is not None:
                 gone = QueueRange(part.queue, position, min(fetched.moved_to, part.end))
                 report_loss(options, [gone], ())

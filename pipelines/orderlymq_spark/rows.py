@@ -3,10 +3,11 @@ Stored records to Arrow columns: the hot path of every read.
 
 Rule: what comes out is what `orderlymq_protocol.record` and `.properties` would read; the difference is only
 that one record costs one `unpack` and two slices, and properties of a whole block are taken apart by Arrow.
-A body that cannot be inflated is kept as it is, with the reason in the column body_error.
+A body that cannot be inflated is kept as it is, with the reason in the column body_error. A block of compressed bodies
+becomes as many batches as its inflated bodies need: a task's memory does not depend on how well they were compressed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
@@ -37,6 +38,8 @@ _HEAD: Final = Struct(">II8xiqqiq8xq8xi8xi")
 _HOSTS_IPV6: Final = sysflag.BORN_HOST_IPV6 | sysflag.STORE_HOST_IPV6
 _HEAD_SIZE: Final = _HEAD.size
 _SEQUENCE: Final = r"^-?\d{1,18}$"
+# Of one batch; a single body may be longer. Four times what a block brings: most bodies deflate to a half or a tenth.
+_INFLATED_BYTES_MAX: Final = 32 << 20
 
 
 @dataclass(slots=True)
@@ -54,6 +57,10 @@ class Block:
     bodies: list[bytes]
     properties: list[bytes]
     at: list[tuple[bytes, int]]
+
+    def part(self, start: int, end: int, bodies: list[bytes]) -> "Block":
+        """Return some of the records, with other bodies."""
+        return Block(self.heads[start:end], bodies, self.properties[start:end], self.at[start:end])
 
 
 def take_apart(chunks: Sequence[bytes], start: int, end: int) -> Block:
@@ -129,8 +136,15 @@ class RowMaker:
         self._keep_tags = keep_tags
         self._wanted = frozenset(schema.names)
 
-    def batch(self, block: Block) -> pa.RecordBatch:
-        """Return the rows of a block; a tag that only shares its hash with a wanted one is left out."""
+    def batches(self, block: Block) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a block; a tag that only shares its hash with a wanted one is left out."""
+        if self._wanted & {"body", "body_error"}:
+            for part, errors in _inflated(block):
+                yield self._batch(part, errors)
+        else:
+            yield self._batch(block, [])
+
+    def _batch(self, block: Block, errors: list[str | None]) -> pa.RecordBatch:
         count = len(block.heads)
         fixed = list(zip(*block.heads, strict=True)) or [()] * 10
         props = PropertyTable(block.properties)
@@ -151,11 +165,9 @@ class RowMaker:
             "reconsume_times": lambda: pa.array(fixed[8], pa.int32()),
             "flag": lambda: pa.array(fixed[2], pa.int32()),
             "properties": props.maps,
+            "body": lambda: pa.array(block.bodies, pa.binary()),
+            "body_error": lambda: pa.array(errors, pa.string()),
         }
-        if self._wanted & {"body", "body_error"}:
-            bodies, errors = _inflated(block)
-            found["body"] = lambda: pa.array(bodies, pa.binary())
-            found["body_error"] = lambda: pa.array(errors, pa.string())
         arrays = [
             found[field.name]().cast(field.type)
             if field.name in {"properties", "keys"}
@@ -257,16 +269,23 @@ def _with_offset_ids(ids: pa.Array, block: Block) -> pa.Array:
     return pa.array(filled, pa.string())
 
 
-def _inflated(block: Block) -> tuple[list[bytes], list[str | None]]:
-    bodies, errors = block.bodies, [None] * len(block.bodies)
-    packed = [number for number, head in enumerate(block.heads) if head[5] & sysflag.COMPRESSED]
-    if not packed:
-        return bodies, list(errors)
-    bodies, reasons = list(bodies), list[str | None](errors)
-    for number in packed:
+def _inflated(block: Block) -> Iterator[tuple[Block, list[str | None]]]:
+    """Yield a block in parts whose inflated bodies are not too large together, and why some are not inflated."""
+    if not any(head[5] & sysflag.COMPRESSED for head in block.heads):
+        yield block, [None] * len(block.heads)
+        return
+    begun, size = 0, 0
+    bodies: list[bytes] = []
+    errors: list[str | None] = []
+    for number, (head, stored) in enumerate(zip(block.heads, block.bodies, strict=True)):
         try:
-            flags = block.heads[number][5]
-            bodies[number] = decompress(bodies[number], flags, INFLATED_SIZE_MAX)
+            body, reason = decompress(stored, head[5], INFLATED_SIZE_MAX), None
         except CompressionError as error:
-            reasons[number] = str(error)
-    return bodies, reasons
+            body, reason = stored, str(error)
+        if bodies and size + len(body) > _INFLATED_BYTES_MAX:
+            yield block.part(begun, number, bodies), errors
+            begun, size, bodies, errors = number, 0, [], []
+        bodies.append(body)
+        errors.append(reason)
+        size += len(body)
+    yield block.part(begun, len(block.heads), bodies), errors

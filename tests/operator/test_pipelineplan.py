@@ -159,10 +159,18 @@ def test_a_spark_application_without_its_definition_is_refused() -> None:
 
     assert steps(found) == []
     assert report(found).condition.reason == "DefinitionMissing"
+    seen = ObservedPipeline(definition_found=True, unknown_fields=("spec.suspend",))
+    assert steps(plan(wanted, seen)) == []
+    assert report(plan(wanted, seen)).condition == ConditionReport(
+        "False",
+        "DefinitionTooOld",
+        "the API server's definition of SparkApplication has no spec.suspend",
+    )
 
 
 FAILED = DriverWord("Failed", error="the disk is full")
 TROUBLE = ConditionReport("False", "ImageUnavailable", "no image")
+FINDINGS = DriverWord("Finished", "2 findings", passed=False)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +201,7 @@ TROUBLE = ConditionReport("False", "ImageUnavailable", "no image")
         (
             {},
             {"ended": True, "state": "Failed"},
-            {"ended": True, "word": DriverWord("Finished", "2 findings", passed=False)},
+            {"ended": True, "word": FINDINGS},
             "Finished",
             "False",
             "FindingsFound",
@@ -204,6 +212,7 @@ TROUBLE = ConditionReport("False", "ImageUnavailable", "no image")
         (FOREIGN, {"state": "RUNNING"}, {}, "Running", "True", "DriverRuns"),
         (FOREIGN, {"state": "COMPLETED"}, {}, "Finished", "True", "Finished"),
         (FOREIGN, {"state": "FAILED", "error": "x"}, {}, "Failed", "False", "DriverFailed"),
+        (FOREIGN, {"state": "FAILED"}, {"word": FINDINGS}, "Finished", "False", "FindingsFound"),
         (FOREIGN, {"state": "SUBMITTED"}, {}, "Starting", "False", "Progressing"),
     ],
 )

@@ -11,7 +11,7 @@ from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.properties import decode_properties
 from orderlymq_protocol.record import StoredMessage, body_crc, encode_record
 from orderlymq_spark.columns import COLUMNS
-from orderlymq_spark.rows import ARROW_TYPES, PropertyTable, RowMaker, take_apart
+from orderlymq_spark.rows import ARROW_TYPES, Block, PropertyTable, RowMaker, take_apart
 
 SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
 QUEUE = MessageQueue("orders", "g", 3)
@@ -32,6 +32,11 @@ def record(
             *(2_000 + offset, ("127.0.0.1", 10911), 1, 0, body, properties, body_crc(body)),
         )
     )
+
+
+def only_batch(maker: RowMaker, block: Block) -> pa.RecordBatch:
+    (batch,) = maker.batches(block)
+    return batch
 
 
 @settings(deadline=None)  # Arrow's first call loads it
@@ -58,7 +63,7 @@ def test_records_of_every_shape_become_rows(shapes: list[tuple[bytes, str, bool]
         for number, (body, topic, ipv6) in enumerate(shapes)
     )
 
-    rows = RowMaker(SCHEMA, QUEUE).batch(take_apart([chunk], 1, 1 << 40)).to_pylist()
+    rows = only_batch(RowMaker(SCHEMA, QUEUE), take_apart([chunk], 1, 1 << 40)).to_pylist()
 
     assert [(row["queue_offset"], row["body"]) for row in rows] == [
         (number, body) for number, (body, _, _) in enumerate(shapes) if number
@@ -78,9 +83,8 @@ def test_numbers_and_bodies_that_are_not_what_they_should_be_become_null_or_stay
         ]
     )
 
-    rows = (
-        RowMaker(SCHEMA, QUEUE, sequence_property="n").batch(take_apart([chunk], 0, 9)).to_pylist()
-    )
+    maker = RowMaker(SCHEMA, QUEUE, sequence_property="n")
+    rows = only_batch(maker, take_apart([chunk], 0, 9)).to_pylist()
 
     assert [(row["seq"], row["body"]) for row in rows] == [(12, b"good"), (None, b"not zlib")]
     assert rows[0]["body_error"] is None
@@ -88,5 +92,21 @@ def test_numbers_and_bodies_that_are_not_what_they_should_be_become_null_or_stay
     assert rows[1]["message_id"] == "7F00000100002A9F00000000000003E8"
 
 
+def test_bodies_that_were_compressed_well_become_several_batches() -> None:
+    """A block is a few MiB as stored; what a task holds must not be all that this inflates to, which may be GiB."""
+    body = bytes(8 << 20)
+    packed, flags = zlib.compress(body), sysflag.with_compression(0, 3)
+    count = 40  # 320 MiB in 320 KiB
+    chunk = b"".join(record(number, packed, flags=flags) for number in range(count))
+
+    offsets: list[int] = []
+    for batch in RowMaker(SCHEMA, QUEUE).batches(take_apart([chunk], 0, count)):
+        assert batch.nbytes < 40 << 20
+        assert all(each == pa.scalar(body, pa.binary()) for each in batch.column("body"))
+        offsets += batch.column("queue_offset").to_pylist()
+
+    assert offsets == list(range(count))
+
+
 def test_an_empty_block_makes_an_empty_batch() -> None:
-    assert RowMaker(SCHEMA, QUEUE).batch(take_apart([], 0, 9)).num_rows == 0
+    assert only_batch(RowMaker(SCHEMA, QUEUE), take_apart([], 0, 9)).num_rows == 0

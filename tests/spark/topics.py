@@ -11,6 +11,8 @@ from orderlymq.producer import Producer
 from orderlymq.sending import split_batch
 from orderlymq_protocol.messagequeue import MessageQueue
 
+_PATIENCE_MS = 60_000  # the broker of a test shares its machine with everything else
+
 
 @dataclass
 class Topics:
@@ -33,7 +35,7 @@ class Topics:
         async def send() -> None:
             async with Producer("tests", self.bootstrap) as producer:
                 for message in messages:
-                    await producer.send(message, queue=queue)
+                    await producer.send(message, queue=queue, timeout_ms=_PATIENCE_MS)
 
         thread.run(send())
         thread.close()
@@ -78,7 +80,7 @@ class Topics:
                         for each in range(count // len(queues))
                     ]
                     for part in split_batch(messages, 1 << 18):
-                        await producer.send_batch(part, queue=queue)
+                        await producer.send_batch(part, queue=queue, timeout_ms=_PATIENCE_MS)
 
         thread.run(send())
         thread.close()

@@ -31,6 +31,12 @@ _FIGURES: Final = {
 }
 _TEXT_MAX: Final = 1024  # of a text in the status
 _ENDED: Final = {"Complete", "Failed"}
+_SPARK_ROLE: Final = "spark-role"
+
+
+def is_driver(pod: Json) -> bool:
+    """Tell whether a pod is a driver's: executors of a SparkApplication have its labels, too, and one of Spark's."""
+    return (pod["metadata"].get("labels") or {}).get(_SPARK_ROLE) != names.EXECUTOR
 
 
 def driver_pod(pod: Json) -> DriverPod:

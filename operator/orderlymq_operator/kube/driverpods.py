@@ -18,7 +18,9 @@ from orderlymq_operator.pipeline import Pipeline
 from orderlymq_operator.pipelineparts import SparkSettings
 
 CONTAINER: Final = "driver"
-_EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"  # the name that Spark looks for
+# The names that Spark and Kubeflow's operator look for.
+_EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
+_SPARK_DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
 DATA: Final = "/var/lib/orderlymq"
 SETTINGS: Final = "/etc/orderlymq"
 TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' default
@@ -108,22 +110,45 @@ def executor_pod(pipeline: Pipeline, labels: Mapping[str, str]) -> Json:
                 "app.kubernetes.io/component": names.EXECUTOR,
             }
         },
+        **executor_template(pipeline),
+    }
+
+
+def executor_template(pipeline: Pipeline) -> Json:
+    """Return the same for somebody else's spark-submit, who gives it labels of his own."""
+    return {
+        "spec": {"automountServiceAccountToken": False, **_spark_pod(pipeline, _EXECUTOR_CONTAINER)}
+    }
+
+
+def spark_driver_pod(pipeline: Pipeline) -> Json:
+    """Return the form of a driver that somebody else's spark-submit makes a pod for."""
+    pod = _spark_pod(pipeline, _SPARK_DRIVER_CONTAINER)
+    # It makes executors, which its account lets it do; that account gives no token by itself.
+    return {
         "spec": {
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": podparts.user(),
-            "containers": [
-                {
-                    "name": _EXECUTOR_CONTAINER,
-                    "workingDir": DATA,
-                    "env": variables(pipeline),
-                    "securityContext": podparts.locked_down(),
-                    "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - of the container
-                }
-            ],
-            "volumes": [{"name": "tmp", "emptyDir": {}}],
-            **podparts.nodes(pipeline.spec.placement),
-        },
+            "automountServiceAccountToken": True,
+            "terminationGracePeriodSeconds": _GRACE_S,
+            **pod,
+        }
+    }
+
+
+def _spark_pod(pipeline: Pipeline, container: str) -> Json:
+    made: Json = {
+        "name": container,
+        "workingDir": DATA,
+        "securityContext": podparts.locked_down(),
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - of the container
+    }
+    if pipeline.spec.env:
+        made["env"] = variables(pipeline)
+    return {
+        "enableServiceLinks": False,
+        "securityContext": podparts.user(),
+        "containers": [made],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        **podparts.nodes(pipeline.spec.placement),
     }
 
 

@@ -32,7 +32,7 @@ from orderlymq_operator.kube.resources import (
     Json,
     Resource,
 )
-from orderlymq_operator.kube.sparkapplication import spark_application
+from orderlymq_operator.kube.sparkapplication import spark_application, unknown_fields
 from orderlymq_operator.kube.telling import Teller
 from orderlymq_operator.pipeline import Pipeline
 from orderlymq_operator.pipelineplan import (
@@ -117,7 +117,7 @@ class Drivers:
         self._teller = Teller(api, inventory)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
         self._told: dict[PipelineKey, float] = {}
-        self._definition: tuple[float, bool] | None = None
+        self._definition: tuple[float, Json | None] | None = None
 
     async def close(self) -> None:
         """Let go of all connections."""
@@ -176,8 +176,8 @@ class Drivers:
     async def _look(self, pipeline: Pipeline, around: DriverSurroundings) -> _Sight:
         namespace = pipeline.metadata.namespace
         chosen = f"{names.LABEL_PIPELINE}={pipeline.metadata.name}"
-        knows = await self._knows_spark_applications()
-        resources = [*MADE_FOR_PIPELINES, PODS, *([SPARK_APPLICATIONS] if knows else [])]
+        definition = await self._spark_definition()
+        resources = [*MADE_FOR_PIPELINES, PODS, *([SPARK_APPLICATIONS] if definition else [])]
         lists = await asyncio.gather(
             *(self._api.list(resource, namespace, labels=chosen) for resource in resources)
         )
@@ -192,7 +192,7 @@ class Drivers:
             _no_smaller(each, live) for each in driverforms.supporting_objects(pipeline, around)
         ]
         sight = _Sight(wanted, stamped(workload), pause, live)
-        pods = await asyncio.gather(*map(self._ask, live[PODS]))
+        pods = await asyncio.gather(*map(self._ask, filter(driverfacts.is_driver, live[PODS])))
         reference = pipeline.spec.cluster_ref
         sight.observed = ObservedPipeline(
             workloads=tuple(
@@ -207,7 +207,10 @@ class Drivers:
             cluster_found=reference is None
             or self._inventory.cluster((reference.namespace or namespace or "", reference.name))
             is not None,
-            definition_found=knows,
+            definition_found=definition is not None,
+            unknown_fields=tuple(unknown_fields(definition, made))
+            if definition is not None and made["kind"] == SPARK_APPLICATIONS.kind
+            else (),
         )
         return sight
 
@@ -225,11 +228,11 @@ class Drivers:
             return replace(pod, word=None)  # what a former container said is no news of this one
         return replace(pod, word=driverfacts.read_word(text))
 
-    async def _knows_spark_applications(self) -> bool:
+    async def _spark_definition(self) -> Json | None:
         now = time.monotonic()
         if self._definition is None or now - self._definition[0] > _DEFINITION_S:
             found = await self._api.get(DEFINITIONS, None, _DEFINITION)
-            self._definition = (now, found is not None)
+            self._definition = (now, found)
         return self._definition[1]
 
     # -- carrying out --------------------------------------------------------------------------

@@ -1,14 +1,17 @@
 """
 A Pipeline as a SparkApplication of Kubeflow's Spark operator, for clusters that have it.
 
-Pure. Rules: the operator writes no pods then, the other one does; the manifest travels as an argument and the volume by
-Spark's own settings, so that Kubeflow's webhook is not needed.
+Pure. Rules: the operator writes no pods then, the other one does; the manifest travels as an argument, the volume by
+Spark's own settings, and what Spark has no settings for in templates of the pods, so that Kubeflow's webhook is not
+needed. Nothing empty is written: a webhook that reads and writes an object anew leaves it out, and it would be put
+back for ever. What Kubeflow's definition does not know the API server would drop in silence: `unknown_fields` finds it.
 """
 
 import json
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final
 
-from orderlymq_operator.kube import driverforms, driverpods, names, podparts
+from orderlymq_operator.kube import driverforms, driverpods, names
 from orderlymq_operator.kube.driverforms import DriverSurroundings
 from orderlymq_operator.kube.resources import SPARK_APPLICATIONS, Json
 from orderlymq_operator.pipeline import Pipeline
@@ -39,8 +42,8 @@ def spark_application(pipeline: Pipeline, around: DriverSurroundings) -> Json:
         pipeline, SPARK_APPLICATIONS.api_version, SPARK_APPLICATIONS.kind, account
     )
     made["metadata"]["annotations"][names.ANNOTATION_WORK] = driverforms.work_of(pipeline)
-    secrets = {each.name: {"name": each.secret.name, "key": each.secret.key} for each in spec.env}
-    security = {"securityContext": podparts.locked_down(), "envSecretKeyRefs": secrets}
+    # Kubeflow's operator hands the labels on to the pods, by which their form is known.
+    made["metadata"]["labels"][names.LABEL_FORM] = SPARK_APPLICATIONS.kind
     made["spec"] = {
         "type": "Python",
         "pythonVersion": "3",
@@ -48,7 +51,6 @@ def spark_application(pipeline: Pipeline, around: DriverSurroundings) -> Json:
         "sparkVersion": SPARK_VERSION,
         "image": around.image,
         "imagePullPolicy": around.pull_policy,
-        "imagePullSecrets": list(spec.image_pull_secrets),
         "mainApplicationFile": MAIN_FILE,
         "arguments": [
             *(
@@ -56,6 +58,8 @@ def spark_application(pipeline: Pipeline, around: DriverSurroundings) -> Json:
                 json.dumps(driverforms.manifest(pipeline, around), sort_keys=True),
             ),
             *("--directory", driverpods.DATA),
+            *("--http-port", str(names.HTTP_PORT)),
+            *("--termination-log", driverpods.TERMINATION_LOG),
         ],
         "sparkConf": conf,
         "suspend": spec.suspend,
@@ -70,15 +74,43 @@ def spark_application(pipeline: Pipeline, around: DriverSurroundings) -> Json:
             "cores": 1,
             "memory": spec.spark.memory,
             "serviceAccount": account,
-            "podSecurityContext": podparts.user(),
-            **security,
+            "template": driverpods.spark_driver_pod(pipeline),
         },
         "executor": {
             "instances": spec.executors.instances,
             "cores": spec.executors.cores,
             "memory": spec.executors.memory,
-            "podSecurityContext": podparts.user(),
-            **security,
+            "template": driverpods.executor_template(pipeline),
         },
     }
+    if spec.image_pull_secrets:
+        made["spec"]["imagePullSecrets"] = list(spec.image_pull_secrets)
     return made
+
+
+def unknown_fields(definition: Json, made: Json) -> list[str]:
+    """Return what an object says and its definition does not know: the API server would drop it without a word."""
+    version = made["apiVersion"].rpartition("/")[2]
+    for each in (definition.get("spec") or {}).get("versions") or []:
+        if each["name"] == version:
+            schema = (each.get("schema") or {}).get("openAPIV3Schema") or {}
+            known = (schema.get("properties") or {}).get("spec") or {}
+            return sorted(set(_unknown(known, made["spec"], "spec")))
+    return [made["apiVersion"]]
+
+
+def _unknown(schema: Json, value: Any, path: str) -> Iterator[str]:
+    if schema.get("x-kubernetes-preserve-unknown-fields"):
+        return
+    if isinstance(value, list):
+        for each in value:
+            yield from _unknown(schema.get("items") or {}, each, path)
+    if isinstance(value, dict):
+        known, others = schema.get("properties") or {}, schema.get("additionalProperties")
+        for name, inner in value.items():
+            if name in known:
+                yield from _unknown(known[name], inner, f"{path}.{name}")
+            elif isinstance(others, dict):
+                yield from _unknown(others, inner, f"{path}.{name}")
+            elif not others:
+                yield f"{path}.{name}"

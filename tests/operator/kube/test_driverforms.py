@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from orderlymq_operator.kube import driverforms, driverpods, names, sparkapplication
+from orderlymq_operator.kube import driverforms, driverpods, names
 from orderlymq_operator.kube.driverforms import DriverSurroundings, work_of
 from orderlymq_operator.kube.resources import Json, resource_of
 from orderlymq_operator.models import Pipeline
-from orderlymq_operator.pipelineplan import form_of
 from orderlymq_spark.specs import parse_pipeline
 from tests.operator.examples import pipeline
 
@@ -198,26 +197,3 @@ def test_a_pause_is_no_change_of_the_pod() -> None:
     for spec in KINDS:
         assert pod_of(pipeline(**spec)) == pod_of(pipeline(**spec, suspend=True))
         assert work_of(pipeline(**spec)) == work_of(pipeline(**spec, suspend=True))
-
-
-def test_a_spark_application_needs_nothing_of_us_in_the_cluster() -> None:
-    """The manifest is an argument, the volume a setting of Spark's: no ConfigMap, no webhook."""
-    made = pipeline(backend="sparkApplication", executors={"instances": 4}, trigger="10s")
-    assert form_of(made.spec) == "SparkApplication"
-
-    found = sparkapplication.spark_application(made, AROUND)
-
-    spec = found["spec"]
-    assert [item["kind"] for item in driverforms.supporting_objects(made, AROUND)] == [
-        *("ServiceAccount", "Role", "RoleBinding", "PersistentVolumeClaim")
-    ]
-    assert (found["apiVersion"], spec["mode"]) == ("sparkoperator.k8s.io/v1beta2", "cluster")
-    assert spec["restartPolicy"]["type"] == "Always"
-    assert (spec["executor"]["instances"], spec["driver"]["serviceAccount"]) == (
-        4,
-        "orders-archive-pipeline",
-    )
-    parsed = parse_pipeline(json.loads(spec["arguments"][1]))
-    assert (parsed.name, parsed.spec.spark.master) == ("orders-archive", "")
-    volume = "spark.kubernetes.driver.volumes.persistentVolumeClaim.data"
-    assert spec["sparkConf"][f"{volume}.options.claimName"] == "orders-archive-pipeline"

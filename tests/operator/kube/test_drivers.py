@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from aiohttp import web
 
 from orderlymq_operator.kube import drivers as module
@@ -414,11 +416,43 @@ async def test_spark_applications_need_their_definition_which_is_asked_for_rarel
     await world.look()
     assert question not in world.server.asked
 
-    world.server.put(DEFINITIONS, {"metadata": {"name": name}})
+    known = yaml.safe_load((Path(__file__).parent / "sparkapplications.yaml").read_text())
+    spec = known["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    suspend = spec["properties"].pop("suspend")
+    world.server.put(DEFINITIONS, {"metadata": {"name": name}, **known})
     monkeypatch.setattr(module, "_DEFINITION_S", -1.0)
+    await world.settle()
+    assert world.reason == ("False", "DefinitionTooOld")
+    assert await world.api.list(SPARK_APPLICATIONS) == []
+
+    spec["properties"]["suspend"] = suspend
+    world.server.put(DEFINITIONS, {"metadata": {"name": name}, **known})
     await world.settle()
 
     assert len(await world.api.list(SPARK_APPLICATIONS)) == 1
+
+
+async def test_the_pods_of_a_spark_application_are_one_driver(world: World) -> None:
+    """Kubeflow's operator hands the labels on to all pods: executors are none, and none is in the way."""
+    known = yaml.safe_load((Path(__file__).parent / "sparkapplications.yaml").read_text())
+    name = f"{SPARK_APPLICATIONS.plural}.sparkoperator.k8s.io"
+    world.server.put(DEFINITIONS, {"metadata": {"name": name}, **known})
+    world.want(backend="sparkApplication", trigger=None)
+    await world.settle()
+    (made,) = await world.api.list(SPARK_APPLICATIONS)
+    for role in ("driver", "executor"):
+        found = pod(f"{OBJECT}-{role}", podIP="127.0.0.1", conditions=READY)
+        found["apiVersion"] = "v1"
+        found["metadata"]["labels"] = {**made["metadata"]["labels"], "spark-role": role}
+        world.server.put(PODS, found)
+    world.driver.report = WORD
+    made["status"] = {"applicationState": {"state": "RUNNING"}}
+    world.server.put(SPARK_APPLICATIONS, made)
+
+    await world.settle()
+
+    assert world.reason == ("True", "DriverRuns")
+    assert (world.status["driver"], world.status["rows"]) == (f"{OBJECT}-driver", WORD["rows"])
 
 
 async def test_a_cluster_that_is_not_there_is_named_and_nothing_made(world: World) -> None:
