@@ -193,7 +193,8 @@ def _counts(accounts: Iterable[_Account], changes: Sequence[int]) -> dict[str, i
         kinds[f"denied by {denied.detail.removeprefix(Act.DENIED)}"] += 1
         end = returning.at if returning is not None else denied.at
         counts["requests refused meanwhile"] += sum(
-            denied.at < question.at and answer.at < end for question, answer in account.refused
+            denied.at < question.at and answer.at < end and _ACCESS in answer.detail
+            for question, answer in account.refused
         )
         counts["kept across a change of leader"] += any(denied.at < at < end for at in changes)
         counts["served again"] += returned is not None and any(
