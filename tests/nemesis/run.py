@@ -224,7 +224,7 @@ class Run:
     def _is_all_decided(self) -> bool:
         leader = self.cluster.leader()
         status = None if leader is None else self.cluster.status(leader)
-        return status is not None and status["transactions"]["open"] == 0
+        return status is not None and status.get("transactions", {}).get("open") == 0
 
     async def _drain(self, recorder: Recorder, delayed: set[str]) -> bool:
         """Wait until every group has committed all there is, then read the log."""

@@ -122,7 +122,8 @@ final class Transacting implements TransactionListener {
         if (answer.startsWith("later:")) {
             answer = count > Integer.parseInt(answer.substring(6)) ? "commit" : "unknown";
         } else if (answer.equals("plan")) {
-            answer = body.substring(body.lastIndexOf('/') + 1, body.indexOf(':', body.lastIndexOf('/') + 1));
+            int begin = body.lastIndexOf('/') + 1;
+            answer = body.substring(begin, body.indexOf(':', begin));
             answer = answer.startsWith("later-") ? answer.substring(6) : answer;
         }
         Report.event(
