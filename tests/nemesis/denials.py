@@ -7,6 +7,7 @@ another one; a denial that is late would undo the return, so that is noted for t
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,11 +33,17 @@ _AGAIN_S: Final = 0.2
 
 @dataclass(slots=True)
 class Administrator:
-    """Changes the rights of one client."""
+    """Changes the rights of one client.
+
+    Attributes:
+        busy: held for a whole round, from `prepare` to `give_back`; faults that take longer than planned
+            meet here.
+    """
 
     cluster: Cluster
     recorder: Recorder
     client: Client
+    busy: threading.Lock = field(default_factory=threading.Lock)
     _serial: int = 0
     _account: Account = field(default_factory=lambda: Account("", ""))
 

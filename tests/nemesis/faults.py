@@ -349,12 +349,16 @@ class Nemesis:
         dealer.start()
 
     def deny(self, fault: Fault, outcome: Outcome) -> None:
-        administrator, how = self.administrator, _DENIALS[fault.kind]
+        with self.administrator.busy:
+            self._deny(fault, outcome)
+
+    def _deny(self, fault: Fault, outcome: Outcome) -> None:
+        administrator = self.administrator
         if not administrator.prepare() or not administrator.wait_until_served():
             outcome.notes.append("left out: the client was not served before")
             return
         self._tell(outcome, administrator.account)
-        if administrator.deny(how):
+        if administrator.deny(_DENIALS[fault.kind]):
             time.sleep(fault.lasts_s)
         else:
             outcome.notes.append("not confirmed")
