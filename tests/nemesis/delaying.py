@@ -8,6 +8,7 @@ import asyncio
 import signal
 import sys
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -16,7 +17,10 @@ from orderlymq.errors import OrderlyMQError, SendRefused
 from orderlymq.history import Recorder
 from orderlymq.oracle import Kind
 from tests.nemesis.delays import DELAYS, detail_of
-from tests.nemesis.producing import RETRY_S, ProducingOptions
+from tests.nemesis.producing import ProducingOptions
+
+# Nobody measures how soon it goes on.
+RETRY_S: Final = 0.2
 
 
 async def delay(options: ProducingOptions) -> None:
