@@ -149,19 +149,29 @@ class Cluster:
 
     def declare(self, groups: list[str]) -> None:
         """Create the ordered topics, their queue lists, the consumer groups and the clients' account."""
-        leader = self.wait_for_leader()
 
         async def create(admin: Admin) -> None:
-            address = self.ground.service(leader)
+            address = self.ground.service(self.wait_for_leader())
             for topic, queues in self.topics.items():
                 await admin.set_topic(address, topic, TopicConfig(queues, _READ_WRITE, order=True))
             for group in groups:
                 await admin.set_group(address, group, _ORDERED)
 
-        self.administer(create)
+        self._surely(lambda: self.administer(create))
         if self.guarded:
-            self.grant(ORDINARY)
+            self._surely(lambda: self.grant(ORDINARY))
         self.publish()
+
+    def _surely(self, change: Callable[[], None]) -> None:
+        """Make a change that does no harm when it is repeated, across changes of leader."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return change()
+            except (AdminError, NoLeaderError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
 
     def grant(self, account: Account, permission: str = "PUB|SUB") -> None:
         """Create or change an account.
