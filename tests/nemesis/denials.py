@@ -51,13 +51,18 @@ class Administrator:
         """Give the client an account that nobody has touched; False when none could be made in time."""
         deadline = time.monotonic() + CHANGE_S
         while time.monotonic() < deadline:
-            self._serial += 1
-            account = Account(f"prober-{self._serial}", f"secret {self._serial} of the prober")
+            serial = self._serial + 1
+            account = Account(f"prober-{serial}", f"secret {serial} of the prober")
             try:
                 self.cluster.grant(account)
-            except (AdminError, NoLeaderError):
+            except NoLeaderError:
                 time.sleep(_AGAIN_S)
                 continue
+            except AdminError:
+                self._serial = serial
+                time.sleep(_AGAIN_S)
+                continue
+            self._serial = serial
             self._account = account
             self._note(Act.GRANTED)
             fresh = self.client.account_file.with_suffix(".new")
