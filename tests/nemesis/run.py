@@ -27,7 +27,6 @@ from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.clients.programs import Java
 from tests.cluster.messaging import pull_all
 from tests.nemesis import deals, delays, rights
-from tests.nemesis.children import wait_until
 from tests.nemesis.clients import GROUPS, Client, Trade, make_clients
 from tests.nemesis.cluster import BESIDES, QUEUES, TOPIC, Cluster, NoLeaderError
 from tests.nemesis.deals import DEALS
@@ -44,6 +43,8 @@ DRAIN_TIMEOUT_S: Final = 240.0
 WELL_TIMEOUT_S: Final = 60.0
 # What is open is asked about every two seconds, and decided at the first answer.
 DECIDED_TIMEOUT_S: Final = 60.0
+# A half is sent for three seconds at most.
+DECIDED_FOR_S: Final = 5.0
 # After the time of the last message that waits; a leader looks ten times a second.
 VISIBLE_TIMEOUT_S: Final = DELAY_MAX_S + 60.0
 # Sends that begin after the last fault, so that the group is seen to work.
@@ -209,7 +210,7 @@ class Run:
                 client.end()
         began = time.monotonic()
         # Whoever is asked about what is open must be there until nothing is.
-        if not wait_until(self._is_all_decided, DECIDED_TIMEOUT_S, 0.5):
+        if not self._wait_until_decided():
             self.findings.append(
                 f"transactions are open {DECIDED_TIMEOUT_S:.0f} s after the last one was begun"
             )
@@ -221,10 +222,19 @@ class Run:
             client.end()
         return round(time.monotonic() - began, 1) if drained else None
 
-    def _is_all_decided(self) -> bool:
-        leader = self.cluster.leader()
-        status = None if leader is None else self.cluster.status(leader)
-        return status is not None and status.get("transactions", {}).get("open") == 0
+    def _wait_until_decided(self) -> bool:
+        """Wait until nothing is open, for long enough that the last half on its way would have come."""
+        deadline = time.monotonic() + DECIDED_TIMEOUT_S
+        settled = time.monotonic()
+        while time.monotonic() < deadline:
+            leader = self.cluster.leader()
+            status = None if leader is None else self.cluster.status(leader)
+            if status is None or status.get("transactions", {}).get("open") != 0:
+                settled = time.monotonic()
+            elif time.monotonic() - settled > DECIDED_FOR_S:
+                return True
+            time.sleep(0.5)
+        return False
 
     async def _drain(self, recorder: Recorder, delayed: set[str]) -> bool:
         """Wait until every group has committed all there is, then read the log."""
