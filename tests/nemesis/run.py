@@ -89,7 +89,6 @@ class Run:
     javas: list[Java]
     say: Say
     findings: list[str] = field(default_factory=list)
-    _running: list[threading.Thread] = field(default_factory=list)
     _outcomes: list[Outcome] = field(default_factory=list)
 
     def play(self) -> Record:
@@ -152,28 +151,43 @@ class Run:
     # -- faults ------------------------------------------------------------------------------------
 
     def _break_things(self, nemesis: Nemesis) -> None:
-        began = started = time.monotonic()
         faults = schedule(self.seed, self.plan)
         self.say(f"{len(faults)} faults in {self.plan.seconds:.0f} s")
+        tracks = [
+            threading.Thread(
+                target=self._play_track,
+                args=(nemesis, [fault for fault in faults if fault.shape.track is track]),
+                name=f"track {track.value}",
+                daemon=True,
+            )
+            for track in Track
+        ]
+        for thread in tracks:
+            thread.start()
+        for thread in tracks:
+            thread.join()
+
+    def _play_track(self, nemesis: Nemesis, faults: list[Fault]) -> None:
+        began = started = time.monotonic()
+        running: list[threading.Thread] = []
         for fault in faults:
             time.sleep(max(began + fault.begin_s - time.monotonic(), 0.0))
             if fault.shape.alone:
                 # Whatever takes longer than planned: disks are only taken while nothing else is.
-                self._join(Track.REPLICAS)
+                _join(running)
             late = max(time.monotonic() - began - fault.begin_s, 0.0)
             if time.monotonic() - started > self.plan.seconds:
                 break
             # What took longer than planned moves the rest, so that it does not come all at once.
             began += late
             thread = threading.Thread(
-                target=self._perform, args=(nemesis, fault), name=_name(fault), daemon=True
+                target=self._perform, args=(nemesis, fault), name=fault.kind.value, daemon=True
             )
-            self._running.append(thread)
+            running.append(thread)
             thread.start()
             if fault.shape.alone:
                 thread.join()
-        for track in Track:
-            self._join(track)
+        _join(running)
 
     def _perform(self, nemesis: Nemesis, fault: Fault) -> None:
         try:
@@ -184,11 +198,6 @@ class Run:
         self._outcomes.append(outcome)
         notes = f" ({'; '.join(outcome.notes)})" if outcome.notes else ""
         self.say(f"{fault.begin_s:6.1f} s {fault.kind}: {outcome.target}{notes}")
-
-    def _join(self, track: Track) -> None:
-        for thread in self._running:
-            if thread.name.startswith(track.value):
-                thread.join()
 
     # -- calm --------------------------------------------------------------------------------------
 
@@ -346,5 +355,6 @@ def _acknowledged(history: Path, topic: str) -> set[str]:
     }
 
 
-def _name(fault: Fault) -> str:
-    return f"{fault.shape.track.value} {fault.kind}"
+def _join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()
