@@ -6,6 +6,7 @@ leads then. Whatever goes wrong with the fault itself is told in its outcome; on
 wrong is a finding.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -52,6 +53,7 @@ class Nemesis:
     recorder: Recorder
     administrator: Administrator
     findings: list[str] = field(default_factory=list)
+    _dealers: threading.Lock = field(default_factory=threading.Lock)
 
     def perform(self, fault: Fault) -> Outcome:
         """Break, wait, heal."""
@@ -334,6 +336,12 @@ class Nemesis:
     def kill_dealer(self, fault: Fault, outcome: Outcome) -> None:
         dealers = [client for client in self.clients if client.is_dealer]
         dealer = dealers[fault.pick % len(dealers)]
+        with self._dealers:
+            self._kill_inside(dealer, outcome)
+            time.sleep(fault.lasts_s)
+            dealer.start()
+
+    def _kill_inside(self, dealer: Client, outcome: Outcome) -> None:
         self._tell(outcome, dealer.process)
         until = time.monotonic() + INSIDE_S
         dealer.pause()
@@ -345,8 +353,6 @@ class Nemesis:
             time.sleep(0.05)
             dealer.pause()
         dealer.kill()
-        time.sleep(fault.lasts_s)
-        dealer.start()
 
     def deny(self, fault: Fault, outcome: Outcome) -> None:
         with self.administrator.busy:
