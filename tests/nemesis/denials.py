@@ -79,6 +79,7 @@ class Administrator:
             Denial.DELETED: lambda: self.cluster.delete_account(account),
             Denial.SECRET: lambda: self.cluster.grant(Account(account.key, "not to be guessed")),
         }
+        self._note(Act.DENYING)
         deadline = time.monotonic() + CHANGE_S
         while time.monotonic() < deadline:
             try:

@@ -40,6 +40,7 @@ class Act(StrEnum):
     """What the administrator notes; the account stands in the event's client."""
 
     GRANTED = "granted"
+    DENYING = "denying"
     DENIED = "denied: "  # and how
     UNSURE = "denial not answered"  # it may come about at any later time
     RETURNING = "returning"
@@ -52,6 +53,7 @@ class _Account:
 
     name: str
     granted: Event | None = None
+    denying: Event | None = None
     denied: Event | None = None
     returning: Event | None = None
     returned: Event | None = None
@@ -64,6 +66,8 @@ class _Account:
         match event.detail:
             case Act.GRANTED:
                 self.granted = event
+            case Act.DENYING:
+                self.denying = event
             case Act.UNSURE:
                 self.unsure = True
             case Act.RETURNING:
@@ -138,7 +142,7 @@ def _served(account: _Account) -> list[Breach]:
 
 
 def _kept_out(account: _Account) -> list[Breach]:
-    """Judge refusals while the right was there: before it was taken, and after it came back."""
+    """Judge refusals while the right was there: before anybody began to take it, and after it came back."""
     if account.unsure:
         return []
     breaches = []
@@ -146,7 +150,7 @@ def _kept_out(account: _Account) -> list[Breach]:
         if _ACCESS not in answer.detail:
             continue
         for since, until in (
-            (account.granted, account.denied),
+            (account.granted, account.denying),
             (account.returned, None),
         ):
             begun = since is not None and since.at + _RETURN < question.at

@@ -28,6 +28,7 @@ def sent_by_others(at: float) -> Event:
 DENIED = Act.DENIED + Denial.DELETED
 ROUND = (
     note(Act.GRANTED, 1),
+    note(Act.DENYING, 19),
     note(DENIED, 20),
     note(Act.RETURNING, 24),
     note(Act.RETURNED, 24.2),
@@ -78,7 +79,7 @@ def test_what_was_under_way_may_be_served(at: float, answered: float) -> None:
 
 def test_a_denial_that_is_never_given_back_holds_to_the_end() -> None:
     """A new leader that has forgotten it is found whenever it answers."""
-    assert told(*ROUND[:2], *asked(1, 400, 400.1, Kind.ACK)) == ["served without a right"]
+    assert told(*ROUND[:3], *asked(1, 400, 400.1, Kind.ACK)) == ["served without a right"]
 
 
 def test_who_is_refused_with_a_right_is_found() -> None:
@@ -99,6 +100,11 @@ def test_other_refusals_are_no_matter_of_rights() -> None:
 
     assert told(*ROUND, *asked(1, 60, 60.1, Kind.REFUSED, busy)) == []
     assert told(*ROUND, *asked(1, 26, 26.1, Kind.REFUSED, NO)) == []
+
+
+def test_a_denial_may_take_effect_before_it_is_confirmed() -> None:
+    """From when it was asked for, refusals are what was asked for."""
+    assert told(*ROUND, *asked(1, 18.9, 19.1, Kind.REFUSED, NO)) == []
 
 
 def test_who_is_not_served_again_is_found() -> None:
