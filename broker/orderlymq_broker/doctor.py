@@ -31,7 +31,7 @@ from orderlymq_broker.store.doctor import (
 from orderlymq_broker.store.entry import EntryParts
 from orderlymq_broker.store.kv import Family, Reader, StoreError, StoreFailed
 from orderlymq_broker.store.layout import IndexKind, KeyCorrupt, QueueEntry
-from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_HALF_TOPIC
 from orderlymq_protocol.properties import KEYS, TAGS, UNIQ_KEY, find_property
 from orderlymq_protocol.record import RecordError, StoredMessage, decode_record
 from orderlymq_protocol.tags import tags_code
@@ -162,7 +162,9 @@ class _Examination:
             )
         # In these topics the code is the time when the message is due.
         if message.topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
-            code = tags_code(find_property(message.properties, TAGS))
+            # Nobody reads a half by its tag; its message gets the code when it is committed.
+            half = message.topic == TRANS_HALF_TOPIC
+            code = 0 if half else tags_code(find_property(message.properties, TAGS))
             if code != entry.tags_code:
                 self._report.add(
                     "consume queues", place, f"has tags code {entry.tags_code}, its tag has {code}"

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     DRAINED = "drained"  # this group has consumed all there is
     GROWN = "grown"  # the topic is to have more queues: each key may move once from here on
     FAULT = "fault"  # something was broken on purpose: detail
+    NOTED = "noted"  # what laws beside those of order read: detail
 
 
 class Defect(StrEnum):
@@ -83,8 +84,13 @@ class Finding:
 
     def lines(self) -> list[str]:
         """Return the shortest slice of history that shows it, one line per event, oldest first."""
-        events = sorted(self.evidence, key=lambda event: event.at)
-        return [f"+{(event.at - events[0].at) / 1e6:.3f} ms {_told(event)}" for event in events]
+        return as_lines(self.evidence)
+
+
+def as_lines(evidence: Iterable[Event]) -> list[str]:
+    """Return a slice of history, one line per event, oldest first, with the time since the first."""
+    events = sorted(evidence, key=lambda event: event.at)
+    return [f"+{(event.at - events[0].at) / 1e6:.3f} ms {_told(event)}" for event in events]
 
 
 def _told(event: Event) -> str:

@@ -34,6 +34,7 @@ from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import IndexKind
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.replica import Identity, Replica, open_replica
+from orderlymq_protocol.names import TRANS_HALF_TOPIC
 from orderlymq_protocol.record import StoredMessage, body_crc, encode_record
 from orderlymq_protocol.tags import tags_code
 from orderlymq_raft.types import Entry, HardState, Index, Membership, NodeId, Term
@@ -65,7 +66,9 @@ class Writer:
     def topic(self, name: str) -> None:
         self.enter([TopicSet(name, 4, 4)], [])
 
-    def send(self, name: str, queue_id: int, count: int, *, apply: bool = True) -> None:
+    def send(
+        self, name: str, queue_id: int, count: int, *, apply: bool = True, filtered: bool = True
+    ) -> None:
         topic = self.state.topics.by_name[name]
         queue = topic.queue(queue_id)
         records: list[Record] = []
@@ -103,7 +106,7 @@ class Writer:
                     queue.next_offset + number,
                     physical,
                     len(message),
-                    tags_code(tag),
+                    tags_code(tag) if filtered else 0,
                     stamp,
                     unique,
                     keys,
@@ -198,6 +201,28 @@ def test_a_killed_replica_is_clean_before_and_after_recovery(tmp_path: Path) -> 
 
     assert (before.findings, after.findings) == ([], [])
     assert before.counts["messages"] == after.counts["messages"] == 100
+
+
+def test_half_messages_with_tags_are_no_findings(tmp_path: Path) -> None:
+    """Law: a half is read by nobody, so its place has no tags code, whatever tag it will be seen with."""
+    writer = Writer(tmp_path)
+    writer.topic(TRANS_HALF_TOPIC)
+    writer.send(TRANS_HALF_TOPIC, 0, 3, filtered=False)
+    writer.close()
+
+    assert examine(tmp_path).findings == []
+
+
+def test_a_missing_tags_code_is_found(tmp_path: Path) -> None:
+    """Law: of a message that consumers select by its tag, a place without it is damage."""
+    writer = Writer(tmp_path)
+    writer.topic("orders")
+    writer.send("orders", 0, 1, filtered=False)
+    writer.close()
+
+    (found,) = examine(tmp_path).findings
+
+    assert found.problem.startswith("has tags code 0, its tag has")
 
 
 def test_retention_and_a_topic_made_anew_are_no_findings(tmp_path: Path) -> None:

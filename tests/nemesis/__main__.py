@@ -9,11 +9,13 @@ import argparse
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Final
 
 from tests.nemesis import disks, inside, ioerrors
 from tests.nemesis.clients import build_javas
-from tests.nemesis.cluster import Cluster
+from tests.nemesis.cluster import BESIDES, QUEUES, TOPIC, Cluster
 from tests.nemesis.disks import Disk
 from tests.nemesis.ground import Ground, GroundError, Loopback, Namespaces, run
 from tests.nemesis.inside import say
@@ -21,6 +23,15 @@ from tests.nemesis.ioerrors import IoErrors
 from tests.nemesis.report import write_reports
 from tests.nemesis.run import Run
 from tests.nemesis.schedule import Ability, Plan
+
+#: A transaction is asked about after two seconds, and often enough to outlast every fault.
+SETTINGS: Final[Mapping[str, Any]] = {
+    "timers": {
+        "transaction_timeout_ms": 2_000,
+        "transaction_check_interval_ms": 2_000,
+        "transaction_check_max": 60,
+    }
+}
 
 
 def main() -> int:
@@ -85,7 +96,14 @@ def _play(options: argparse.Namespace) -> int:
             node: Disk(scratch / f"disk-{node}.img", scratch / f"disk-{node}") for node in nodes
         }
     cluster = Cluster(
-        where.resolve(), replicas, ground, cluster_disks, raft=_timing(options.election_ms)
+        where.resolve(),
+        replicas,
+        ground,
+        cluster_disks,
+        settings=SETTINGS,
+        raft=_timing(options.election_ms),
+        guarded=True,
+        topics={TOPIC: QUEUES, **BESIDES},
     )
     library = ioerrors.build(scratch)
     if library is not None:

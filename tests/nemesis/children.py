@@ -92,6 +92,11 @@ class Child:
                 self.process.wait(END_TIMEOUT_S)
                 return None
 
+    def close_input(self) -> None:
+        """Close its standard input, if it has one."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+
     def pause(self) -> None:
         """Send SIGSTOP."""
         if self.process is not None and self.runs:

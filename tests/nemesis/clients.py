@@ -1,5 +1,6 @@
 """
-The clients of a run: producers and ordered consumers, RocketMQ's Java clients and our SDK's together.
+The clients of a run, RocketMQ's Java clients and our SDK's together: producers and ordered consumers, and
+producers of transactions, of messages that wait, and one whose rights are taken away.
 
 Each start of a client is an incarnation with a process name of its own in the history, and so with
 messages of its own. SDK programs write the history themselves; what Java programs print is
@@ -7,23 +8,30 @@ translated when the run is over. Both take their times from the same monotonic c
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import orjson
 
 from orderlymq.history import Recorder
 from orderlymq.oracle import Kind
 from tests.clients.programs import Java, missing
+from tests.nemesis.accounts import ORDINARY
 from tests.nemesis.children import Child, python
-from tests.nemesis.cluster import QUEUES, TOPIC
+from tests.nemesis.cluster import BESIDES, QUEUES, TOPIC
 from tests.nemesis.consuming import ConsumingOptions
+from tests.nemesis.dealing import DealingOptions
+from tests.nemesis.deals import DEALS, Step, Word
+from tests.nemesis.delays import LATER
 from tests.nemesis.ground import CLIENTS, Ground
 from tests.nemesis.inside import say
+from tests.nemesis.probing import ProbingOptions
 from tests.nemesis.producing import ProducingOptions
+from tests.nemesis.rights import GUARDED
+from tests.nemesis.translating import deals_of, traffic_of
 
 #: Java clients by the version that stands in the history.
 JAVA_4: Final = "4.9.8"
@@ -37,9 +45,29 @@ JAVA_BELIEVES_S: Final = 30.0
 
 TOGETHER: Final = "together"  # Java and SDK consumers in one group
 PYTHON: Final = "python"
-GROUPS: Final = (TOGETHER, PYTHON)
+#: What each consumer group consumes.
+GROUPS: Final[Mapping[str, str]] = {
+    TOGETHER: TOPIC,
+    PYTHON: TOPIC,
+    "dealt": DEALS,
+    "waited": LATER,
+}
+DEALERS: Final = "dealers"
+PROBERS: Final = "probers"
+
+
+class Trade(Enum):
+    """What a client that is no consumer does."""
+
+    SENDING = auto()  # messages in the order of their keys
+    DEALING = auto()  # transactions
+    DELAYING = auto()  # messages that wait
+    PROBING = auto()  # asks with rights that come and go
+
 
 _FOR_EVER: Final = 10**9
+#: A Java producer's local transaction: long enough to be killed in.
+_JAVA_WORK_MS: Final = 150
 #: How much of a program's output is looked at for its first words; a library may say some before.
 _BEGINNING: Final = 10_000
 _TAIL: Final = 1 << 16
@@ -47,12 +75,13 @@ _TAIL: Final = 1 << 16
 
 @dataclass(slots=True)
 class Client:
-    """One producer or consumer and its incarnations.
+    """One client and its incarnations.
 
     Attributes:
         group: consumer group, empty for a producer.
         java: version of the Java client, None for the SDK.
         pause_ms: a producer's pause between two sends of a key; a consumer's work on a message.
+        signs: its requests are signed; who probes has an account of its own, which stands in a file.
     """
 
     name: str
@@ -63,13 +92,26 @@ class Client:
     group: str = ""
     java: Java | None = None
     pause_ms: int = 50
+    trade: Trade = Trade.SENDING
+    topic: str = TOPIC
+    signs: bool = False
     incarnation: int = 0
     child: Child | None = None
     _believed_to_ns: int | None = None
 
     @property
     def is_producer(self) -> bool:
-        return not self.group
+        """Whether it sends and is asked nothing."""
+        return not self.group and self.trade in (Trade.SENDING, Trade.DELAYING)
+
+    @property
+    def is_dealer(self) -> bool:
+        return self.trade is Trade.DEALING
+
+    @property
+    def account_file(self) -> Path:
+        """Return where the account stands that a probing client is to use."""
+        return self.directory / f"{self.name}.account.json"
 
     @property
     def process(self) -> str:
@@ -88,13 +130,20 @@ class Client:
         command = self._sdk() if self.java is None else self._java(self.java)
         log = self.directory / f"{self.process}.log"
         words = [*self.ground.within(CLIENTS), *command]
-        self.child = Child(self.process, words, log, keep_input=self.java is not None)
+        signs = self.signs and self.trade is not Trade.PROBING
+        self.child = Child(
+            self.process,
+            words,
+            log,
+            ORDINARY.environment() if signs else {},
+            keep_input=self.java is not None or self.is_dealer,
+        )
         self.child.start()
 
     @property
     def has_begun(self) -> bool:
         """Tell whether a Java consumer has said that it consumes; the SDK's say nothing and count at once."""
-        if self.java is None or self.is_producer:
+        if self.java is None or not self.group:
             return True
         log = self.directory / f"{self.process}.log"
         return log.exists() and b'"event":"started"' in log.read_bytes()[:_BEGINNING]
@@ -102,19 +151,41 @@ class Client:
     @property
     def is_inside_listener(self) -> bool:
         """Tell whether the last thing that a paused consumer of the SDK recorded is a delivery."""
+        return b'"kind":"deliver"' in self._last_recorded()
+
+    @property
+    def is_inside_transaction(self) -> bool:
+        """Tell whether the last thing that a paused producer of transactions noted is a half."""
+        if self.java is None:
+            return f'"detail":"{Step.HALF}"'.encode() in self._last_recorded()
+        lines = _tail(self.directory / f"{self.process}.log")
+        return bool(lines) and b'"event":"stored"' in lines[-1]
+
+    def was_served(self, account: str) -> bool:
+        """Tell whether an account was served a moment ago."""
+        mark = f'"client":"{account}"'.encode()
+        own = [
+            line for line in _tail(self.history) if mark in line and b'"kind":"noted"' not in line
+        ]
+        return any(b'"kind":"ack"' in line for line in own[-2:])
+
+    def _last_recorded(self) -> bytes:
         mark = f'"process":"{self.process}"'.encode()
-        with self.history.open("rb") as file:
-            file.seek(max(self.history.stat().st_size - _TAIL, 0))
-            own = [line for line in file.read().split(b"\n") if mark in line]
-        return bool(own) and b'"kind":"deliver"' in own[-1]
+        own = [line for line in _tail(self.history) if mark in line]
+        return own[-1] if own else b""
 
     def kill(self) -> None:
         """Send SIGKILL; what it had begun, it has not finished."""
         if self.child is None:
             return
         self.child.kill()
-        if not self.is_producer:
+        if self.group:
             self.recorder.record(Kind.GONE, client=self.process)
+
+    def finish(self) -> None:
+        """Let a producer of transactions begin nothing more; it stays to be asked."""
+        if self.child is not None:
+            self.child.close_input()
 
     def end(self) -> int | None:
         """End in good order where the program knows how; Java producers do not."""
@@ -137,61 +208,76 @@ class Client:
         lapsed, self._believed_to_ns = self._believed_to_ns, None
         if self.child is not None:
             self.child.resume()
-        if lapsed is None or lapsed > time.monotonic_ns() or self.is_producer:
+        if lapsed is None or lapsed > time.monotonic_ns() or not self.group:
             return
-        for queue in range(QUEUES):
+        for queue in range(BESIDES.get(self.topic, QUEUES)):
             self.recorder.record(
                 Kind.LAPSED,
                 at=lapsed,
                 group=self.group,
-                topic=TOPIC,
+                topic=self.topic,
                 queue=f"g:{queue}",
                 client=self.process,
             )
 
     def _sdk(self) -> list[str]:
-        told: ProducingOptions | ConsumingOptions
-        if self.is_producer:
-            program = "tests.nemesis.producing"
-            told = ProducingOptions(
-                process=self.process,
-                name_servers=_text(self.ground.name_server),
-                history=str(self.history),
-                topic=TOPIC,
-                pause_s=self.pause_ms / 1000,
-            )
+        told: ProducingOptions | ConsumingOptions | DealingOptions | ProbingOptions
+        common: dict[str, Any] = {
+            "process": self.process,
+            "name_servers": _text(self.ground.name_server),
+            "history": str(self.history),
+            "topic": self.topic,
+        }
+        pause_s = self.pause_ms / 1000
+        if self.group:
+            program = "consuming"
+            told = ConsumingOptions(**common, group=self.group, work_s=pause_s)
+        elif self.trade is Trade.DEALING:
+            program = "dealing"
+            told = DealingOptions(**common, group=DEALERS, pause_s=pause_s)
+        elif self.trade is Trade.PROBING:
+            program = "probing"
+            account = str(self.account_file)
+            told = ProbingOptions(**common, group=PROBERS, account_file=account, pause_s=pause_s)
         else:
-            program = "tests.nemesis.consuming"
-            told = ConsumingOptions(
-                process=self.process,
-                name_servers=_text(self.ground.name_server),
-                history=str(self.history),
-                topic=TOPIC,
-                group=self.group,
-                work_s=self.pause_ms / 1000,
-            )
-        return python(program, msgspec.json.encode(told).decode())
+            program = "producing" if self.trade is Trade.SENDING else "delaying"
+            told = ProducingOptions(**common, pause_s=pause_s)
+        return python(f"tests.nemesis.{program}", msgspec.json.encode(told).decode())
 
     def _java(self, java: Java) -> list[str]:
-        common = {"ns": _text(self.ground.name_server), "topic": TOPIC}
-        if self.is_producer:
+        common = {"ns": _text(self.ground.name_server), "topic": self.topic}
+        if self.signs:
+            common |= ORDINARY.options()
+        if self.group:
             return java.command(
-                "send",
+                "consume",
                 **common,
-                prefix=f"{self.process}/",
-                count=_FOR_EVER,
-                keys=4,
-                threads=2,
-                pause=self.pause_ms // 2,
-                retry=True,
+                group=self.group,
+                seconds=_FOR_EVER,
+                work=self.pause_ms,
+                suspend=100,
+            )
+        common["prefix"] = f"{self.process}/"
+        if self.is_dealer:
+            return java.command(
+                "transact",
+                **common,
+                group=DEALERS,
+                plan=",".join(Word),
+                check="plan",
+                cycle=True,
+                work=_JAVA_WORK_MS,
+                pause=self.pause_ms,
+                seconds=_FOR_EVER,
             )
         return java.command(
-            "consume",
+            "send",
             **common,
-            group=self.group,
-            seconds=_FOR_EVER,
-            work=self.pause_ms,
-            suspend=100,
+            count=_FOR_EVER,
+            keys=4,
+            threads=2,
+            pause=self.pause_ms // 2,
+            retry=True,
         )
 
     def translate(self) -> None:
@@ -200,60 +286,21 @@ class Client:
             return
         for number in range(1, self.incarnation + 1):
             process = f"{self.name}.{number}"
-            for line in _objects(self.directory / f"{process}.log"):
-                fields = event_of(line, process, self.group)
-                if fields is None:
-                    continue
-                kind, attributes = fields
-                self.recorder.record(kind, process=process, at=line["at"], **attributes)
-                if line["event"] == "failed":
-                    # The program tries again; how that ends is only known if it says so.
-                    attributes["detail"] = "again"
-                    self.recorder.record(
-                        Kind.SEND, process=process, at=line["at"] + 1, **attributes
-                    )
+            log = self.directory / f"{process}.log"
+            events = (
+                deals_of(log, process) if self.is_dealer else traffic_of(log, process, self.group)
+            )
+            for at, kind, attributes in events:
+                self.recorder.record(kind, process=process, at=at, **attributes)
 
 
-def _objects(log: Path) -> Iterator[dict[str, Any]]:
-    if not log.exists():
-        return
-    for line in log.read_bytes().split(b"\n"):
-        # Libraries print their own words; the last line may be cut short by a SIGKILL.
-        if line.startswith(b"{") and line.endswith(b"}"):
-            yield orjson.loads(line)
-
-
-_LISTENED: Final = {"deliver": Kind.DELIVER, "done": Kind.DONE, "fail": Kind.FAILED}
-
-
-def event_of(
-    line: dict[str, Any], process: str, group: str
-) -> tuple[Kind, dict[str, str | int]] | None:
-    """Return kind and fields of what a Java program has printed; None for what is no event."""
-    kind = line["event"]
-    if kind in _LISTENED:
-        return _LISTENED[kind], {
-            "topic": line["topic"],
-            "message": line["body"],
-            "queue": line["queue"],
-            "offset": line["offset"],
-            "group": group,
-            "client": process,
-        }
-    if kind not in ("send", "ack", "failed"):
-        return None
-    sent: dict[str, str | int] = {
-        "topic": TOPIC,
-        "key": f"{process}/{line['key']}",
-        "message": f"{process}/{line['key']}:{line['body']}",
-    }
-    if kind == "send":
-        return Kind.SEND, sent
-    if kind == "ack":
-        return Kind.ACK, {**sent, "queue": line["queue"], "offset": line["offset"]}
-    # A send with a selector is one attempt: an answer of the broker is definite, all else is not.
-    definite = "MQBrokerException" in line["text"]
-    return (Kind.REFUSED if definite else Kind.UNKNOWN), {**sent, "detail": line["text"][:200]}
+def _tail(path: Path) -> list[bytes]:
+    """Return the last lines of a file that is being written."""
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - _TAIL, 0))
+        return [line for line in file.read().split(b"\n") if line]
 
 
 def _text(address: tuple[str, int]) -> str:
@@ -263,21 +310,29 @@ def _text(address: tuple[str, int]) -> str:
 def make_clients(
     directory: Path, ground: Ground, recorder: Recorder, history: Path, javas: Sequence[Java]
 ) -> list[Client]:
-    """Return the clients of a run: two groups, one of them of Java and SDK consumers."""
+    """Return the clients of a run: two groups in order, one of Java and SDK consumers, and what is beside."""
     directory.mkdir(parents=True, exist_ok=True)
     made: list[Client] = []
 
     def make(name: str, **fields: Any) -> None:
-        made.append(Client(name, directory, ground, recorder, history, **fields))
+        made.append(Client(name, directory, ground, recorder, history, signs=True, **fields))
 
     make("producer-sdk", pause_ms=60)
     for java in javas:
         make(f"consumer-java-{java.version}", group=TOGETHER, java=java, pause_ms=2)
     for java in javas[:1]:
         make(f"producer-java-{java.version}", java=java, pause_ms=60)
+        make(
+            f"dealer-java-{java.version}", java=java, pause_ms=300, trade=Trade.DEALING, topic=DEALS
+        )
     make("consumer-sdk", group=TOGETHER, pause_ms=2)
     make("consumer-sdk-a", group=PYTHON, pause_ms=0)
     make("consumer-sdk-b", group=PYTHON, pause_ms=0)
+    make("dealer-sdk", pause_ms=200, trade=Trade.DEALING, topic=DEALS)
+    make("consumer-dealt", group="dealt", pause_ms=0, topic=DEALS)
+    make("delayer-sdk", pause_ms=250, trade=Trade.DELAYING, topic=LATER)
+    make("consumer-waited", group="waited", pause_ms=0, topic=LATER)
+    make("prober-sdk", pause_ms=200, trade=Trade.PROBING, topic=GUARDED)
     return made
 
 

@@ -10,18 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from orderlymq_operator.actions import GroupConfig, TopicConfig
+from orderlymq_operator.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_operator.brokeradmin import Admin, AdminError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError
+from tests.nemesis.accounts import OPERATOR, ORDINARY, Account, SigningClient
 from tests.nemesis.children import Child, python, wait_until
+from tests.nemesis.deals import DEALS
+from tests.nemesis.delays import LATER
 from tests.nemesis.disks import Disk
 from tests.nemesis.ground import CLIENTS, Ground
 from tests.nemesis.ioerrors import IoErrors
+from tests.nemesis.rights import GUARDED
 
 TOPIC: Final = "orders"
 QUEUES: Final = 8
+#: What is sent beside the traffic whose order is judged, a few messages per second each.
+BESIDES: Final[Mapping[str, int]] = {DEALS: 4, LATER: 4, GUARDED: 1}
 _READ_WRITE: Final = 6
 _ORDERED: Final = GroupConfig(
     orderly=True, enabled=True, retry_times=16, retry_queues=1, consume_timeout_minutes=15
@@ -38,7 +44,12 @@ Result = TypeVar("Result")
 
 @dataclass(slots=True)
 class Cluster:
-    """A name server and *replicas* replicas, with places for one more that joins."""
+    """A name server and *replicas* replicas, with places for one more that joins.
+
+    Attributes:
+        guarded: only signed requests are served.
+        topics: what `declare` creates, with its number of queues.
+    """
 
     directory: Path
     replicas: int
@@ -47,6 +58,8 @@ class Cluster:
     io_errors: dict[int, IoErrors] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     raft: Mapping[str, Any] = field(default_factory=dict)
+    guarded: bool = False
+    topics: Mapping[str, int] = field(default_factory=lambda: {TOPIC: QUEUES})
     name_server: Child = field(init=False)
     brokers: dict[int, Child] = field(init=False, default_factory=dict)
 
@@ -110,6 +123,14 @@ class Cluster:
             "auto_create_topic": False,
             **self.settings,
         }
+        if self.guarded:
+            secret = self.directory / "operator.secret"
+            secret.write_text(OPERATOR.secret + "\n")
+            found["access"] = {
+                "enable": True,
+                "operator_key": OPERATOR.key,
+                "operator_secret_file": str(secret),
+            }
         if place.listen_host is not None:
             found["listen"] = {"host": place.listen_host, "port": self.ground.address[1]}
         return found
@@ -127,44 +148,101 @@ class Cluster:
         self.ground.point(leader)
 
     def declare(self, groups: list[str]) -> None:
-        """Create the ordered topic, its queue list and the consumer groups."""
-        leader = self.wait_for_leader()
+        """Create the ordered topics, their queue lists, the consumer groups and the clients' account."""
 
         async def create(admin: Admin) -> None:
-            address = self.ground.service(leader)
-            await admin.set_topic(address, TOPIC, TopicConfig(QUEUES, _READ_WRITE, order=True))
+            address = self.ground.service(self.wait_for_leader())
+            for topic, queues in self.topics.items():
+                await admin.set_topic(address, topic, TopicConfig(queues, _READ_WRITE, order=True))
             for group in groups:
                 await admin.set_group(address, group, _ORDERED)
 
-        self.administer(create)
+        self._surely(lambda: self.administer(create))
+        if self.guarded:
+            self._surely(lambda: self.grant(ORDINARY))
         self.publish()
 
+    def _surely(self, change: Callable[[], None]) -> None:
+        """Make a change that does no harm when it is repeated, across changes of leader."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                return change()
+            except (AdminError, NoLeaderError):
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+
+    def grant(self, account: Account, permission: str = "PUB|SUB") -> None:
+        """Create or change an account.
+
+        Raises:
+            AdminError: it was refused or nobody answered; it may come about all the same.
+            NoLeaderError: nobody leads.
+        """
+        config = UserConfig(
+            admin=False,
+            default_topic_permission=permission,
+            default_group_permission=permission,
+            topics=(),
+            groups=(),
+            white_remote_address="",
+            fingerprint="",
+        )
+        address = self.address_of_leader()
+        self.administer(lambda admin: admin.set_user(address, account.key, account.secret, config))
+
+    def delete_account(self, account: Account) -> None:
+        """Delete an account; raises as `grant`."""
+        address = self.address_of_leader()
+        self.administer(lambda admin: admin.delete_user(address, account.key))
+
+    def address_of_leader(self) -> str:
+        """Return where we reach the leader.
+
+        Raises:
+            NoLeaderError: nobody leads.
+        """
+        leader = self.leader()
+        if leader is None:
+            raise NoLeaderError("nobody leads")
+        return self.ground.service(leader)
+
     def publish(self) -> None:
-        """Tell the name server the topic's queue list, as the operator does whenever it is missing."""
+        """Tell the name server the topics' queue lists, as the operator does whenever one is missing."""
         host, port = self.ground.name_server
 
         async def put(admin: Admin) -> None:
-            await admin.put_order_config(f"{host}:{port}", TOPIC, f"g:{QUEUES}")
+            for topic, queues in self.topics.items():
+                await admin.put_order_config(f"{host}:{port}", topic, f"g:{queues}")
 
         self.administer(put)
 
     def wait_for_route(self) -> None:
-        """Wait until clients find the topic: before that they would make one of their own."""
+        """Wait until clients find the topics: before that they would make some of their own."""
         host, port = self.ground.name_server
-        question = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC})
 
         async def ask() -> bool:
             client = RemotingClient()
             try:
-                answer = await client.invoke(f"{host}:{port}", question, 1.0)
+                for topic in self.topics:
+                    question = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+                    answer = await client.invoke(f"{host}:{port}", question, 1.0)
+                    if answer.code != ResponseCode.SUCCESS:
+                        return False
             except RemotingError:
                 return False
             finally:
                 await client.close()
-            return answer.code == ResponseCode.SUCCESS
+            return True
 
         if not wait_until(lambda: asyncio.run(ask()), START_TIMEOUT_S):
-            raise NoLeaderError(f"no route for {TOPIC} within {START_TIMEOUT_S:.0f} s")
+            topics = ", ".join(self.topics)
+            raise NoLeaderError(f"no route for {topics} within {START_TIMEOUT_S:.0f} s")
+
+    def connect(self) -> RemotingClient:
+        """Return a client that may do everything here; whoever asks for it closes it."""
+        return SigningClient() if self.guarded else RemotingClient()
 
     def administer(self, work: Callable[[Admin], Awaitable[Result]]) -> Result:
         """Do something with an administrator's connection.
@@ -174,7 +252,7 @@ class Cluster:
         """
 
         async def go() -> Result:
-            client = RemotingClient()
+            client = self.connect()
             try:
                 return await work(Admin(client))
             finally:

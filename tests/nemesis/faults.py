@@ -6,6 +6,7 @@ leads then. Whatever goes wrong with the fault itself is told in its outcome; on
 wrong is a finding.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +17,9 @@ from orderlymq.history import Recorder
 from orderlymq.oracle import Kind as EventKind
 from tests.nemesis.clients import Client
 from tests.nemesis.cluster import Cluster
+from tests.nemesis.denials import Administrator
 from tests.nemesis.ground import CLIENTS, Namespaces
+from tests.nemesis.rights import Denial
 from tests.nemesis.schedule import Fault, Kind
 
 # How long a replica may need for its part of a rolling restart, or to catch up from nothing. A
@@ -24,6 +27,8 @@ from tests.nemesis.schedule import Fault, Kind
 WELL_S: Final = 90.0
 # A process that fails needs a moment to end, on a busy machine seconds.
 NOTICE_S: Final = 10.0
+# A producer that is inside its local transaction half of the time is met there at once.
+INSIDE_S: Final = 20.0
 LOSS_MAX: Final = 0.3
 DELAY_MAX_S: Final = 0.25
 
@@ -46,7 +51,9 @@ class Nemesis:
     cluster: Cluster
     clients: list[Client]
     recorder: Recorder
+    administrator: Administrator
     findings: list[str] = field(default_factory=list)
+    _dealers: threading.Lock = field(default_factory=threading.Lock)
 
     def perform(self, fault: Fault) -> Outcome:
         """Break, wait, heal."""
@@ -87,7 +94,8 @@ class Nemesis:
         found = [
             client
             for client in self.clients
-            if client.is_producer is producer and java in (None, client.java is not None)
+            if (client.is_producer if producer else client.group)
+            and java in (None, client.java is not None)
         ]
         return found[fault.pick % len(found)] if found else None
 
@@ -323,7 +331,54 @@ class Nemesis:
         time.sleep(fault.lasts_s)
         client.resume()
 
+    # -- beside order ------------------------------------------------------------------------------
 
+    def kill_dealer(self, fault: Fault, outcome: Outcome) -> None:
+        dealers = [client for client in self.clients if client.is_dealer]
+        dealer = dealers[fault.pick % len(dealers)]
+        with self._dealers:
+            self._kill_inside(dealer, outcome)
+            time.sleep(fault.lasts_s)
+            dealer.start()
+
+    def _kill_inside(self, dealer: Client, outcome: Outcome) -> None:
+        self._tell(outcome, dealer.process)
+        until = time.monotonic() + INSIDE_S
+        dealer.pause()
+        while not dealer.is_inside_transaction:
+            dealer.resume()
+            if time.monotonic() > until:
+                outcome.notes.append("killed outside a transaction")
+                break
+            time.sleep(0.05)
+            dealer.pause()
+        dealer.kill()
+
+    def deny(self, fault: Fault, outcome: Outcome) -> None:
+        with self.administrator.busy:
+            self._deny(fault, outcome)
+
+    def _deny(self, fault: Fault, outcome: Outcome) -> None:
+        administrator = self.administrator
+        if not administrator.prepare() or not administrator.wait_until_served():
+            outcome.notes.append("left out: the client was not served before")
+            return
+        self._tell(outcome, administrator.account)
+        if administrator.deny(_DENIALS[fault.kind]):
+            time.sleep(fault.lasts_s)
+        else:
+            outcome.notes.append("not confirmed")
+        if not administrator.give_back():
+            self.findings.append(f"the rights of {administrator.account} could not be given back")
+        elif not administrator.wait_until_served():
+            outcome.notes.append("not served afterwards")
+
+
+_DENIALS: Final[Mapping[Kind, Denial]] = {
+    Kind.DENY: Denial.PERMISSION,
+    Kind.DELETE_ACCOUNT: Denial.DELETED,
+    Kind.CHANGE_SECRET: Denial.SECRET,
+}
 _ACTIONS: Final[Mapping[Kind, Callable[[Nemesis, Fault, Outcome], None]]] = {
     Kind.KILL_LEADER: Nemesis.kill_replica,
     Kind.KILL_FOLLOWER: Nemesis.kill_replica,
@@ -349,4 +404,8 @@ _ACTIONS: Final[Mapping[Kind, Callable[[Nemesis, Fault, Outcome], None]]] = {
     Kind.PAUSE_CONSUMER: Nemesis.pause_consumer,
     Kind.PAUSE_JAVA_CONSUMER: Nemesis.pause_consumer,
     Kind.KILL_PRODUCER: Nemesis.kill_client,
+    Kind.KILL_DEALER: Nemesis.kill_dealer,
+    Kind.DENY: Nemesis.deny,
+    Kind.DELETE_ACCOUNT: Nemesis.deny,
+    Kind.CHANGE_SECRET: Nemesis.deny,
 }

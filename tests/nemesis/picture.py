@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from matplotlib.figure import Figure
 
 from tests.nemesis.figures import SECOND, Figures, gaps, rates
+from tests.nemesis.schedule import Track
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +17,11 @@ if TYPE_CHECKING:
     from tests.nemesis.run import Record
 
 _COLOURS: Final = ("tab:blue", "tab:orange", "tab:green", "tab:purple", "tab:brown", "tab:cyan")
+_TRACKS: Final = {
+    Track.REPLICAS: "tab:red",
+    Track.CLIENTS: "tab:olive",
+    Track.BESIDE: "tab:purple",
+}
 _WIDTH_MIN, _WIDTH_MAX, _SECONDS_PER_INCH = 12.0, 24.0, 15.0
 
 
@@ -59,7 +65,7 @@ def _draw_faults(axes: "Axes", record: "Record") -> None:
         width = max(
             _at(record, outcome.ended) - began, (record.ended - record.began) / SECOND / 400
         )
-        colour = "tab:olive" if outcome.fault.shape.client else "tab:red"
+        colour = _TRACKS[outcome.fault.shape.track]
         axes.barh(row, width, left=began, height=0.7, color=colour)
     axes.set_yticks(range(len(kinds)), kinds, fontsize=8)
     axes.invert_yaxis()

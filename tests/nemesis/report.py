@@ -5,9 +5,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from tests.nemesis.cluster import TOPIC
 from tests.nemesis.faults import Outcome
 from tests.nemesis.figures import SECOND, Figures, figures, gaps, lags_s
 from tests.nemesis.picture import draw
+from tests.nemesis.ruling import of_topic
 from tests.nemesis.run import Record
 from tests.nemesis.schedule import Ability, Kind
 
@@ -18,7 +20,7 @@ _FINDINGS_SHOWN: Final = 20
 
 def write_reports(record: Record, where: Path) -> str:
     """Write report.txt, report.json and picture.png; return the text."""
-    counted = figures(record.events)
+    counted = figures(of_topic(record.events, TOPIC))
     text = as_text(record, counted)
     (where / "report.txt").write_text(text)
     (where / "report.json").write_text(json.dumps(as_json(record, counted), indent=1) + "\n")
@@ -39,17 +41,29 @@ def as_json(record: Record, counted: Figures) -> dict[str, Any]:
         "kept": record.kept,
         "counts": verdict.counts,
         "not_judged": verdict.not_judged,
+        "beside": {
+            ruling.name: {"counts": ruling.counts, "never_tried": list(ruling.untried)}
+            for ruling in record.rulings
+        },
         "findings": [
             *({"what": text} for text in record.findings),
             *(
                 {"what": f"{each.defect}: {each.explanation}", "history": each.lines()}
                 for each in verdict.findings
             ),
+            *(
+                {
+                    "what": f"{ruling.name}: {each.explanation}: {each.message}",
+                    "history": each.lines(),
+                }
+                for ruling in record.rulings
+                for each in ruling.breaches
+            ),
         ],
         "drained_s": record.drained_s,
         "delivery_lag_s": {
             group: dict(zip(("median", "p99", "worst"), _spread(lags), strict=True))
-            for group, lags in lags_s(record.events).items()
+            for group, lags in lags_s(of_topic(record.events, TOPIC)).items()
         },
         "stores_failed": record.watch.stores_failed,
         "faults": [_fault(record, counted, outcome) for outcome in record.outcomes],
@@ -82,7 +96,13 @@ def as_text(record: Record, counted: Figures) -> str:
         + ("the promise was kept" if record.kept else "FOUND SOMETHING"),
         f"  {record.plan.seconds:.0f} s of faults, {(record.ended - record.began) / SECOND:.0f} s "
         f"in all; can break: {', '.join(_names(record.plan.abilities)) or 'processes only'}",
-        "  " + ", ".join(f"{number} {name}" for name, number in verdict.counts.items()),
+        f"  {_numbers(verdict.counts)}",
+        *(f"  {ruling.name}: {_numbers(ruling.counts)}" for ruling in record.rulings),
+        *(
+            f"  {ruling.name}, never tried: {', '.join(ruling.untried)}"
+            for ruling in record.rulings
+            if ruling.untried
+        ),
         "  faults: " + ", ".join(f"{number} {kind}" for kind, number in kinds.most_common()),
         f"  leaders: {sum(node is not None for _, node in record.watch.leaders())} times another "
         f"or again; stores that failed and recovered: {record.watch.stores_failed}",
@@ -92,7 +112,7 @@ def as_text(record: Record, counted: Figures) -> str:
         *(
             f"  {group}: delivered {median:.2f} s after the acknowledgement in the median, "
             f"99 % within {most:.1f} s, all within {worst:.1f} s"
-            for group, lags in lags_s(record.events).items()
+            for group, lags in lags_s(of_topic(record.events, TOPIC)).items()
             for median, most, worst in [_spread(lags)]
         ),
         "",
@@ -101,13 +121,29 @@ def as_text(record: Record, counted: Figures) -> str:
     ]
     if verdict.not_judged:
         lines.append("  not judged: " + ", ".join(verdict.not_judged))
+    return "\n".join([*lines, *_findings(record), ""])
+
+
+def _findings(record: Record) -> list[str]:
+    """Return the lines about what was found, not more than a person reads."""
     found = [f"  FINDING {text}" for text in record.findings]
+    verdict = record.verdict
     for each in verdict.findings[:_FINDINGS_SHOWN]:
         found.append(f"  FINDING {each.defect} {each.message} in {each.queue}: {each.explanation}")
         found += [f"      {line}" for line in each.lines()]
     if len(verdict.findings) > _FINDINGS_SHOWN:
         found.append(f"  … and {len(verdict.findings) - _FINDINGS_SHOWN} more in report.json")
-    return "\n".join([*lines, *found, ""])
+    for ruling in record.rulings:
+        for breach in ruling.breaches[:_FINDINGS_SHOWN]:
+            found.append(f"  FINDING {ruling.name}: {breach.explanation}: {breach.message}")
+            found += [f"      {line}" for line in breach.lines()]
+        if len(ruling.breaches) > _FINDINGS_SHOWN:
+            found.append(f"  … and {len(ruling.breaches) - _FINDINGS_SHOWN} more in report.json")
+    return found
+
+
+def _numbers(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in counts.items())
 
 
 def _line(record: Record, counted: Figures, outcome: Outcome) -> str:

@@ -2,8 +2,9 @@
 One run: a group on a ground, clients that write a history, a schedule played against them, a calm, a verdict.
 
 When the last fault is over everything is healed and started again. In the calm that follows all that was
-acknowledged must be delivered to every group; the log is read, the replicas must agree, and the
-checker of ``orderlymq doctor`` looks at every disk. The history then goes to the oracle.
+acknowledged must be delivered to every group, open transactions must be decided and what waits must become
+visible; the log is read, the replicas must agree, and the checker of ``orderlymq doctor`` looks at every disk.
+The history then goes to the oracle, and to the laws of what is beside order (``deals``, ``delays``, ``rights``).
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from orderlymq import oracle
@@ -24,16 +26,27 @@ from orderlymq_protocol.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.clients.programs import Java
 from tests.cluster.messaging import pull_all
-from tests.nemesis.clients import GROUPS, make_clients
-from tests.nemesis.cluster import QUEUES, TOPIC, Cluster, NoLeaderError
+from tests.nemesis import deals, delays, rights
+from tests.nemesis.clients import GROUPS, Client, Trade, make_clients
+from tests.nemesis.cluster import BESIDES, QUEUES, TOPIC, Cluster, NoLeaderError
+from tests.nemesis.deals import DEALS
+from tests.nemesis.delays import DELAY_MAX_S, LATER
+from tests.nemesis.denials import Administrator
 from tests.nemesis.faults import Nemesis, Outcome
-from tests.nemesis.schedule import Fault, Plan, schedule
+from tests.nemesis.ruling import Ruling, of_topic
+from tests.nemesis.schedule import Fault, Plan, Track, schedule
 from tests.nemesis.watching import Watch
 
 # A queue whose Java holder was killed without proof of its death stands still for 60 s, its successor
 # asks every 20 s.
 DRAIN_TIMEOUT_S: Final = 240.0
 WELL_TIMEOUT_S: Final = 60.0
+# What is open is asked about every two seconds, and decided at the first answer.
+DECIDED_TIMEOUT_S: Final = 60.0
+# A half is sent for three seconds at most.
+DECIDED_FOR_S: Final = 5.0
+# After the time of the last message that waits; a leader looks ten times a second.
+VISIBLE_TIMEOUT_S: Final = DELAY_MAX_S + 60.0
 # Sends that begin after the last fault, so that the group is seen to work.
 CALM_SENDS_S: Final = 5.0
 
@@ -54,6 +67,7 @@ class Record:
     watch: Watch
     events: list[Event]
     verdict: Verdict
+    rulings: list[Ruling]
     findings: list[str]
     drained_s: float | None
     notes: list[str] = field(default_factory=list)
@@ -61,7 +75,8 @@ class Record:
     @property
     def kept(self) -> bool:
         """Whether nothing was found, by the oracle or by anybody else."""
-        return self.verdict.kept and not self.findings
+        broken = any(ruling.breaches for ruling in self.rulings)
+        return self.verdict.kept and not self.findings and not broken
 
 
 @dataclass(slots=True)
@@ -74,7 +89,6 @@ class Run:
     javas: list[Java]
     say: Say
     findings: list[str] = field(default_factory=list)
-    _running: list[threading.Thread] = field(default_factory=list)
     _outcomes: list[Outcome] = field(default_factory=list)
 
     def play(self) -> Record:
@@ -89,16 +103,20 @@ class Run:
             clients = make_clients(
                 directory / "clients", self.cluster.ground, recorder, history, self.javas
             )
+            prober = next(client for client in clients if client.trade is Trade.PROBING)
+            administrator = Administrator(self.cluster, recorder, prober)
+            if not administrator.prepare():
+                raise NoLeaderError("the first account of the prober could not be made")
             watch = Watch(self.cluster, clients)
             watch.start()
             for client in clients:
                 client.start()
             began = time.monotonic_ns()
-            nemesis = Nemesis(self.cluster, clients, recorder)
+            nemesis = Nemesis(self.cluster, clients, recorder, administrator)
             try:
                 self._break_things(nemesis)
                 calm_began = time.monotonic_ns()
-                drained_s = self._calm_down(nemesis, recorder)
+                drained_s = self._calm_down(nemesis.clients, recorder, history)
             finally:
                 watch.stop()
                 for client in clients:
@@ -109,6 +127,7 @@ class Run:
         self.findings += nemesis.findings + watch.accidents
         self.say("judging")
         events = sorted(read(history), key=lambda event: event.at)
+        ordered = of_topic(events, TOPIC)
         return Record(
             seed=self.seed,
             plan=self.plan,
@@ -119,7 +138,12 @@ class Run:
             outcomes=sorted(self._outcomes, key=lambda outcome: outcome.began),
             watch=watch,
             events=events,
-            verdict=oracle.judge(events),
+            verdict=oracle.judge(ordered),
+            rulings=[
+                deals.judge(events),
+                delays.judge(events),
+                rights.judge(events, ordered, watch.leaders()),
+            ],
             findings=self.findings,
             drained_s=drained_s,
         )
@@ -127,28 +151,43 @@ class Run:
     # -- faults ------------------------------------------------------------------------------------
 
     def _break_things(self, nemesis: Nemesis) -> None:
-        began = started = time.monotonic()
         faults = schedule(self.seed, self.plan)
         self.say(f"{len(faults)} faults in {self.plan.seconds:.0f} s")
+        tracks = [
+            threading.Thread(
+                target=self._play_track,
+                args=(nemesis, [fault for fault in faults if fault.shape.track is track]),
+                name=f"track {track.value}",
+                daemon=True,
+            )
+            for track in Track
+        ]
+        for thread in tracks:
+            thread.start()
+        for thread in tracks:
+            thread.join()
+
+    def _play_track(self, nemesis: Nemesis, faults: list[Fault]) -> None:
+        began = started = time.monotonic()
+        running: list[threading.Thread] = []
         for fault in faults:
             time.sleep(max(began + fault.begin_s - time.monotonic(), 0.0))
             if fault.shape.alone:
                 # Whatever takes longer than planned: disks are only taken while nothing else is.
-                self._join(client=False)
+                _join(running)
             late = max(time.monotonic() - began - fault.begin_s, 0.0)
             if time.monotonic() - started > self.plan.seconds:
                 break
             # What took longer than planned moves the rest, so that it does not come all at once.
             began += late
             thread = threading.Thread(
-                target=self._perform, args=(nemesis, fault), name=_name(fault), daemon=True
+                target=self._perform, args=(nemesis, fault), name=fault.kind.value, daemon=True
             )
-            self._running.append(thread)
+            running.append(thread)
             thread.start()
             if fault.shape.alone:
                 thread.join()
-        self._join(client=False)
-        self._join(client=True)
+        _join(running)
 
     def _perform(self, nemesis: Nemesis, fault: Fault) -> None:
         try:
@@ -160,44 +199,64 @@ class Run:
         notes = f" ({'; '.join(outcome.notes)})" if outcome.notes else ""
         self.say(f"{fault.begin_s:6.1f} s {fault.kind}: {outcome.target}{notes}")
 
-    def _join(self, *, client: bool) -> None:
-        for thread in self._running:
-            if thread.name.startswith("client") is client:
-                thread.join()
-
     # -- calm --------------------------------------------------------------------------------------
 
-    def _calm_down(self, nemesis: Nemesis, recorder: Recorder) -> float | None:
+    def _calm_down(self, clients: list[Client], recorder: Recorder, history: Path) -> float | None:
         self.say("calm")
         for child in (self.cluster.name_server, *self.cluster.brokers.values()):
             child.resume()
             child.start()
-        for client in nemesis.clients:
+        for client in clients:
             client.resume()
             client.start()
         if not self.cluster.wait_until_well(WELL_TIMEOUT_S):
             self.findings.append(f"the group is not well {WELL_TIMEOUT_S:.0f} s after the faults")
         time.sleep(CALM_SENDS_S)
-        for client in nemesis.clients:
-            if client.is_producer:
+        for client in clients:
+            if client.is_dealer:
+                client.finish()
+            elif not client.group:
                 client.end()
         began = time.monotonic()
-        drained = asyncio.run(self._drain(recorder))
-        for client in nemesis.clients:
+        # Whoever is asked about what is open must be there until nothing is.
+        if not self._wait_until_decided():
+            self.findings.append(
+                f"transactions are open {DECIDED_TIMEOUT_S:.0f} s after the last one was begun"
+            )
+        for client in clients:
+            if client.is_dealer:
+                client.end()
+        drained = asyncio.run(self._drain(recorder, _acknowledged(history, LATER)))
+        for client in clients:
             client.end()
         return round(time.monotonic() - began, 1) if drained else None
 
-    async def _drain(self, recorder: Recorder) -> bool:
+    def _wait_until_decided(self) -> bool:
+        """Wait until nothing is open, for long enough that the last half on its way would have come."""
+        deadline = time.monotonic() + DECIDED_TIMEOUT_S
+        settled = time.monotonic()
+        while time.monotonic() < deadline:
+            leader = self.cluster.leader()
+            status = None if leader is None else self.cluster.status(leader)
+            if status is None or status.get("transactions", {}).get("open") != 0:
+                settled = time.monotonic()
+            elif time.monotonic() - settled > DECIDED_FOR_S:
+                return True
+            time.sleep(0.5)
+        return False
+
+    async def _drain(self, recorder: Recorder, delayed: set[str]) -> bool:
         """Wait until every group has committed all there is, then read the log."""
-        client = RemotingClient()
+        client = self.cluster.connect()
         try:
+            await self._wait_until_visible(client, LATER, delayed)
             waiting = dict.fromkeys(GROUPS, "not looked at yet")
             deadline = time.monotonic() + DRAIN_TIMEOUT_S
             while waiting and time.monotonic() < deadline:
                 for group in list(waiting):
-                    behind = await self._behind(client, group)
+                    behind = await self._behind(client, group, GROUPS[group])
                     if behind is None:
-                        recorder.record(EventKind.DRAINED, group=group, topic=TOPIC)
+                        recorder.record(EventKind.DRAINED, group=group, topic=GROUPS[group])
                         del waiting[group]
                     else:
                         waiting[group] = behind
@@ -207,17 +266,31 @@ class Run:
                     f"group {group} has not consumed all {DRAIN_TIMEOUT_S:.0f} s after the faults: "
                     f"{behind}"
                 )
-            await self._read_log(client, recorder)
+            for topic in (TOPIC, DEALS, LATER):
+                await self._read_log(client, recorder, topic)
         finally:
             await client.close()
         return not waiting
 
-    async def _behind(self, client: RemotingClient, group: str) -> str | None:
+    async def _wait_until_visible(
+        self, client: RemotingClient, topic: str, wanted: set[str]
+    ) -> None:
+        """Wait for messages whose time is still to come; what never comes is found by its law."""
+        deadline = time.monotonic() + VISIBLE_TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                if wanted <= {text for _, _, text in await self._stored(client, topic)}:
+                    return
+            except _UNREADABLE as error:
+                self.say(f"{topic} cannot be read: {error!r}")
+            await asyncio.sleep(0.5)
+
+    async def _behind(self, client: RemotingClient, group: str, topic: str) -> str | None:
         """Return what *group* has still to consume, None when that is nothing."""
         try:
             address = self.cluster.ground.service(await asyncio.to_thread(self._leader))
-            for queue in range(QUEUES):
-                place = {"topic": TOPIC, "queueId": str(queue)}
+            for queue in range(_queues(topic)):
+                place = {"topic": topic, "queueId": str(queue)}
                 command = request(RequestCode.GET_MAX_OFFSET, place)
                 end = await client.invoke(address, command, 2.0)
                 place["consumerGroup"] = group
@@ -234,21 +307,24 @@ class Run:
     def _leader(self) -> int:
         return self.cluster.wait_for_leader(10.0)
 
-    async def _read_log(self, client: RemotingClient, recorder: Recorder) -> None:
+    async def _read_log(self, client: RemotingClient, recorder: Recorder, topic: str) -> None:
         try:
-            address = self.cluster.ground.service(await asyncio.to_thread(self._leader))
-            for queue in range(QUEUES):
-                for offset, body in await pull_all(client, address, TOPIC, queue):
-                    recorder.record(
-                        EventKind.STORED,
-                        topic=TOPIC,
-                        message=body.decode().partition("|")[0],
-                        queue=f"g:{queue}",
-                        offset=offset,
-                    )
-            recorder.record(EventKind.SCANNED, topic=TOPIC)
-        except (RemotingError, NoLeaderError, TimeoutError, AssertionError) as error:
-            self.findings.append(f"the log could not be read: {error!r}")
+            for queue, offset, text in await self._stored(client, topic):
+                recorder.record(
+                    EventKind.STORED, topic=topic, message=text, queue=f"g:{queue}", offset=offset
+                )
+            recorder.record(EventKind.SCANNED, topic=topic)
+        except _UNREADABLE as error:
+            self.findings.append(f"the log of {topic} could not be read: {error!r}")
+
+    async def _stored(self, client: RemotingClient, topic: str) -> list[tuple[int, int, str]]:
+        """Return queue, offset and text of every message of a topic."""
+        address = self.cluster.ground.service(await asyncio.to_thread(self._leader))
+        return [
+            (queue, offset, body.decode().partition("|")[0])
+            for queue in range(_queues(topic))
+            for offset, body in await pull_all(client, address, topic, queue)
+        ]
 
     def _look_at_replicas(self) -> None:
         if not self.cluster.wait_until_equal(WELL_TIMEOUT_S):
@@ -263,5 +339,22 @@ class Run:
                 self.findings.append(f"doctor on node {node}: {done.stdout}{done.stderr}")
 
 
-def _name(fault: Fault) -> str:
-    return f"{'client' if fault.shape.client else 'replica'} {fault.kind}"
+_UNREADABLE: Final = (RemotingError, NoLeaderError, TimeoutError, AssertionError)
+
+
+def _queues(topic: str) -> int:
+    return BESIDES.get(topic, QUEUES)
+
+
+def _acknowledged(history: Path, topic: str) -> set[str]:
+    """Return what a history, still being written, says to be acknowledged in a topic."""
+    return {
+        event.message
+        for event in read(history)
+        if event.kind is EventKind.ACK and event.topic == topic
+    }
+
+
+def _join(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()

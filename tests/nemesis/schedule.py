@@ -3,7 +3,8 @@ What goes wrong when: a schedule of faults from a seed. Pure.
 
 The same seed, plan and version of this module give the same schedule. It names faults and leaves
 open who they hit (``pick`` is a number that the executor turns into a replica or a client that
-exists then). Faults of replicas and faults of clients run on two tracks beside each other. Every
+exists then). Faults of replicas, faults of clients, and what is done to features beside order run on three
+tracks beside each other; what is added to a later track leaves the earlier ones of a seed as they were. Every
 round plays each kind that is possible here, in another order; a run that is long enough for one round
 has tried everything.
 """
@@ -11,7 +12,7 @@ has tried everything.
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Flag, StrEnum, auto
+from enum import Enum, Flag, StrEnum, auto
 from typing import Final
 
 
@@ -52,6 +53,18 @@ class Kind(StrEnum):
     PAUSE_CONSUMER = "pause consumer"
     PAUSE_JAVA_CONSUMER = "pause Java consumer"
     KILL_PRODUCER = "kill producer"
+    KILL_DEALER = "kill producer inside a transaction"
+    DENY = "permission denied"
+    DELETE_ACCOUNT = "account deleted"
+    CHANGE_SECRET = "secret changed"
+
+
+class Track(Enum):
+    """What is hit; kinds of one track come one after the other."""
+
+    REPLICAS = "replica"
+    CLIENTS = "client"
+    BESIDE = "beside"  # what is asked of the group beside order
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +77,13 @@ class Shape:
         needs: what the machine must be able to do.
         alone: nothing else is broken at replicas at the same time. Losing the disks of a majority is
             outside the promise, so what takes a disk away waits until all are well.
-        client: it hits a client.
+        track: what it hits.
     """
 
     seconds: tuple[float, float]
     needs: Ability = Ability.NONE
     alone: bool = False
-    client: bool = False
+    track: Track = Track.REPLICAS
 
 
 _NETWORK, _DISK = Ability.NETWORK, Ability.DISK
@@ -97,12 +110,17 @@ SHAPES: Final[Mapping[Kind, Shape]] = {
     Kind.TRANSFER: Shape((0.0, 0.5)),
     Kind.WIPE: Shape((0.5, 3.0), alone=True),
     Kind.NAME_SERVER: Shape((0.5, 5.0)),
-    Kind.KILL_CONSUMER: Shape((0.5, 8.0), client=True),
+    Kind.KILL_CONSUMER: Shape((0.5, 8.0), track=Track.CLIENTS),
     # The SDK's lease is 15 s.
-    Kind.PAUSE_CONSUMER: Shape((16.0, 22.0), client=True),
+    Kind.PAUSE_CONSUMER: Shape((16.0, 22.0), track=Track.CLIENTS),
     # A Java client's lease is 60 s at the broker and 30 s by its own count.
-    Kind.PAUSE_JAVA_CONSUMER: Shape((62.0, 70.0), Ability.JAVA, client=True),
-    Kind.KILL_PRODUCER: Shape((0.5, 4.0), client=True),
+    Kind.PAUSE_JAVA_CONSUMER: Shape((62.0, 70.0), Ability.JAVA, track=Track.CLIENTS),
+    Kind.KILL_PRODUCER: Shape((0.5, 4.0), track=Track.CLIENTS),
+    Kind.KILL_DEALER: Shape((0.5, 4.0), track=Track.BESIDE),
+    # A fail-over lies within every other one.
+    Kind.DENY: Shape((2.0, 8.0), track=Track.BESIDE),
+    Kind.DELETE_ACCOUNT: Shape((2.0, 8.0), track=Track.BESIDE),
+    Kind.CHANGE_SECRET: Shape((2.0, 8.0), track=Track.BESIDE),
 }
 
 #: Leadership changes are what clients notice most; a round has more than one of each.
@@ -147,24 +165,24 @@ class Fault:
         return SHAPES[self.kind]
 
 
-def possible(plan: Plan, *, client: bool) -> list[Kind]:
+def possible(plan: Plan, track: Track) -> list[Kind]:
     """Return the kinds of one track that can be played, in the order of their declaration."""
     return [
         kind
         for kind, shape in SHAPES.items()
-        if shape.client is client and shape.needs in plan.abilities
+        if shape.track is track and shape.needs in plan.abilities
     ]
 
 
 def schedule(seed: int, plan: Plan) -> tuple[Fault, ...]:
     """Return the faults of a run in the order in which they begin."""
     choose = random.Random(f"{seed}/{plan.replicas}")
-    faults = [fault for client in (False, True) for fault in _track(choose, plan, client=client)]
+    faults = [fault for track in Track for fault in _track(choose, plan, track)]
     return tuple(sorted(faults, key=lambda fault: fault.begin_s))
 
 
-def _track(choose: random.Random, plan: Plan, *, client: bool) -> list[Fault]:
-    kinds = possible(plan, client=client)
+def _track(choose: random.Random, plan: Plan, track: Track) -> list[Fault]:
+    kinds = possible(plan, track)
     faults: list[Fault] = []
     at = busy_until = FIRST_S
     while kinds:

@@ -1,8 +1,9 @@
 """What Java programs print becomes the history that the oracle reads."""
 
 from orderlymq.oracle import Kind
-from tests.nemesis.clients import event_of
+from tests.nemesis.deals import DEALS, Step
 from tests.nemesis.figures import family
+from tests.nemesis.translating import deal_of, event_of
 
 
 def test_a_send_and_its_outcomes_are_told_apart() -> None:
@@ -49,3 +50,21 @@ def test_families_are_read_from_names() -> None:
         "SDK",
         "Java 4",
     ]
+
+
+def test_each_step_of_a_transaction_is_told() -> None:
+    """Begun, stored, decided, asked about; a failed send leaves open whether its half is stored."""
+    facts = {"topic": DEALS, "message": "dealer.1/commit:0"}
+
+    def told(event: str, **more: str) -> tuple[Kind, dict[str, str | int]] | None:
+        return deal_of({"event": event, "body": "dealer.1/commit:0", **more})
+
+    assert told("begin") == (Kind.SEND, facts)
+    assert told("stored") == (Kind.NOTED, {**facts, "detail": Step.HALF})
+    assert told("decided", state="UNKNOW") == (Kind.NOTED, {**facts, "detail": Step.UNKNOWN})
+    assert told("check", answer="rollback") == (
+        Kind.NOTED,
+        {**facts, "detail": Step.CHECKED_ROLLBACK},
+    )
+    assert told("failed", text="CODE: 2") == (Kind.UNKNOWN, {**facts, "detail": "CODE: 2"})
+    assert told("half") is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.nemesis.schedule import SHAPES, Ability, Fault, Kind, Plan, possible, schedule
+from tests.nemesis.schedule import SHAPES, Ability, Fault, Kind, Plan, Track, possible, schedule
 
 EVERYTHING = ~Ability.NONE
 LONG = Plan(replicas=3, seconds=900.0, abilities=EVERYTHING)
@@ -39,7 +39,7 @@ def test_faults_begin_in_order_and_end_in_time(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_what_must_be_alone_is_alone_on_its_track(seed: int) -> None:
     """No other fault of a replica is planned to last into it, and none to begin within it."""
-    faults = [fault for fault in schedule(seed, LONG) if not fault.shape.client]
+    faults = [fault for fault in schedule(seed, LONG) if fault.shape.track is Track.REPLICAS]
     for number, fault in enumerate(faults):
         if fault.shape.alone:
             assert all(other.end_s <= fault.begin_s for other in faults[:number])
@@ -52,7 +52,7 @@ def test_what_the_machine_cannot_do_is_left_out() -> None:
 
     kinds = {fault.kind for fault in schedule(1, bare)}
 
-    assert kinds == {*possible(bare, client=False), *possible(bare, client=True)}
+    assert kinds == {kind for track in Track for kind in possible(bare, track)}
     assert not kinds & {Kind.SPLIT, Kind.POWER_LOSS_ALL, Kind.IO_ERROR, Kind.PAUSE_JAVA_CONSUMER}
 
 

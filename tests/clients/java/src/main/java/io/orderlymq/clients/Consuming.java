@@ -12,6 +12,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -21,7 +22,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *
  * <p>mode: orderly (default) or concurrently. fail=TEXT makes messages whose body contains TEXT
  * fail {@code times} times (-1: always). It ends after {@code expected} successes, after {@code
- * seconds}, or when its standard input is closed.
+ * seconds}, or when its standard input is closed. With ak and sk its requests are signed.
  */
 final class Consuming {
     private final Options options;
@@ -39,7 +40,11 @@ final class Consuming {
     }
 
     private void consume() throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.text("group"));
+        DefaultMQPushConsumer consumer =
+                new DefaultMQPushConsumer(
+                        options.text("group"),
+                        Signing.hook(options),
+                        new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(options.text("ns"));
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(options.number("batch", 1));

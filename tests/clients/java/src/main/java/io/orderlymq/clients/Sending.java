@@ -15,13 +15,15 @@ import org.apache.rocketmq.common.message.Message;
  * Sends {@code count} messages with {@code keys} different sharding keys; the body is "key:step".
  *
  * <p>kind: selector (default), plain, async, oneway, batch. With retry=true a failed send is tried
- * again with the same Message, and so with the same unique key, until it is acknowledged.
+ * again with the same Message, and so with the same unique key, until it is acknowledged. With ak and sk
+ * its requests are signed.
  */
 final class Sending {
     private Sending() {}
 
     static void run(Options options) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(options.text("group", "producers"));
+        DefaultMQProducer producer =
+                new DefaultMQProducer(options.text("group", "producers"), Signing.hook(options));
         producer.setNamesrvAddr(options.text("ns"));
         producer.setInstanceName("sending-" + ProcessHandle.current().pid());
         producer.setSendMsgTimeout(options.number("timeout", 3000));

@@ -14,8 +14,13 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * Sends one transactional message per word of {@code plan}, such as "commit,rollback,unknown"; the
  * body is "word:number". A check answers with the option {@code check}: commit, rollback, unknown, or
- * "later:N" for unknown N times and commit then. It ends after {@code seconds}, or when its standard
- * input is closed.
+ * "later:N" for unknown N times and commit then, or "plan" for what the body says; a word that begins with
+ * "later-" is unknown at first and the rest of it when asked. It ends after {@code seconds}, or when its
+ * standard input is closed.
+ *
+ * <p>With cycle=true the plan begins again and again, with {@code prefix} before each body, a local
+ * transaction of {@code work} milliseconds and a pause of {@code pause}, until standard input is closed;
+ * then it begins nothing more and stays to be asked. With ak and sk its requests are signed.
  */
 final class Transacting implements TransactionListener {
     private final Options options;
@@ -30,46 +35,59 @@ final class Transacting implements TransactionListener {
     }
 
     private void send() throws Exception {
-        TransactionMQProducer producer = new TransactionMQProducer(options.text("group"));
+        TransactionMQProducer producer =
+                new TransactionMQProducer(options.text("group"), Signing.hook(options));
         producer.setNamesrvAddr(options.text("ns"));
         producer.setInstanceName("transacting-" + ProcessHandle.current().pid());
         producer.setHeartbeatBrokerInterval(options.number("heartbeat", 1000));
         producer.setTransactionListener(this);
         producer.start();
         Report.event("started");
-        String[] plan = options.text("plan").split(",");
-        for (int n = 0; n < plan.length; n++) {
-            Message message =
-                    new Message(
-                            options.text("topic"),
-                            "tx",
-                            "k" + n,
-                            (plan[n] + ":" + n).getBytes(StandardCharsets.UTF_8));
-            if (options.number("immunity", 0) > 0) {
-                message.putUserProperty(
-                        "CHECK_IMMUNITY_TIME_IN_SECONDS", options.text("immunity"));
-            }
-            try {
-                TransactionSendResult result = producer.sendMessageInTransaction(message, plan[n]);
-                Report.event(
-                        "half",
-                        "body", plan[n] + ":" + n,
-                        "status", result.getSendStatus(),
-                        "state", result.getLocalTransactionState(),
-                        "offset", result.getQueueOffset(),
-                        "transaction", result.getTransactionId(),
-                        "msgId", result.getMsgId());
-            } catch (Exception error) {
-                Report.event("failed", "body", plan[n] + ":" + n, "text", error.toString());
-            }
-        }
-        Report.event("sent");
         Thread reader = new Thread(Transacting::readToTheEnd);
         reader.setDaemon(true);
-        reader.start();
-        reader.join(TimeUnit.SECONDS.toMillis(options.number("seconds", 60)));
+        String[] plan = options.text("plan").split(",");
+        if (options.flag("cycle")) {
+            reader.start();
+            for (int n = 0; reader.isAlive(); n++) {
+                send(producer, plan[n % plan.length], n);
+                Thread.sleep(options.number("pause", 0));
+            }
+            Report.event("sent");
+            Thread.sleep(TimeUnit.SECONDS.toMillis(options.number("seconds", 60)));
+        } else {
+            for (int n = 0; n < plan.length; n++) {
+                send(producer, plan[n], n);
+            }
+            Report.event("sent");
+            reader.start();
+            reader.join(TimeUnit.SECONDS.toMillis(options.number("seconds", 60)));
+        }
         producer.shutdown();
         Report.event("finished");
+    }
+
+    private void send(TransactionMQProducer producer, String word, int n) {
+        String body = options.text("prefix", "") + word + ":" + n;
+        Message message =
+                new Message(
+                        options.text("topic"), "tx", "k" + n, body.getBytes(StandardCharsets.UTF_8));
+        if (options.number("immunity", 0) > 0) {
+            message.putUserProperty("CHECK_IMMUNITY_TIME_IN_SECONDS", options.text("immunity"));
+        }
+        Report.event("begin", "body", body);
+        try {
+            TransactionSendResult result = producer.sendMessageInTransaction(message, word);
+            Report.event(
+                    "half",
+                    "body", body,
+                    "status", result.getSendStatus(),
+                    "state", result.getLocalTransactionState(),
+                    "offset", result.getQueueOffset(),
+                    "transaction", result.getTransactionId(),
+                    "msgId", result.getMsgId());
+        } catch (Exception error) {
+            Report.event("failed", "body", body, "text", error.toString());
+        }
     }
 
     private static void readToTheEnd() {
@@ -84,7 +102,16 @@ final class Transacting implements TransactionListener {
 
     @Override
     public LocalTransactionState executeLocalTransaction(Message message, Object word) {
-        return state((String) word);
+        String body = new String(message.getBody(), StandardCharsets.UTF_8);
+        Report.event("stored", "body", body);
+        try {
+            Thread.sleep(options.number("work", 0));
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+        }
+        LocalTransactionState state = state((String) word);
+        Report.event("decided", "body", body, "state", state);
+        return state;
     }
 
     @Override
@@ -95,7 +122,9 @@ final class Transacting implements TransactionListener {
         if (answer.startsWith("later:")) {
             answer = count > Integer.parseInt(answer.substring(6)) ? "commit" : "unknown";
         } else if (answer.equals("plan")) {
-            answer = body.substring(0, body.indexOf(':'));
+            int begin = body.lastIndexOf('/') + 1;
+            answer = body.substring(begin, body.indexOf(':', begin));
+            answer = answer.startsWith("later-") ? answer.substring(6) : answer;
         }
         Report.event(
                 "check",

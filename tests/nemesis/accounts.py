@@ -1,0 +1,46 @@
+"""The accounts of a guarded group, and a client that signs what it asks as the group's operator."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from orderlymq.signing import signed
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.client import RemotingClient
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """An access key and its secret."""
+
+    key: str
+    secret: str
+
+    def environment(self) -> dict[str, str]:
+        """Return what a program of the SDK finds its credentials in."""
+        return {"ORDERLYMQ_ACCESS_KEY": self.key, "ORDERLYMQ_SECRET_KEY": self.secret}
+
+    def options(self) -> dict[str, str]:
+        """Return what a Java program is told."""
+        return {"ak": self.key, "sk": self.secret}
+
+
+#: Stands in the settings of every replica, and in no table.
+OPERATOR: Final = Account("nemesis-operator", "the operator's secret")
+#: Of every client that keeps its rights.
+ORDINARY: Final = Account("ordinary-clients", "a secret that stays")
+
+
+class SigningClient(RemotingClient):
+    """Signs as the operator, so that it may do everything."""
+
+    async def invoke(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        ext = signed(
+            command.ext,
+            command.body,
+            access_key=OPERATOR.key,
+            secret_key=OPERATOR.secret,
+            token="",
+        )
+        return await super().invoke(address, replace(command, ext=ext), timeout_s)

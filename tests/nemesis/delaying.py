@@ -1,0 +1,79 @@
+"""
+A producer of messages that wait, with our SDK: delay levels and times, each until it is acknowledged.
+
+``python -m tests.nemesis.delaying JSON``; it ends with the message under way at SIGTERM.
+"""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from orderlymq import Message, Producer
+from orderlymq.errors import OrderlyMQError, SendRefused
+from orderlymq.history import Recorder
+from orderlymq.oracle import Kind
+from tests.nemesis.delays import DELAYS, detail_of
+from tests.nemesis.producing import ProducingOptions
+
+# Nobody measures how soon it goes on.
+RETRY_S: Final = 0.2
+
+
+async def delay(options: ProducingOptions) -> None:
+    """Send until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    with Recorder(Path(options.history), process=options.process) as recorder:
+        async with Producer("waiting", options.name_servers) as producer:
+            number = 0
+            while not stop.is_set():
+                await _send(options, producer, recorder, number, stop)
+                number += 1
+                await asyncio.sleep(options.pause_s)
+
+
+async def _send(
+    options: ProducingOptions,
+    producer: Producer,
+    recorder: Recorder,
+    number: int,
+    stop: asyncio.Event,
+) -> None:
+    level, delay_ms = DELAYS[number % len(DELAYS)]
+    text = f"{options.process}:{number}"
+    message = Message(
+        topic=options.topic,
+        body=text.encode(),
+        delay_level=level,
+        delay_s=0 if level else delay_ms / 1000,
+    )
+    facts = {"topic": options.topic, "message": text}
+    recorder.record(Kind.SEND, detail=detail_of(delay_ms), **facts)
+    # The same message again, so that the broker can recognise it.
+    while not await _try(producer, message, recorder, facts):
+        await asyncio.sleep(RETRY_S)
+        if stop.is_set():
+            return
+        recorder.record(Kind.SEND, detail="again", **facts)
+
+
+async def _try(
+    producer: Producer, message: Message, recorder: Recorder, facts: dict[str, str]
+) -> bool:
+    try:
+        await producer.send(message)
+    except OrderlyMQError as error:
+        kind = Kind.REFUSED if isinstance(error, SendRefused) else Kind.UNKNOWN
+        recorder.record(kind, detail=str(error)[:200], **facts)
+        return False
+    # Without a place: what the answer tells is where it waits.
+    recorder.record(Kind.ACK, **facts)
+    return True
+
+
+if __name__ == "__main__":
+    asyncio.run(delay(msgspec.json.decode(sys.argv[1], type=ProducingOptions)))

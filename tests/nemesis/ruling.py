@@ -1,0 +1,54 @@
+"""What a law beside those of order says about a history: what was broken, how much was tried. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orderlymq import oracle
+from orderlymq.oracle import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """One broken promise, with the shortest slice of history that shows it."""
+
+    explanation: str
+    message: str
+    evidence: tuple[Event, ...]
+
+    def lines(self) -> list[str]:
+        """Return the slice, one line per event, oldest first."""
+        return oracle.as_lines(self.evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """What is to be said about one feature.
+
+    Attributes:
+        name: of the feature.
+        counts: how much of it the run has seen.
+        untried: what the run never did; its law was kept for want of a case.
+    """
+
+    name: str
+    counts: dict[str, int]
+    breaches: tuple[Breach, ...]
+    untried: tuple[str, ...] = ()
+
+
+def of_topic(events: Iterable[Event], topic: str) -> list[Event]:
+    """Return the events of one topic, and those that belong to none."""
+    return [event for event in events if event.topic in ("", topic)]
+
+
+def by_order(events: Iterable[Event]) -> list[Breach]:
+    """Return what the order oracle finds: lost, stored twice, delivered by two at a time."""
+    return [
+        Breach(f"{found.defect}: {found.explanation}", found.message, found.evidence)
+        for found in oracle.judge(events).findings
+    ]
+
+
+def zeros(counts: dict[str, int], wanted: Iterable[str]) -> tuple[str, ...]:
+    """Return those of *wanted* that the run has never seen."""
+    return tuple(name for name in wanted if not counts.get(name))
