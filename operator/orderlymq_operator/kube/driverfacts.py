@@ -94,6 +94,13 @@ def read_word(text: str) -> DriverWord | None:
     )
 
 
+def is_run(live: Json) -> bool:
+    """Tell whether a Job is a run of a CronJob: it has the labels of its pods, because Kubernetes gives it those."""
+    return any(
+        owner.get("kind") == "CronJob" for owner in live["metadata"].get("ownerReferences") or []
+    )
+
+
 def workload_of(live: Json, wanted: Json | None) -> Workload:
     """Return what matters of a workload; *wanted* is the one that should be, without its pause."""
     meta, spec = live["metadata"], live.get("spec") or {}

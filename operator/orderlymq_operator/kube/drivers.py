@@ -201,6 +201,7 @@ class Drivers:
                 )
                 for resource in _FORMS.values()
                 for found in live.get(resource, ())
+                if not driverfacts.is_run(found)
             ),
             pods=tuple(pods),
             stale=len(changes(wanted, sight.everything)) + len(sight.surplus()),

@@ -376,6 +376,32 @@ async def test_another_kind_of_driver_comes_after_the_former_one_is_gone(world: 
     assert world.status["phase"] == "Scheduled"
 
 
+async def test_a_scheduled_run_is_left_alone(world: World) -> None:
+    """Kubernetes gives a Job without labels those of its pods, by which a pipeline's own Jobs are found."""
+    world.want(trigger=None, schedule="* * * * *")
+    await world.settle()
+    run = f"{OBJECT}-29923115"
+    owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": OBJECT, "controller": True}
+    metadata = {
+        "name": run,
+        "namespace": NAMESPACE,
+        "labels": {names.LABEL_PIPELINE: NAME, names.LABEL_FORM: "CronJob"},
+        "ownerReferences": [owner],
+    }
+    world.server.put(
+        JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {}}
+    )
+    world.run_driver("CronJob", f"{run}-x")
+    world.driver.report = WORD
+    world.server.writes()
+
+    await world.settle()
+
+    assert world.server.find(JOBS, NAMESPACE, run) is not None
+    assert world.reason[1] != "FormerDriver"
+    assert not any(verb == "DELETE" for verb, *_ in world.server.writes())
+
+
 async def test_rights_go_with_the_executors_that_needed_them(world: World) -> None:
     """A driver that makes no executors has none."""
     world.want(backend="kubernetes")
