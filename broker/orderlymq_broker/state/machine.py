@@ -232,8 +232,7 @@ class Machine:
             case TimersEnded():
                 return state.timers.end(record, writes)
             case OffsetsReset():
-                state.held.reset(record.commits, writes)
-                return state.offsets.reset(record.commits, writes)
+                return self._reset_offsets(record)
             case (
                 ClientDead()
                 | GrowthFenced()
@@ -265,6 +264,10 @@ class Machine:
                 raise AssertionError("appends are applied with their message")
             case _:
                 assert_never(record)
+
+    def _reset_offsets(self, record: OffsetsReset) -> Outcome:
+        self.state.held.reset(record.commits, self._writes)
+        return self.state.offsets.reset(record.commits, self._writes)
 
     def _apply_operators(self, record: OperatorRecord, wall_ms: int) -> Outcome:
         state, writes = self.state, self._writes
