@@ -103,11 +103,9 @@ class RabbitMQ(Peer):
 
     def _control(self, *words: str) -> str:
         """Ask the nodes until one answers: one that was killed a moment ago runs before it serves."""
-        deadline = time.monotonic() + CONTROL_TIMEOUT_S
-        while True:
-            for node in self.nodes:
-                if not node.is_running:
-                    continue
+        deadline, told = time.monotonic() + CONTROL_TIMEOUT_S, "no node runs"
+        while time.monotonic() < deadline:
+            for node in [each for each in self.nodes if each.is_running]:
                 result = subprocess.run(
                     [str(PROGRAMS / "rabbitmqctl"), "-q", "-n", f"{node.name}@localhost", *words],
                     env={**os.environ, **node.environment},
@@ -118,9 +116,9 @@ class RabbitMQ(Peer):
                 )
                 if not result.returncode:
                     return result.stdout
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"rabbitmqctl {words[0]}: {result.stdout}{result.stderr}")
+                told = result.stdout + result.stderr
             time.sleep(0.5)
+        raise RuntimeError(f"rabbitmqctl {words[0]}: {told}")
 
     def leader(self, said: Sequence[str]) -> tuple[Node, list[int]]:
         rows = self._control("list_queues", "--no-table-headers", "name", "leader").splitlines()

@@ -186,7 +186,7 @@ class Liveness:
         self._connected[found[0]] += 1
 
     async def _look(self, process: Process, waiting: "_Lost") -> None:
-        looked, proof = 0, None
+        looked = 0
         while looked < len(LOOKS_S):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LOOKS_S[looked]):
@@ -194,18 +194,16 @@ class Liveness:
                 looked = 0
             waiting.more.clear()
             proof = await asyncio.to_thread(proof_of_death, process)
+            # Of a dead process no connection stays open; those that do are lost in a moment.
+            if proof is not None and process not in self._connected:
+                del self._lost[process]
+                for client_id in sorted(waiting.client_ids):
+                    _log.info("client %s is dead: %s", client_id, proof)
+                    self._on_dead(client_id, proof)
+                return
             # A connection that broke since is one more reason to look often.
             looked = 0 if waiting.more.is_set() else looked + 1
-            # Of a dead process no connection stays open; those that do are lost in a moment.
-            if process in self._connected:
-                proof = None
-            if proof is not None:
-                break
         del self._lost[process]
-        if proof is not None:
-            for client_id in sorted(waiting.client_ids):
-                _log.info("client %s is dead: %s", client_id, proof)
-                self._on_dead(client_id, proof)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="liveness")

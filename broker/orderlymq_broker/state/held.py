@@ -8,8 +8,8 @@ late: what an administrator let go is not held again by the letters that were he
 ``processors/holding.py``.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -41,38 +41,71 @@ FULL: Final = "full"
 STALE: Final = "stale"
 
 _Place = tuple[str, str, int]
+Row = TypeVar("Row", HeldKey, LetGoKey)
 _NOTHING: Final[Mapping[str, HeldKey]] = {}
 
 
+class _Rows(Generic[Row]):
+    """Rows of one table by group, topic and queue, and there by key."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self.places: dict[_Place, dict[str, Row]] = {}
+
+    def load(self, reader: Reader, kind: type[Row]) -> None:
+        for value in read_rows(reader, self._table):
+            row = msgspec.msgpack.decode(value, type=kind)
+            self.places.setdefault(_place(row), {})[row.key] = row
+
+    def put(self, row: Row, writes: TableWrites) -> None:
+        self.places.setdefault(_place(row), {})[row.key] = row
+        writes.put(self._table, *_place(row), row.key, value=row)
+
+    def drop(self, found: Iterable[Row], writes: TableWrites) -> None:
+        for row in found:
+            place = _place(row)
+            del self.places[place][row.key]
+            if not self.places[place]:
+                del self.places[place]
+            writes.delete(self._table, *place, row.key)
+
+    def drop_of(self, group: str | None, topic: str | None, writes: TableWrites) -> None:
+        self.drop([row for row in self.all() if group == row.group or topic == row.topic], writes)
+
+    def all(self) -> list[Row]:
+        return [row for keys in self.places.values() for row in keys.values()]
+
+    def sorted(self) -> Iterator[Row]:
+        for place in sorted(self.places):
+            for key in sorted(self.places[place]):
+                yield self.places[place][key]
+
+
 class HeldTable:
-    """Held keys by group, topic and queue."""
+    """Held keys by group, topic and queue, and those that were let go."""
 
     def __init__(self) -> None:
-        self._places: dict[_Place, dict[str, HeldKey]] = {}
-        self._let_go: dict[_Place, dict[str, LetGoKey]] = {}
+        self._held = _Rows[HeldKey](Table.HELD_KEYS)
+        self._let_go = _Rows[LetGoKey](Table.LET_GO_KEYS)
 
     @classmethod
     def load(cls, reader: Reader) -> "HeldTable":
         """Read the table."""
         table = cls()
-        for value in read_rows(reader, Table.HELD_KEYS):
-            held = msgspec.msgpack.decode(value, type=HeldKey)
-            table._places.setdefault(_place(held), {})[held.key] = held
-        for value in read_rows(reader, Table.LET_GO_KEYS):
-            gone = msgspec.msgpack.decode(value, type=LetGoKey)
-            table._let_go.setdefault(_place(gone), {})[gone.key] = gone
+        table._held.load(reader, HeldKey)
+        table._let_go.load(reader, LetGoKey)
 
         return table
 
     def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, HeldKey]:
         """Return what is held in a queue, by key."""
-        return self._places.get((group, topic, queue_id), _NOTHING)
+        return self._held.places.get((group, topic, queue_id), _NOTHING)
 
     def of_group(self, group: str) -> list[HeldKey]:
         """Return everything that a group holds, the oldest first."""
         found = [
             held
-            for place, keys in self._places.items()
+            for place, keys in self._held.places.items()
             if place[0] == group
             for held in keys.values()
         ]
@@ -82,14 +115,14 @@ class HeldTable:
     def counts(self) -> dict[str, int]:
         """Return how many keys each group holds."""
         found: dict[str, int] = {}
-        for (group, _, _), keys in self._places.items():
+        for (group, _, _), keys in self._held.places.items():
             found[group] = found.get(group, 0) + len(keys)
 
         return found
 
     def is_held(self, group: str, key: str) -> bool:
         """Tell whether a group holds a key in any queue."""
-        return any(place[0] == group and key in keys for place, keys in self._places.items())
+        return any(place[0] == group and key in keys for place, keys in self._held.places.items())
 
     def apply(
         self,
@@ -111,33 +144,24 @@ class HeldTable:
     def reset(self, commits: tuple[Commit, ...], writes: TableWrites) -> None:
         """Forget what was let go where an administrator sets an offset: what fails again is to hold again."""
         places = {(commit.group, commit.topic, commit.queue_id) for commit in commits}
-        self._forget([gone for gone in self._all_let_go() if _place(gone) in places], writes)
+        self._let_go.drop([gone for gone in self._let_go.all() if _place(gone) in places], writes)
 
     def drop(
         self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
     ) -> None:
         """Forget what a group or topic that is deleted held."""
-        everything = [held for keys in self._places.values() for held in keys.values()]
-        self._drop(
-            [held for held in everything if group == held.group or topic == held.topic], writes
-        )
-        self._forget(
-            [gone for gone in self._all_let_go() if group == gone.group or topic == gone.topic],
-            writes,
-        )
+        self._held.drop_of(group, topic, writes)
+        self._let_go.drop_of(group, topic, writes)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield the held keys for the digest."""
-        for place in sorted(self._places):
-            for key in sorted(self._places[place]):
-                yield (self._places[place][key],)
-        for place in sorted(self._let_go):
-            for key in sorted(self._let_go[place]):
-                yield (self._let_go[place][key],)
+        for rows in (self._held, self._let_go):
+            for row in rows.sorted():
+                yield (row,)
 
     def check(self) -> None:
         """Assert what always holds."""
-        for place, keys in self._places.items():
+        for place, keys in self._held.places.items():
             assert keys, place
             for key, held in keys.items():
                 assert _place(held) == place, held
@@ -162,13 +186,13 @@ class HeldTable:
             return Refused(STALE)
         if (offsets.get(*place) or 0) > record.offset:
             return HeldFound(None)
-        gone = self._let_go.get(place, {}).get(record.key)
+        gone = self._let_go.places.get(place, {}).get(record.key)
         if gone is not None and gone.epoch == record.epoch and record.offset <= gone.last:
             return HeldFound(None)
         if self.counts().get(record.group, 0) >= HELD_KEYS_MAX:
             return Refused(FULL)
         held = HeldKey(*place, record.key, record.offset, record.message_id, wall_ms)
-        self._put(held, writes)
+        self._held.put(held, writes)
 
         return HeldFound(held)
 
@@ -184,7 +208,7 @@ class HeldTable:
             return Refused(STALE)
         if record.offset > max(held.last, held.offset):
             held = msgspec.structs.replace(held, behind=held.behind + 1, last=record.offset)
-            self._put(held, writes)
+            self._held.put(held, writes)
 
         return HeldFound(held)
 
@@ -192,10 +216,10 @@ class HeldTable:
         self, record: KeyReleased, locks: LockTable, offsets: OffsetTable, writes: TableWrites
     ) -> KeysLetGo:
         """Let a key go, and remember it while a letter that was asked for may still be asked for again."""
-        self._forget(
+        self._let_go.drop(
             [
                 gone
-                for gone in self._all_let_go()
+                for gone in self._let_go.all()
                 if not locks.is_current(*_place(gone), gone.epoch)
                 or (offsets.get(*_place(gone)) or 0) > gone.last
             ],
@@ -210,36 +234,10 @@ class HeldTable:
             place = _place(held)
             last = max(held.last, held.offset)
             gone = LetGoKey(*place, held.key, last, locks.epoch(*place))
-            self._let_go.setdefault(place, {})[held.key] = gone
-            writes.put(Table.LET_GO_KEYS, *place, held.key, value=gone)
+            self._let_go.put(gone, writes)
+        self._held.drop(found, writes)
 
-        return KeysLetGo(self._drop(found, writes))
-
-    def _put(self, held: HeldKey, writes: TableWrites) -> None:
-        self._places.setdefault(_place(held), {})[held.key] = held
-        writes.put(Table.HELD_KEYS, *_place(held), held.key, value=held)
-
-    def _drop(self, found: list[HeldKey], writes: TableWrites) -> tuple[HeldKey, ...]:
-        for held in found:
-            place = _place(held)
-            del self._places[place][held.key]
-            if not self._places[place]:
-                del self._places[place]
-            writes.delete(Table.HELD_KEYS, *place, held.key)
-
-        return tuple(found)
-
-    def _all_let_go(self) -> Iterator[LetGoKey]:
-        for keys in self._let_go.values():
-            yield from keys.values()
-
-    def _forget(self, found: list[LetGoKey], writes: TableWrites) -> None:
-        for gone in found:
-            place = _place(gone)
-            del self._let_go[place][gone.key]
-            if not self._let_go[place]:
-                del self._let_go[place]
-            writes.delete(Table.LET_GO_KEYS, *place, gone.key)
+        return KeysLetGo(tuple(found))
 
 
 def _place(held: HeldKey | LetGoKey | KeyHeld | KeyFollowed) -> _Place:

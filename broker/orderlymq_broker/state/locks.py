@@ -82,27 +82,31 @@ class LockTable:
 
     def get(self, group: str, topic: str, queue_id: int) -> Lock | None:
         """Return the lock if somebody holds it."""
-        lock = self._groups.get(group, _NO_LOCKS).get((topic, queue_id))
+        lock = self._last(group, topic, queue_id)
 
         return lock if lock is not None and lock.client_id else None
 
     def is_current(self, group: str, topic: str, queue_id: int, epoch: int) -> bool:
         """Tell whether nobody has held the queue after this epoch."""
-        lock = self._groups.get(group, _NO_LOCKS).get((topic, queue_id))
+        lock = self._last(group, topic, queue_id)
 
         return lock is not None and lock.epoch == epoch
 
     def epoch(self, group: str, topic: str, queue_id: int) -> int:
         """Return the epoch of who holds the queue or held it last, 0 when nobody ever did."""
-        lock = self._groups.get(group, _NO_LOCKS).get((topic, queue_id))
+        lock = self._last(group, topic, queue_id)
 
         return lock.epoch if lock is not None else 0
 
     def released(self, group: str, topic: str, queue_id: int) -> Lock | None:
         """Return the lock if it is free because its last holder gave it back."""
-        lock = self._groups.get(group, _NO_LOCKS).get((topic, queue_id))
+        lock = self._last(group, topic, queue_id)
 
         return lock if lock is not None and lock.released_by else None
+
+    def _last(self, group: str, topic: str, queue_id: int) -> Lock | None:
+        """Return the lock as it is or as it was last, None when nobody ever held the queue."""
+        return self._groups.get(group, _NO_LOCKS).get((topic, queue_id))
 
     def takes_locks(self, group: str) -> bool:
         """Tell whether the group has ever asked for a lock: from then on it is ordered."""
