@@ -13,11 +13,10 @@ from typing import Final
 import msgspec
 
 from orderlymq import Message, Producer
-from orderlymq.errors import OrderlyMQError, SendRefused
 from orderlymq.history import Recorder
 from orderlymq.oracle import Kind
 from tests.nemesis.delays import DELAYS, detail_of
-from tests.nemesis.producing import ProducingOptions
+from tests.nemesis.producing import ProducingOptions, acknowledged
 
 # Nobody measures how soon it goes on.
 RETRY_S: Final = 0.2
@@ -53,26 +52,9 @@ async def _send(
     )
     facts = {"topic": options.topic, "message": text}
     recorder.record(Kind.SEND, detail=detail_of(delay_ms), **facts)
-    # The same message again, so that the broker can recognise it.
-    while not await _try(producer, message, recorder, facts):
-        await asyncio.sleep(RETRY_S)
-        if stop.is_set():
-            return
-        recorder.record(Kind.SEND, detail="again", **facts)
-
-
-async def _try(
-    producer: Producer, message: Message, recorder: Recorder, facts: dict[str, str]
-) -> bool:
-    try:
-        await producer.send(message)
-    except OrderlyMQError as error:
-        kind = Kind.REFUSED if isinstance(error, SendRefused) else Kind.UNKNOWN
-        recorder.record(kind, detail=str(error)[:200], **facts)
-        return False
-    # Without a place: what the answer tells is where it waits.
-    recorder.record(Kind.ACK, **facts)
-    return True
+    if await acknowledged(producer, message, recorder, facts, stop, retry_s=RETRY_S) is not None:
+        # Without a place: what the answer tells is where it waits.
+        recorder.record(Kind.ACK, **facts)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from orderlymq import Message, Producer
+from orderlymq import Message, Producer, SendResult
 from orderlymq.errors import OrderlyMQError, SendRefused
 from orderlymq.history import Recorder
 from orderlymq.oracle import Kind
@@ -55,28 +55,38 @@ async def _send(
         message = Message(topic=options.topic, body=text.encode(), key=key)
         facts = {"topic": options.topic, "key": key, "message": text}
         recorder.record(Kind.SEND, **facts)
-        # The same message again, so that the broker can recognise it.
-        while not await _try(producer, message, recorder, facts):
-            await asyncio.sleep(RETRY_S)
-            if stop.is_set():
-                return
-            recorder.record(Kind.SEND, detail="again", **facts)
+        result = await acknowledged(producer, message, recorder, facts, stop, retry_s=RETRY_S)
+        if result is None:
+            return
+        queue = f"{result.queue.broker_name}:{result.queue.queue_id}"
+        recorder.record(Kind.ACK, queue=queue, offset=result.queue_offset, **facts)
         number += 1
         await asyncio.sleep(options.pause_s)
 
 
-async def _try(
-    producer: Producer, message: Message, recorder: Recorder, facts: dict[str, str]
-) -> bool:
-    try:
-        result = await producer.send(message)
-    except OrderlyMQError as error:
-        kind = Kind.REFUSED if isinstance(error, SendRefused) else Kind.UNKNOWN
-        recorder.record(kind, detail=str(error)[:200], **facts)
-        return False
-    queue = f"{result.queue.broker_name}:{result.queue.queue_id}"
-    recorder.record(Kind.ACK, queue=queue, offset=result.queue_offset, **facts)
-    return True
+async def acknowledged(
+    producer: Producer,
+    message: Message,
+    recorder: Recorder,
+    facts: dict[str, str],
+    stop: asyncio.Event,
+    *,
+    retry_s: float,
+) -> SendResult | None:
+    """Send a message until it is acknowledged, None when it is time to stop; record all but the ends.
+
+    It is the same message again, so that the broker can recognise it.
+    """
+    while True:
+        try:
+            return await producer.send(message)
+        except OrderlyMQError as error:
+            kind = Kind.REFUSED if isinstance(error, SendRefused) else Kind.UNKNOWN
+            recorder.record(kind, detail=str(error)[:200], **facts)
+        await asyncio.sleep(retry_s)
+        if stop.is_set():
+            return None
+        recorder.record(Kind.SEND, detail="again", **facts)
 
 
 if __name__ == "__main__":
