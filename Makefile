@@ -34,6 +34,10 @@ test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of
 test-spark: $(VENV)/.dev ## Run the tests of the Spark pipelines
 	@$(BIN)/python -m pytest tests/spark
 
+.PHONY: kill-spark
+kill-spark: $(VENV)/.dev ## Kill Spark's drivers, executors and workers KILLS times (default 200) by SEED, check what they leave
+	@$(BIN)/python -m tests.spark.kills --kills $(or $(KILLS),200) --seed $(or $(SEED),1) $(ARGS)
+
 .PHONY: e2e
 e2e: $(VENV)/.dev ## Play all stories on Kubernetes: KUBECONFIG, or a kind cluster that is made; see e2e/README.md
 	@$(BIN)/python -m pytest e2e -p no:cacheprovider
@@ -79,6 +83,10 @@ profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer unde
 .PHONY: bench-spark
 bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction; QUICK=1 for a short run
 	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick)
+
+.PHONY: bench-spark-memory
+bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tell what each process holds; QUICK=1 for 0.25 GiB
+	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick) $(ARGS)
 
 .PHONY: crds
 crds: $(VENV)/.dev ## Generate crds/ from the manifest models

@@ -1,125 +1,119 @@
 """
-A driver that is to be killed: archives a topic and copies it, pausing where it is told to.
+A driver that is to be killed: archives a topic, audits it as a stream and copies it; `kills` kills it.
 
-`python -m tests.spark.killed SETTINGS` with {"bootstrap", "topic", "target", "folder", "stage", "skip"}: the
-process ends itself with SIGKILL at the stage, after letting it pass *skip* times; without a stage it runs to
-the end. Stages: wrote (one task of a batch is done), publishing, published (before Spark notes it), copying (one
-task of a copy has sent).
+`python -m tests.spark.killed SETTINGS` with {"bootstrap", "topic", "target", "folder", "master", "closing"}. With
+`closing` it audits the archive and the copy as well and writes down what the audits said. Where it may stand still
+stands in `deadly`.
 """
 
 import json
-import os
-import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
 
-from orderlymq_spark import archive, archivesink, replay
+import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from orderlymq_spark import archive, audit, replay
+from orderlymq_spark.catalogue import Outcome
+from orderlymq_spark.options import parse_sink
 from orderlymq_spark.session import start_session
 from orderlymq_spark.sink import OrderedStreamWriter
 from orderlymq_spark.source import OrderlyMQDataSource
-from orderlymq_spark.specs import ArchiveSpec, ReplaySpec, Source
+from orderlymq_spark.specs import ArchiveSpec, OrderAuditSpec, ReplaySpec, Source
+from tests.spark import deadly
 
-SESSION = {"spark.task.maxFailures": "1"}
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
-
-class Deadly:
-    """Kills the whole process group at the n-th passage, also across processes: a file counts."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        self._counter = Path(settings["folder"]) / "passages"
-        self._stage = settings["stage"]
-        self._skip = settings["skip"]
-        self._driver = settings["driver"]
-
-    def at(self, stage: str) -> None:
-        if stage != self._stage:
-            return
-        with self._counter.open("a") as file:
-            file.write("x")
-        if self._counter.stat().st_size > self._skip:
-            # Spark's workers have a group of their own; theirs goes last, this process is in it.
-            for group in {self._driver: None, os.getpgrp(): None}:
-                os.killpg(group, signal.SIGKILL)
-
-
-class DyingWriter(archivesink.ArchiveWriter):
-    """The archive's writer, with deadly places."""
-
-    deadly: Deadly
-
-    def write(self, iterator: Any) -> Any:
-        result = super().write(iterator)
-        self.deadly.at("wrote")
-        return result
-
-    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
-        self.deadly.at("publishing")
-        super().commit(messages, batchId)
-        self.deadly.at("published")
-
-
-class DyingSource(archivesink.ArchiveDataSource):
-    """Makes dying writers; goes to Spark's processes by value."""
-
-    settings: dict[str, Any]
-
-    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        made = super().streamWriter(schema, overwrite)
-        made.__class__ = DyingWriter
-        made.deadly = Deadly(self.settings)  # type: ignore[attr-defined]  # the class was changed above
-        return made
+#: What runs, in this order, and the folder of each checkpoint.
+PIPELINES: Final = ("archive", "audit", "copy")
+OUTCOME: Final = "outcome.json"
+NOW: Final = "now"  # names the pipeline that runs
+_BATCH: Final = 20
+_SENDING_MAX_S: Final = 0.02  # a task of this size is through by then
+_SESSION: Final = {
+    # A task may be killed again while it is tried again, and an executor as often as anybody likes.
+    "spark.task.maxFailures": "8",
+    "spark.deploy.maxExecutorRetries": "-1",
+    # A Python that starts beside other work may take minutes, and the query would end for that and not for a kill.
+    "spark.python.authenticate.socketTimeout": "600s",
+    # All executors of local-cluster are made of the same 1024 MiB.
+    "spark.executor.memory": "1024m",
+}
 
 
 class DyingCopier(OrderedStreamWriter):
-    """The ordered sink, with a deadly place."""
+    """The ordered sink, with deadly places around its work and at some moment of it."""
 
-    deadly: Deadly
-
-    def write(self, iterator: Any) -> Any:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        deadly.reach("copying")
+        moment = threading.Timer(Random().uniform(0, _SENDING_MAX_S), deadly.reach, ["sending"])
+        moment.start()
         result = super().write(iterator)
-        self.deadly.at("copying")
+        moment.cancel()
+        deadly.reach("copied")
         return result
 
 
 class DyingSink(OrderlyMQDataSource):
     """The format "orderlymq" with a dying sink."""
 
-    settings: dict[str, Any]
-
-    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        made = super().streamWriter(schema, overwrite)
-        made.__class__ = DyingCopier
-        made.deadly = Deadly(self.settings)  # type: ignore[attr-defined]  # the class was changed above
-        return made
+    def streamWriter(self, schema: StructType, overwrite: bool) -> OrderedStreamWriter:  # noqa: N802 - Spark's name
+        return DyingCopier(parse_sink(self.options), schema.names)
 
 
 def main(settings: dict[str, Any]) -> None:
     folder = Path(settings["folder"])
-    spark = start_session("killed", master="local[2]", memory="600m", settings=SESSION)
-    DyingSource.settings = DyingSink.settings = {**settings, "driver": os.getpgrp()}
-    spark.dataSource.register(DyingSource)
+    spark = start_session(
+        "killed", master=settings["master"], memory="600m", settings=dict(_SESSION)
+    )
     spark.dataSource.register(DyingSink)
-    source = Source(
+    topic = Source(
         bootstrap=settings["bootstrap"],
         topic=settings["topic"],
-        options={"maxOffsetsPerTrigger": 40},
+        options={"maxOffsetsPerTrigger": _BATCH},
     )
-    archive.run(
-        "kept",
-        ArchiveSpec(
-            type="archive", source=source, checkpoint=folder / "a", path=folder / "archive"
-        ),
-        lambda: spark,
-    )
-    replay.run(
-        "copied",
-        ReplaySpec(
-            type="replay", source=source, checkpoint=folder / "b", target=settings["target"]
-        ),
-        lambda: spark,
-    )
+    outcomes = {"audit of the stream": run_all(spark, topic, settings["target"], folder)}
+    if settings["closing"]:
+        copy = Source(bootstrap=settings["bootstrap"], topic=settings["target"])
+        for name, said in (
+            ("audit of the topic", {"source": topic}),
+            ("audit of the archive", {"archive": folder / "files"}),
+            ("audit of the copy", {"source": copy}),
+        ):
+            spec = OrderAuditSpec(type="order-audit", sequence_property="n", **said)
+            outcomes[name] = audit.run(name, spec, lambda: spark)
+        (folder / OUTCOME).write_text(
+            json.dumps({name: [each.passed, each.data] for name, each in outcomes.items()})
+        )
     spark.stop()
+
+
+def run_all(spark: "SparkSession", topic: Source, target: str, folder: Path) -> Outcome:
+    """Run the three pipelines through what there is; return what the audit says."""
+    (folder / NOW).write_text("archive")
+    kept = ArchiveSpec(
+        type="archive", source=topic, checkpoint=folder / "archive", path=folder / "files"
+    )
+    archive.run("kept", kept, lambda: spark)
+    (folder / NOW).write_text("audit")
+    audited = OrderAuditSpec(
+        type="order-audit",
+        source=topic,
+        sequence_property="n",
+        stream=True,
+        checkpoint=folder / "audit",
+    )
+    outcome = audit.run("audited", audited, lambda: spark)
+    (folder / NOW).write_text("copy")
+    copied = ReplaySpec(type="replay", source=topic, checkpoint=folder / "copy", target=target)
+    replay.run("copied", copied, lambda: spark)
+    return outcome
 
 
 if __name__ == "__main__":
