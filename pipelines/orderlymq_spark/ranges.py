@@ -14,11 +14,12 @@ import pyarrow as pa
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.tags import TagFilter
 from orderlymq_spark.access import access_to
+from orderlymq_spark.blocks import take_apart
 from orderlymq_spark.borders import report_loss
 from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS
 from orderlymq_spark.offsets import QueueRange, passed_over
 from orderlymq_spark.options import SourceOptions
-from orderlymq_spark.rows import ARROW_TYPES, RowMaker, take_apart
+from orderlymq_spark.rows import ARROW_TYPES, RowMaker
 
 MESSAGE_TYPES: Final = {name: ARROW_TYPES[kind] for name, kind in COLUMNS.items()}
 
@@ -66,11 +67,13 @@ def read_range(
         for fetched in access.read(QueueRange(part.queue, position, part.end), options.tags):
             block = take_apart(fetched.chunks, position, part.end)
             covered = QueueRange(part.queue, position, fetched.next_offset)
-            if not keep_tags and len(block.heads) != covered.size:
+            if not keep_tags and len(block) != covered.size:
                 # RocketMQ's brokers step over messages whose file is gone, and say nothing.
-                report_loss(options, passed_over(covered, [head[3] for head in block.heads]), ())
+                report_loss(
+                    options, passed_over(covered, block.numbers["queue_offset"].tolist()), ()
+                )
             position = fetched.next_offset
-            if block.heads:
+            if len(block):
                 yield from maker.batches(block)
             if fetched.moved_to is not None:
                 gone = QueueRange(part.queue, position, min(fetched.moved_to, part.end))

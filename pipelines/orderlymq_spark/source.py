@@ -31,6 +31,7 @@ from pyspark.sql.types import StructType
 
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.access import access_to
+from orderlymq_spark.blocks import take_apart
 from orderlymq_spark.borders import (
     awaited_queues,
     chosen_queues,
@@ -51,7 +52,7 @@ from orderlymq_spark.offsets import (
 )
 from orderlymq_spark.options import SourceOptions, parse_sink, parse_source
 from orderlymq_spark.ranges import range_row, read_range
-from orderlymq_spark.rows import ARROW_TYPES, take_apart
+from orderlymq_spark.rows import ARROW_TYPES
 from orderlymq_spark.sink import OrderedBatchWriter, OrderedStreamWriter
 
 _log = logging.getLogger(__name__)
@@ -299,7 +300,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         end = min(part.end, part.start + 32)
         access = access_to(self._options.connect)
         return [
-            (chunk, max(1, len(take_apart([chunk], 0, 1 << 62).heads)))
+            (chunk, max(1, len(take_apart([chunk], 0, 1 << 62))))
             for fetched in access.read(QueueRange(part.queue, part.start, end))
             for chunk in fetched.chunks
         ]

@@ -3,18 +3,35 @@
 import zlib
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderlymq_protocol import sysflag
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.properties import decode_properties
-from orderlymq_protocol.record import StoredMessage, body_crc, encode_record
+from orderlymq_protocol.record import (
+    RecordError,
+    StoredMessage,
+    body_crc,
+    decode_record,
+    encode_record,
+    iter_records,
+)
+from orderlymq_spark.blocks import Block, take_apart
 from orderlymq_spark.columns import COLUMNS
-from orderlymq_spark.rows import ARROW_TYPES, Block, PropertyTable, RowMaker, take_apart
+from orderlymq_spark.propertytable import PropertyTable
+from orderlymq_spark.rows import ARROW_TYPES, RowMaker
 
 SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
 QUEUE = MessageQueue("orders", "g", 3)
+IPV6 = sysflag.BORN_HOST_IPV6 | sysflag.STORE_HOST_IPV6
+END = 1 << 40
+CUT = st.sampled_from([0, 0, 0, 1, 40, 90])
+NUMBERS = (
+    *("queue_offset", "physical_offset", "flag", "sys_flag"),
+    *("born_ms", "store_ms", "reconsume_times"),
+)
 TEXT = st.text("ab\x01\x02é ", max_size=12)
 
 
@@ -25,11 +42,14 @@ def record(
     topic: str = "orders",
     flags: int = 0,
 ) -> bytes:
-    host = ("::1", 5) if flags & sysflag.BORN_HOST_IPV6 else ("127.0.0.1", 5)
+    born, stored = (
+        ("::1", 5) if flags & bit else ("127.0.0.1", 10911)
+        for bit in (sysflag.BORN_HOST_IPV6, sysflag.STORE_HOST_IPV6)
+    )
     return encode_record(
         StoredMessage(
-            *(topic, 3, 7, offset, offset * 1000, flags, 1_000 + offset, host),
-            *(2_000 + offset, ("127.0.0.1", 10911), 1, 0, body, properties, body_crc(body)),
+            *(topic, 3, 7, offset, offset * 1000, flags, 1_000 + offset, born),
+            *(2_000 + offset, stored, 1, 0, body, properties, body_crc(body)),
         )
     )
 
@@ -45,29 +65,95 @@ def test_properties_are_read_as_the_protocol_reads_them(raws: list[bytes]) -> No
     """Whatever bytes clients wrote: the maps and single values equal `decode_properties`."""
     expected = [decode_properties(raw) for raw in raws]
 
-    table = PropertyTable(raws)
+    table = PropertyTable(pa.array(raws, pa.binary()))
 
     assert [dict(each) for each in table.maps().to_pylist()] == expected
     for name in ("a", "b", "é"):
         assert table.values(name).to_pylist() == [each.get(name) for each in expected]
 
 
-@settings(deadline=None)  # Arrow's first call loads it
-@given(
-    st.lists(st.tuples(st.binary(max_size=30), st.sampled_from(["t", "t" * 200]), st.booleans()))
+SHAPES = st.lists(
+    st.tuples(
+        st.binary(max_size=30),
+        st.binary(max_size=9),
+        st.sampled_from(["t", "t" * 127, "t" * 200]),
+        st.sampled_from([0, sysflag.BORN_HOST_IPV6, sysflag.STORE_HOST_IPV6, IPV6]),
+    ),
+    max_size=6,
 )
-def test_records_of_every_shape_become_rows(shapes: list[tuple[bytes, str, bool]]) -> None:
-    """Short and long topics, IPv4 and IPv6, any body; offsets outside the range are left out."""
-    chunk = b"".join(
-        record(number, body, topic=topic, flags=sysflag.BORN_HOST_IPV6 if ipv6 else 0)
-        for number, (body, topic, ipv6) in enumerate(shapes)
+
+
+def chunks_of(shapes: list[tuple[bytes, bytes, str, int]], cut: int) -> list[bytes]:
+    """Return records of these shapes in two chunks."""
+    records = [
+        record(number, body, properties, topic, flags)
+        for number, (body, properties, topic, flags) in enumerate(shapes)
+    ]
+    return [b"".join(records[:cut]), b"".join(records[cut:])]
+
+
+def as_read(stored: bytes) -> list[tuple[object, ...]]:
+    """Return what the protocol's own reader says of records."""
+    return [
+        (
+            *(each.queue_offset, each.physical_offset, each.flag, each.sys_flag),
+            *(each.born_timestamp, each.store_timestamp, each.reconsume_times),
+            *(each.body, each.properties),
+        )
+        for each in iter_records(stored)
+        if 0 <= each.queue_offset < END
+    ]
+
+
+def as_taken(block: Block) -> list[tuple[object, ...]]:
+    numbers = [block.numbers[name].tolist() for name in NUMBERS]
+    return list(zip(*numbers, block.bodies.to_pylist(), block.properties.to_pylist(), strict=True))
+
+
+@settings(deadline=None)  # Arrow's first call loads it
+@given(SHAPES, st.integers(0, 6))
+def test_records_are_taken_apart_as_the_protocol_reads_them(
+    shapes: list[tuple[bytes, bytes, str, int]], cut: int
+) -> None:
+    """Short and long topics, IPv4 and IPv6 on either side, any body and properties, in one chunk or two."""
+    chunks = chunks_of(shapes, cut)
+
+    block = take_apart(chunks, 0, END)
+
+    assert as_taken(block) == as_read(b"".join(chunks))
+    assert [decode_record(block.stored, at).queue_offset for at in block.starts.tolist()] == list(
+        range(len(shapes))
     )
 
-    rows = only_batch(RowMaker(SCHEMA, QUEUE), take_apart([chunk], 1, 1 << 40)).to_pylist()
 
-    assert [(row["queue_offset"], row["body"]) for row in rows] == [
-        (number, body) for number, (body, _, _) in enumerate(shapes) if number
-    ]
+@settings(deadline=None, max_examples=300)
+@given(SHAPES, st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3), CUT)
+def test_damaged_records_are_an_error_or_what_the_protocol_reads(
+    shapes: list[tuple[bytes, bytes, str, int]], changes: list[tuple[int, int]], torn: int
+) -> None:
+    """Bytes changed anywhere, and the end cut off: never other rows, never another exception."""
+    damaged = bytearray(b"".join(chunks_of(shapes, 0)))
+    for at, value in changes:
+        if at < len(damaged):
+            damaged[at] = value
+    content = bytes(damaged[: len(damaged) - torn])
+    try:
+        expected = as_read(content)
+    except RecordError as error:
+        if "utf-8" not in str(error):  # the text of a topic is not looked at
+            with pytest.raises(RecordError):
+                take_apart([content], 0, END)
+        return
+
+    assert as_taken(take_apart([content], 0, END)) == expected
+
+
+def test_offsets_outside_the_range_are_left_out_and_rows_say_where_they_are_from() -> None:
+    chunk = b"".join(record(number) for number in range(4))
+
+    rows = only_batch(RowMaker(SCHEMA, QUEUE), take_apart([chunk], 1, 3)).to_pylist()
+
+    assert [row["queue_offset"] for row in rows] == [1, 2]
     assert all(
         (row["topic"], row["broker"], row["queue_id"], row["flag"]) == (*QUEUE, 7) for row in rows
     )
