@@ -81,12 +81,12 @@ profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer unde
 	@$(BIN)/python -m bench.profiles $(ARGS)
 
 .PHONY: bench-spark
-bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction; QUICK=1 for a short run
-	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick)
+bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/benchmarks.md; QUICK=1 only prints
+	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
 
 .PHONY: bench-spark-memory
-bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tell what each process holds; QUICK=1 for 0.25 GiB
-	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick) $(ARGS)
+bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tell what each process holds, in docs/benchmarks.md; QUICK=1 prints 0.25 GiB
+	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
 
 .PHONY: crds
 crds: $(VENV)/.dev ## Generate crds/ from the manifest models

@@ -1,4 +1,8 @@
-"""The page of results: docs/benchmarks.md from the lines of a run, tables first, pictures beside them."""
+"""
+The page of results: docs/benchmarks.md from the lines of a run, tables first, pictures beside them.
+
+What other programs have measured (`sections`) stays at its end.
+"""
 
 import os
 import platform
@@ -14,7 +18,7 @@ from bench.peers.nodes import Durability, Peer
 from bench.results import Line, Results, summary
 from bench.works import ALL, Figure, Scale, Work
 
-from bench import limits
+from bench import limits, sections
 
 #: Who we are in each class; the ratios of a class are taken to its own.
 OURS = {Durability.DISK: "orderlymq", Durability.MEMORY: "orderlymq-async"}
@@ -50,7 +54,9 @@ def write(path: Path, results: Results, scale: str, command: str) -> None:
 
     lines = [line for line in results.lines if line.scale == scale]
     pictures = plots.write(path.parent / path.stem, lines)
-    path.write_text("\n".join(_page(lines, command, pictures, path.stem)) + "\n")
+    page = "\n".join(_page(lines, command, pictures, path.stem)) + "\n"
+    others = sections.kept(path)
+    path.write_text(f"{page}\n{others}" if others else page)
 
 
 def _page(

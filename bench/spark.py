@@ -1,53 +1,101 @@
 """
 Rows per second from a topic to Spark: to a frame, to Parquet, through the audit; and compaction's bytes per second.
 
-``python -m bench.spark [--rows 2000000] [--size 1024] [--quick]`` starts one broker and ``local[2]`` on this
-machine; both share its cores, so the CPU seconds of the broker stand beside each rate. Bodies are text that
-compresses to a half; the archive is written in four batches.
+``python -m bench.spark [--rows 2000000] [--size 1024] [--rounds 3] [--write docs/benchmarks.md]`` starts one broker and
+``local[2]`` on this machine; both share its cores, so the processor time of each side stands beside each rate. Bodies are
+text that compresses to a half; the archive is written in four batches. The first round of a JVM that has just begun is
+among the rounds.
 """
 
 import argparse
 import contextlib
 import io
+import os
+import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
+from bench.figures import Summary
+from pyspark.sql import SparkSession
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
+from bench import sections
 from orderlymq.blocking import AdminClient
 from orderlymq_spark import archive, audit, compact
-from orderlymq_spark.archivefiles import published
+from orderlymq_spark.archivefiles import path_of, published
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.session import start_session
 from orderlymq_spark.specs import ArchiveSpec, CompactSpec, OrderAuditSpec, Source
 
+_BATCHES: Final = 4  # of the archive
+_MEGA: Final = 1e6
+_TEXT: Final = (
+    "`make bench-spark`: {rows:,} messages of {size:,} bytes (text that compresses to a half) and {keys:,} keys in two queues"
+    " of one broker, read by Spark in `local[2]` on the same machine: both share its processors, whose seconds per second"
+    " stand beside each rate. A cell is *min / **median** / max* over {rounds} rounds, that of the JVM's start among them."
+)
+
 
 class Meter:
-    """Measures wall time and the CPU time of the broker."""
+    """Measures wall time, and the processor time of the broker and of everything that is Spark's.
+
+    Made when the broker runs and Spark does not.
+    """
 
     def __init__(self, group: Group) -> None:
         self._brokers = [psutil.Process(child.pid) for child in group.brokers.values()]
+        self._me = psutil.Process()
+        self._not_spark = set(self._me.children(recursive=True))
+        self._amounts: dict[str, tuple[float, str]] = {}  # and their unit
+        self._rounds: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
 
-    def cpu_s(self) -> float:
-        """Return the CPU time that the brokers have used."""
-        return sum(sum(each.cpu_times()[:2]) for each in self._brokers)
-
-    def row(self, name: str, amount: float, unit: str, work: Callable[[], Any]) -> None:
-        """Do *work* and print its row."""
+    def measure(self, name: str, amount: float, unit: str, work: Callable[[], Any]) -> None:
+        """Do *work*, which handles *amount*."""
+        self._amounts[name] = amount, unit
         with contextlib.redirect_stdout(io.StringIO()):
-            began, cpu = time.perf_counter(), self.cpu_s()
+            began, broker, spark = time.perf_counter(), self._broker_s(), self._spark_s()
             work()
             seconds = time.perf_counter() - began
-        broker = (self.cpu_s() - cpu) / seconds
+        spent = self._broker_s() - broker, self._spark_s() - spark
+        self._rounds[name].append((seconds, *spent))
         print(
-            f"| {name} | {amount / seconds:,.0f} {unit}/s | {seconds:.1f} s | {broker:.0%} |",
+            f"{name}: {amount / seconds:,.0f} {unit}/s in {seconds:.1f} s;"
+            f" broker {spent[0]:.1f} s, Spark {spent[1]:.1f} s",
             flush=True,
         )
+
+    def table(self) -> Iterator[str]:
+        """Yield the rows: rates as *min / **median** / max*, processor seconds per second of either side."""
+        yield "| what | rate | broker's CPU | Spark's CPU |"
+        yield "|---|---|---|---|"
+        for name, rounds in self._rounds.items():
+            amount, unit = self._amounts[name]
+            rate = Summary.of([amount / seconds for seconds, _, _ in rounds])
+            broker, spark = (
+                Summary.of([each[side] / each[0] for each in rounds]).median for side in (1, 2)
+            )
+            yield (
+                f"| {name} | {rate.low:,.0f} / **{rate.median:,.0f}** / {rate.high:,.0f} {unit}/s"
+                f" | {broker:.0%} | {spark:.0%} |"
+            )
+
+    def _broker_s(self) -> float:
+        return sum(sum(each.cpu_times()[:2]) for each in self._brokers)
+
+    def _spark_s(self) -> float:
+        """Return the time of this process, its JVM and all workers, also of those that have ended."""
+        found = 0.0
+        for each in [self._me, *self._me.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if each not in self._not_spark:
+                    found += sum(each.cpu_times()[:4])
+        return found
 
 
 def main() -> None:
@@ -55,9 +103,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--keys", type=int, default=100_000)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one round of 40,000 rows")
+    parser.add_argument("--write", type=Path, help="also write the table into this page")
     given = parser.parse_args()
-    rows = 40_000 if given.quick else given.rows
+    rows, rounds = (40_000, 1) if given.quick else (given.rows, given.rounds)
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         group = Group(folder / "cluster", 1)
@@ -67,51 +117,59 @@ def main() -> None:
                 topics = Topics(group.name_server_address, admin)
                 topic = topics.make(queues=2)
                 topics.bulk(topic, rows, size=given.size, keys=given.keys // 2, text=True)
-                measure(Meter(group), topics, topic, rows, folder)
+                meter = Meter(group)
+                spark = start_session("bench", master="local[2]", memory="2g")
+                for number in range(rounds):
+                    one_round(meter, spark, topics.bootstrap, topic, rows, folder / str(number))
+                    shutil.rmtree(folder / str(number))
+                spark.stop()
         finally:
             group.stop()
+    table = "\n".join(meter.table())
+    print(table)
+    if given.write is not None:
+        about = _TEXT.format(rows=rows, size=given.size, keys=given.keys, rounds=rounds)
+        conditions = f"{os.cpu_count()} processors; {time.strftime('%Y-%m-%d', time.gmtime())}."
+        sections.put(given.write, "spark", f"## Spark\n\n{about} {conditions}\n\n{table}")
 
 
-def measure(meter: Meter, topics: Topics, topic: str, rows: int, folder: Path) -> None:
-    """Print the table."""
-    spark = start_session("bench", master="local[2]", memory="2g")
-    source = Source(
-        bootstrap=topics.bootstrap,
-        topic=topic,
-        options={"maxOffsetsPerTrigger": max(20_000, rows // 4)},
-    )
-    read_batch(spark, bootstrap=topics.bootstrap, topic=topic, columns="queue_id").count()  # warm
-    print("| what | rate | time | broker's CPU |\n|---|---|---|---|")
-    whole = read_batch(spark, bootstrap=topics.bootstrap, topic=topic)
-    meter.row(
-        "topic to frame, all columns",
-        rows,
-        "rows",
-        lambda: whole.write.format("noop").mode("overwrite").save(),
-    )
-    meter.row("topic to frame, count", rows, "rows", whole.count)
+def one_round(
+    meter: Meter, spark: SparkSession, bootstrap: str, topic: str, rows: int, folder: Path
+) -> None:
+    """Do everything once, with an archive of its own."""
+    most: dict[str, str | int | bool] = {"maxOffsetsPerTrigger": max(20_000, rows // _BATCHES)}
+    source = Source(bootstrap=bootstrap, topic=topic, options=most)
+
+    def session() -> SparkSession:
+        return spark
+
+    whole = read_batch(spark, bootstrap=bootstrap, topic=topic)
+    meter.measure("topic to DataFrame, count", rows, "rows", whole.count)
+    thrown = whole.write.format("noop").mode("overwrite")
+    meter.measure("topic to DataFrame, all columns thrown away", rows, "rows", thrown.save)
     spec = ArchiveSpec(
         type="archive", source=source, checkpoint=folder / "checkpoint", path=folder / "archive"
     )
-    meter.row(
-        "topic to Parquet (archive)", rows, "rows", lambda: archive.run("a", spec, lambda: spark)
+    meter.measure(
+        "topic to Parquet (`archive`)", rows, "rows", lambda: archive.run("a", spec, session)
     )
-    checked = OrderAuditSpec(type="order-audit", source=source, sequence_property="n")
-    meter.row(
-        "order audit of the topic", rows, "rows", lambda: audit.run("b", checked, lambda: spark)
+    for name, said in (("the topic", {"source": source}), ("the archive", {"archive": spec.path})):
+        checked = OrderAuditSpec(type="order-audit", sequence_property="n", **said)
+        meter.measure(
+            f"`order-audit` of {name}",
+            rows,
+            "rows",
+            lambda checked=checked: audit.run("b", checked, session),
+        )
+    parts = published(spec.path)
+    stored = sum(path_of(spec.path, each).stat().st_size for each in parts)
+    merged = CompactSpec(type="compact", path=spec.path)
+    meter.measure(
+        "`compact`, bytes of files read",
+        stored / _MEGA,
+        "MB",
+        lambda: compact.run("d", merged, session),
     )
-    kept = OrderAuditSpec(type="order-audit", archive=spec.path, sequence_property="n")
-    meter.row(
-        "order audit of the archive", rows, "rows", lambda: audit.run("c", kept, lambda: spark)
-    )
-    bodies = sum(each.size for each in published(spec.path)) * 1024
-    meter.row(
-        "compaction, bytes of bodies",
-        bodies,
-        "B",
-        lambda: compact.run("d", CompactSpec(type="compact", path=spec.path), lambda: spark),
-    )
-    spark.stop()
 
 
 if __name__ == "__main__":

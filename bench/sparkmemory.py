@@ -1,7 +1,7 @@
 """
 How much memory Spark's processes take of a topic that is much larger than they are.
 
-``python -m bench.sparkmemory [--gib 10] [--size 32768] [--worker 1g] [--quick]`` fills a broker of one replica on this
+``python -m bench.sparkmemory [--gib 10] [--size 32768] [--worker 1g] [--write docs/benchmarks.md]`` fills a broker of one replica on this
 machine, reads all of it as a stream in batches of limited size, and prints what each kind of process had resident at
 most. Three ways: all columns through Spark (counted), the archive, whose tasks read for themselves, and a topic of small
 messages through Spark. Bodies do not compress. Python workers are limited by Spark's own ``spark.executor.pyspark.memory``
@@ -24,6 +24,7 @@ import psutil
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics
 
+from bench import sections
 from orderlymq.blocking import AdminClient, LoopThread
 from orderlymq.message import Message
 from orderlymq.producer import Producer
@@ -43,6 +44,12 @@ _AT_ONCE: Final = 64  # batches that a filler has on their way are made of so ma
 _SAMPLE_S: Final = 0.1
 _SMALL_BYTES: Final = 1024
 _SMALL_PART: Final = 10  # the topic of small messages has a tenth of the bytes
+_TEXT: Final = (
+    "`make bench-spark-memory`: a topic of {gib:.4g} GiB in messages of {size:,} bytes, and one of a tenth of that in messages"
+    " of 1 KiB, read to their ends by Spark in `local[2]` in batches of at most 256 MiB. A Python worker may not have more"
+    " than {worker} (`spark.executor.pyspark.memory`, a limit on its address space), the JVM has 1 GiB of heap. The memory"
+    " is what was resident at most."
+)
 
 
 def main() -> None:
@@ -50,7 +57,8 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=10.0)
     parser.add_argument("--size", type=int, default=32 << 10)
     parser.add_argument("--worker", default="1g")
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="0.25 GiB")
+    parser.add_argument("--write", type=Path, help="also write the table into this page")
     given = parser.parse_args()
     wanted = int((0.25 if given.quick else given.gib) * (1 << 30))
     with tempfile.TemporaryDirectory(prefix="memory-") as directory:
@@ -73,7 +81,11 @@ def main() -> None:
             print(
                 f"filled with {total * (1 + 1 / _SMALL_PART) / (1 << 30):.2f} GiB in {seconds:.0f} s"
             )
-            measure(topics, large, small, folder, given.worker)
+            lines = list(measure(topics, large, small, folder, given.worker))
+    if given.write is not None:
+        about = _TEXT.format(gib=total / (1 << 30), size=given.size, worker=given.worker)
+        table = "\n".join(lines)
+        sections.put(given.write, "spark-memory", f"## Spark's memory\n\n{about}\n\n{table}")
 
 
 def fill(topics: Topics, topic: str, total: int, size: int) -> None:
@@ -141,19 +153,24 @@ def _processes() -> Iterator[tuple[str, int, int]]:
             yield "worker", resident, limit
 
 
-def measure(topics: Topics, large: str, small: str, folder: Path, worker: str) -> None:
-    """Print the table."""
+def measure(topics: Topics, large: str, small: str, folder: Path, worker: str) -> Iterator[str]:
+    """Print the table and yield its lines.
+
+    Raises:
+        RuntimeError: No worker had a limit in force.
+    """
     spark = start_session(
         "memory",
         master="local[2]",
         memory="1g",
         settings={"spark.executor.pyspark.memory": worker},
     )
-    print(
-        f"Python workers of {worker} each (RLIMIT_AS), a JVM with 1 GiB of heap, MiB resident at most:"
-    )
-    print("| what | rows | GiB | batches | time | JVM | largest worker | driver's Python |")
-    print("|---|---|---|---|---|---|---|---|")
+    for line in (
+        "| what | rows | GiB | batches | seconds | JVM, MiB | largest worker, MiB | driver's Python, MiB |",
+        "|---|---|---|---|---|---|---|---|",
+    ):
+        print(line, flush=True)
+        yield line
 
     def counted(topic: str) -> Callable[[], tuple[int, int, int]]:
         found = [0, 0, 0]
@@ -192,14 +209,11 @@ def measure(topics: Topics, large: str, small: str, folder: Path, worker: str) -
         with Watch() as watch:
             rows, size, batches = work()
         seconds = time.perf_counter() - began
-        print(
-            f"| {name} | {rows:,} | {size / (1 << 30):.2f} | {batches} | {seconds:.0f} s | {watch.cells()} |",
-            flush=True,
-        )
+        line = f"| {name} | {rows:,} | {size / (1 << 30):.2f} | {batches} | {seconds:.0f} | {watch.cells()} |"
+        print(line, flush=True)
+        yield line
         if not watch.limited:
-            print(
-                "No worker had a limit in force: what stands above is what they took by themselves."
-            )
+            raise RuntimeError("no worker had a limit in force: this shows nothing")
     spark.stop()
 
 
