@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -159,7 +160,7 @@ def one_round(
             f"`order-audit` of {name}",
             rows,
             "rows",
-            lambda checked=checked: audit.run("b", checked, session),
+            partial(audit.run, "b", checked, session),
         )
     parts = published(spec.path)
     stored = sum(path_of(spec.path, each).stat().st_size for each in parts)

@@ -335,6 +335,8 @@ class Campaign:
                 driver.kill()
             case "driver's JVM":
                 self._jvm(driver).kill()
+                if pid == driver.pid:
+                    self._go_on()  # its Python is to notice
             case "driver" | "driver, a worker cut off":
                 jvm = self._jvm(driver)
                 jvm.kill()
@@ -357,9 +359,7 @@ class Campaign:
         orphan, self._orphan = self._orphan, None
         if orphan is None:
             return
-        try:
-            os.close(os.open(self.folder / deadly.WAKE, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:
+        if not self._go_on():
             self.cut_off["ended by itself"] += 1
             return
         self.cut_off["woken"] += 1
@@ -367,6 +367,14 @@ class Campaign:
             orphan.wait(30.0)
         with suppress(psutil.Error):
             orphan.kill()
+
+    def _go_on(self) -> bool:
+        """Wake who stands still; return whether anybody did."""
+        try:
+            os.close(os.open(self.folder / deadly.WAKE, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
 
     # -- the end
 

@@ -32,10 +32,9 @@ WAL_SIZE_MAX: Final = 64 << 20
 LEVEL_ZERO_FILES_SLOW: Final = 100
 LEVEL_ZERO_FILES_STOP: Final = 200
 
-BLOB_FILE_SIZE: Final = 64 << 20
-
-# A smaller value costs less inside its table, next to its neighbours, than as a read of its own.
-BLOB_SIZE_MIN: Final = 256
+# Large enough that a pull of 32 messages, whose neighbours belong to other queues, needs two or three reads and
+# leaves the blocks for those queues in the cache; small enough for a look-up of a single message.
+BODY_BLOCK_SIZE: Final = 16 << 10
 
 # Files that stay open; a replica must live with the usual limit of 1024 per process.
 OPEN_FILES_MAX: Final = 256
@@ -110,13 +109,8 @@ def _options(family: Family, cache: Cache, *, create: bool) -> Options:
         # Bodies go on arriving while full memtables are written.
         options.set_max_write_buffer_number(4)
         options.set_compression_type(DBCompressionType.none())
-        options.set_enable_blob_files(True)
-        options.set_min_blob_size(BLOB_SIZE_MIN)
-        options.set_blob_file_size(BLOB_FILE_SIZE)
-        options.set_blob_compression_type(DBCompressionType.none())
-        # Retention deletes whole ranges, so whole blob files fall free; collecting garbage
-        # inside them would be the rewriting that blob files are there to avoid.
-        options.set_enable_blob_gc(False)
+        # Physical offsets only grow, so that flushed files never overlap and compaction moves them down as they are.
+        table.set_block_size(BODY_BLOCK_SIZE)
     options.set_block_based_table_factory(table)
 
     return options

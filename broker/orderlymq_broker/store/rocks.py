@@ -1,7 +1,7 @@
 """
 The store over RocksDB: one column family per `Family`, one write batch per ticket.
 
-The rule: bodies are written once and never moved by compaction (blob files), and a ticket is on
+The rule: bodies are written once and never rewritten by compaction, and a ticket is on
 disk, whole, when a synced commit returns. Reads and staging belong to the event loop, ``commit``
 to the writer thread. Which options were measured, and why these: ``options.py``.
 """
@@ -214,8 +214,8 @@ class RocksStore:
     def reclaim(self, family: Family, end: bytes) -> None:
         """Give back the files below *end*, after a range deletion; runs long, not on the loop.
 
-        A range deletion alone only hides: the compaction of these files drops their index, and
-        with it the blob files, without reading or writing one body.
+        A range deletion alone only hides: the compaction of these files reads them once more and
+        writes of them only what the last one has above *end*.
         """
         try:
             self._columns[family].flush()
@@ -366,7 +366,6 @@ _PROPERTIES = {
     "memtable_bytes": "rocksdb.cur-size-all-mem-tables",
     "table_bytes": "rocksdb.total-sst-files-size",
     "table_reader_bytes": "rocksdb.estimate-table-readers-mem",
-    "blob_bytes": "rocksdb.total-blob-file-size",
     "compaction_pending_bytes": "rocksdb.estimate-pending-compaction-bytes",
 }
 

@@ -14,9 +14,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rocksdict import Rdict
 
+from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.store import layout, options
 from orderlymq_broker.store.kv import Batch, Family, StoreFailed, StoreFull
+from orderlymq_broker.store.options import column_name, database_options, family_options
 from orderlymq_broker.store.retention import sweep_index
 from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica, RocksStore
 
@@ -266,7 +269,7 @@ def test_dropping_messages_gives_the_files_back(store: RocksStore) -> None:
             batch.put(Family.MESSAGES, layout.message_key(number), body)
         store.write(batch, sync=False)
         store.flush()
-    before = store.statistics()["blob_bytes"]
+    before = store.statistics()["table_bytes"]
     batch = Batch()
     batch.delete_range(Family.MESSAGES, layout.message_key(0), layout.message_key(3900))
     store.write(batch, sync=True)
@@ -277,24 +280,57 @@ def test_dropping_messages_gives_the_files_back(store: RocksStore) -> None:
         None,
         body,
     ]
-    assert store.statistics()["blob_bytes"] < before / 4
+    assert store.statistics()["table_bytes"] < before / 4
 
 
 def test_compaction_never_rewrites_bodies(store: RocksStore) -> None:
-    """Law: bodies are written once; compacting their index leaves the blob files alone."""
+    """Law: bodies are written once; their files sink to the last level as they are."""
     body = random.Random(4).randbytes(4096)
-    for start in range(0, 1000, 100):
+    before: dict[Path, int] = {}
+    for start in range(0, 2000, 100):
         batch = Batch()
         for number in range(start, start + 100):
             batch.put(Family.MESSAGES, layout.message_key(number), body)
         store.write(batch, sync=False)
         store.flush()
-    before = {path: path.stat().st_ino for path in store.path.glob("*.blob")}
+        before |= {path: path.stat().st_ino for path in store.path.glob("*.sst")}
 
     store.reclaim(Family.MESSAGES, layout.U64_END)
 
-    assert {path: path.stat().st_ino for path in store.path.glob("*.blob")} == before
-    assert len(before) == 10
+    assert {path: path.stat().st_ino for path in store.path.glob("*.sst")} == before
+    assert len(before) == 20
+
+
+def test_a_store_whose_bodies_lie_in_blob_files_is_read_and_reclaimed(tmp_path: Path) -> None:
+    """Law: what a release wrote that kept bodies outside of the tables stays good."""
+    RocksStore(tmp_path, create=True).close()
+    families = family_options(StorageSettings(), create=False)
+    old = families[column_name(Family.MESSAGES)]
+    old.set_enable_blob_files(True)
+    old.set_min_blob_size(256)
+    database = Rdict(str(tmp_path), database_options(create=False), families)
+    messages = database.get_column_family(column_name(Family.MESSAGES))
+    for number in range(100):
+        messages[layout.message_key(number)] = BODY * 8
+    messages.flush()
+    del messages  # holds the database open
+    database.close()
+    assert list(tmp_path.glob("*.blob"))
+
+    store = RocksStore(tmp_path)
+    batch = Batch()
+    batch.put(Family.MESSAGES, layout.message_key(100), BODY * 8)
+    store.write(batch, sync=True)
+    keys = [layout.message_key(number) for number in range(101)]
+    assert store.multi_get(Family.MESSAGES, keys) == [BODY * 8] * 101
+    batch = Batch()
+    batch.delete_range(Family.MESSAGES, keys[0], keys[100])
+    store.write(batch, sync=True)
+    store.reclaim(Family.MESSAGES, keys[100])
+
+    assert store.multi_get(Family.MESSAGES, keys) == [None] * 100 + [BODY * 8]
+    assert not list(tmp_path.glob("*.blob"))
+    store.close()
 
 
 def test_the_index_sweep_visits_all_and_deletes_what_points_below_the_floor(
@@ -400,7 +436,7 @@ def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
     figures = store.statistics()
 
     assert figures["commits"] == 1
-    assert figures["blob_bytes"] > len(BODY)
+    assert figures["table_bytes"] > len(BODY)
     assert set(figures) == {
         "commits",
         "write_stalls",
@@ -408,7 +444,6 @@ def test_statistics_name_what_metrics_show(store: RocksStore) -> None:
         "memtable_bytes",
         "table_bytes",
         "table_reader_bytes",
-        "blob_bytes",
         "compaction_pending_bytes",
         "block_cache_bytes",
     }
