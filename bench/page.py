@@ -135,7 +135,7 @@ def _ways(lines: Sequence[Line]) -> Iterator[str]:
     yield "## How it is done"
     yield ""
     yield (
-        "Three nodes of each, replication factor 3, eight ordered queues per topic, bodies that do not compress. Each sender"
+        "Three nodes of each, replication factor 3, eight ordered queues per topic, bodies that neither compress nor repeat. Each sender"
         " waits for its acknowledgement before it sends again; what is acknowledged inside the measured seconds counts. A"
         " drain begins when every consumer knows its queues, and fails when a message is missing or out of order. A leader is"
         " killed (SIGKILL) under eight senders that try again after 5 ms, one per queue; the time ends with the first"

@@ -33,7 +33,8 @@ LEVEL_ZERO_FILES_SLOW: Final = 100
 LEVEL_ZERO_FILES_STOP: Final = 200
 
 # Large enough that a pull of 32 messages, whose neighbours belong to other queues, needs two or three reads and
-# leaves the blocks for those queues in the cache; small enough for a look-up of a single message.
+# leaves the blocks for those queues in the cache, and that heads and properties, which are much alike, compress;
+# small enough for a look-up of a single message.
 BODY_BLOCK_SIZE: Final = 16 << 10
 
 # Files that stay open; a replica must live with the usual limit of 1024 per process.
@@ -108,7 +109,6 @@ def _options(family: Family, cache: Cache, *, create: bool) -> Options:
         options.set_write_buffer_size(BODY_MEMTABLE_SIZE)
         # Bodies go on arriving while full memtables are written.
         options.set_max_write_buffer_number(4)
-        options.set_compression_type(DBCompressionType.none())
         # Physical offsets only grow, so that flushed files never overlap and compaction moves them down as they are.
         table.set_block_size(BODY_BLOCK_SIZE)
     options.set_block_based_table_factory(table)
