@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_broker.replication.instance import Instance
-from orderlymq_broker.store import layout
-from orderlymq_broker.store.kv import Batch, Family, StoreError
+from orderlymq_broker.store.kv import Batch, StoreError
 from orderlymq_broker.store.retention import sweep_index
 from orderlymq_raft.types import Index
 
@@ -105,9 +104,7 @@ class Upkeep:
             return
         self._reclaimed = floor
         self._reclaimed_at = self._seconds()
-        work = asyncio.to_thread(
-            self._instance.store.reclaim, Family.MESSAGES, layout.message_key(floor)
-        )
+        work = asyncio.to_thread(self._instance.store.reclaim)
         self._working = asyncio.get_running_loop().create_task(work, name="reclaim space")
 
     def _maybe_flush(self) -> None:

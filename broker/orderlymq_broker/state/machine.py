@@ -331,7 +331,7 @@ class Machine:
             write_floor(queue, self._writes)
         if record.floor > state.floor:
             state.floor = min(record.floor, state.physical_end)
-            erase_range(batch, Family.MESSAGES, message_key(0), message_key(state.floor))
+            batch.drop_messages(message_key(state.floor))
             state.transactions.drop_below(state.floor, self._writes)
 
         return Trimmed(count)

@@ -31,6 +31,7 @@ class Batch:
     puts: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
     deletes: list[tuple[Family, bytes]] = field(default_factory=list)
     range_deletes: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
+    dropped: bytes = b""
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
         """Set *key*; within one batch a key is put or deleted once, never both."""
@@ -44,8 +45,12 @@ class Batch:
         """Remove every key with ``start <= key < end``; applied before the puts of this batch."""
         self.range_deletes.append((family, start, end))
 
+    def drop_messages(self, end: bytes) -> None:
+        """Remove every key of `MESSAGES` below *end*, for good: none of them is put again."""
+        self.dropped = max(self.dropped, end)
+
     def __bool__(self) -> bool:
-        return bool(self.puts or self.deletes or self.range_deletes)
+        return bool(self.puts or self.deletes or self.range_deletes or self.dropped)
 
 
 class Reader(Protocol):

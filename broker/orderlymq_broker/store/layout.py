@@ -39,6 +39,9 @@ META_COMPACTED: Final = b"compacted"  # see `Compaction`
 META_APPLIED: Final = b"applied"  # see `Applied`
 META_AMNESIA: Final = b"amnesia"  # replication's mark: this replica has lost its disk
 META_PEERS: Final = b"peers"  # replication's address book
+META_DROPPED: Final = (
+    b"dropped"  # messages below this key are gone, though files may still hold them
+)
 
 # What belongs to the replica and not to its group: a snapshot of a peer must not bring it.
 META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_AMNESIA})

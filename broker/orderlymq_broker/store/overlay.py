@@ -23,14 +23,15 @@ class Layer:
 
     Life cycle: filled on the event loop while it is the staged layer, then frozen as a ticket,
     read by the writer thread and the event loop at the same time, dropped when settled.
-    ``values`` holds None for a deleted key.
+    ``values`` holds None for a deleted key; what was ``dropped`` is one of the ranges, too.
     """
 
-    __slots__ = ("_order", "ranges", "settled", "values")
+    __slots__ = ("_order", "dropped", "ranges", "settled", "values")
 
     def __init__(self) -> None:
         self.values: tuple[dict[bytes, bytes | None], ...] = tuple({} for _ in Family)
         self.ranges: tuple[list[Span], ...] = tuple([] for _ in Family)
+        self.dropped = b""
         self.settled = False
         self._order: tuple[list[bytes], ...] = tuple([] for _ in Family)
 
@@ -42,6 +43,9 @@ class Layer:
         for family, start, end in batch.range_deletes:
             if start < end:
                 self._delete_range(family, start, end)
+        if batch.dropped:
+            self._delete_range(Family.MESSAGES, b"", batch.dropped)
+            self.dropped = max(self.dropped, batch.dropped)
         values = self.values
         for family, key in batch.deletes:
             values[family][key] = None

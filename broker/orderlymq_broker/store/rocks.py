@@ -4,13 +4,19 @@ The store over RocksDB: one column family per `Family`, one write batch per tick
 The rule: bodies are written once and never rewritten by compaction, and a ticket is on
 disk, whole, when a synced commit returns. Reads and staging belong to the event loop, ``commit``
 to the writer thread. Which options were measured, and why these: ``options.py``.
+
+What retention drops, the messages from the first one up to a key, is hidden at once and deleted by `reclaim`. A deletion
+among new bodies would make their file overlap with all that is kept, and compaction would rewrite that
+(docs/adr/0017-bodies-in-tables.md).
 """
 
 import errno
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from rocksdict import (
     AccessType,
@@ -22,6 +28,7 @@ from rocksdict import (
 )
 
 from orderlymq_broker.settings import StorageSettings
+from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import (
     Batch,
     Family,
@@ -85,6 +92,8 @@ class RocksStore:
         self._stalls = 0
         self._has_unsynced = False
         self._commits = 0
+        self._writing = threading.Lock()
+        self._dropped: bytes = self._columns[Family.META].get(layout.META_DROPPED) or b""
 
     # -- reads (event loop) --------------------------------------------------------------------
 
@@ -116,7 +125,9 @@ class RocksStore:
         """Write the ticket atomically (writer thread); see `KeyValueStore.commit`."""
         assert isinstance(ticket, Layer)
         if ticket:
-            self._write(ticket)
+            with self._writing:
+                self._write(lambda: self._encode(ticket))
+            self._dropped = max(self._dropped, ticket.dropped)
             self._has_unsynced = True
         if sync and self._has_unsynced:
             # Two steps instead of a synced write: the binding lets no other thread run during a
@@ -197,7 +208,7 @@ class RocksStore:
         count = 0
         try:
             cursor = self._columns[family].iter(options)
-            cursor.seek_to_first()
+            cursor.seek(self._dropped if family is Family.MESSAGES else b"")
             while cursor.valid():
                 cursor.value()
                 cursor.next()
@@ -211,17 +222,33 @@ class RocksStore:
 
         return count
 
-    def reclaim(self, family: Family, end: bytes) -> None:
-        """Give back the files below *end*, after a range deletion; runs long, not on the loop.
+    def reclaim(self) -> None:
+        """Give back the files of messages that were dropped; runs long, not on the loop.
 
-        A range deletion alone only hides: the compaction of these files reads them once more and
-        writes of them only what the last one has above *end*.
+        Compaction reads them once more and writes of them only what the last one has to keep.
         """
+        end = self._dropped
+        if not end:
+            return
+        messages = self._columns[Family.MESSAGES]
         try:
-            self._columns[family].flush()
-            self._columns[family].compact_range(b"\x00", end)
+            messages.flush()
+            # In a file of its own: little has come since the flush, so that writers wait for some milliseconds.
+            with self._writing:
+                messages.flush()
+                self._write(lambda: self._deletion(end))
+                messages.flush()
+            messages.compact_range(_FIRST_MESSAGE, end)
+        except StoreError:
+            raise
         except Exception as error:  # RocksDB's binding raises nothing narrower
             raise translate(error, self.path) from error
+
+    def _deletion(self, end: bytes) -> WriteBatch:
+        write = WriteBatch(raw_mode=True)
+        write.delete_range(_FIRST_MESSAGE, end, self._handles[Family.MESSAGES])
+
+        return write
 
     def disk_ratio(self) -> float:
         """Return the used share of the file system that holds the store, 0 to 1."""
@@ -269,6 +296,8 @@ class RocksStore:
 
     def base_get(self, family: Family, key: bytes) -> bytes | None:
         """Return the stored value of *key*."""
+        if family is Family.MESSAGES and key < self._dropped:
+            return None
         try:
             value: bytes | None = self._columns[family].get(key)
         except Exception as error:  # RocksDB's binding raises nothing narrower
@@ -283,13 +312,20 @@ class RocksStore:
             values: list[bytes | None] = self._columns[family].get(keys)  # type: ignore[arg-type,assignment]
         except Exception as error:  # RocksDB's binding raises nothing narrower
             raise translate(error, self.path) from error
+        dropped = self._dropped
+        if family is not Family.MESSAGES or not dropped or min(keys, default=dropped) >= dropped:
+            return values
 
-        return values
+        return [None if key < dropped else value for key, value in zip(keys, values, strict=True)]
 
     def base_scan(
         self, family: Family, start: bytes, end: bytes, limit: int, *, reverse: bool
     ) -> list[Pair]:
         """Return stored pairs of ``[start, end)``."""
+        if family is Family.MESSAGES:
+            start = max(start, self._dropped)
+            if start >= end:
+                return []
         # The bounds keep RocksDB from walking over deleted keys outside the range.
         bounds = ReadOptions()
         bounds.set_iterate_lower_bound(start)
@@ -319,11 +355,11 @@ class RocksStore:
 
         return pairs
 
-    def _write(self, ticket: Layer) -> None:
+    def _write(self, encode: Callable[[], WriteBatch]) -> None:
         while True:
             try:
                 # Encoded anew for each try: the binding takes a batch apart, accepted or not.
-                self._database.write(self._encode(ticket), self._write_options)
+                self._database.write(encode(), self._write_options)
             except Exception as error:  # RocksDB's binding raises nothing narrower
                 if _WRITE_STALL not in str(error):
                     raise translate(error, self.path) from error
@@ -339,16 +375,21 @@ class RocksStore:
         for family in Family:
             handle = self._handles[family]
             for start, end in layer.ranges[family]:
-                write.delete_range(start, end, handle)
+                if family is not Family.MESSAGES or end > layer.dropped:
+                    write.delete_range(start, end, handle)
             put = write.put
             for key, value in layer.values[family].items():
                 if value is None:
                     write.delete(key, handle)
                 else:
                     put(key, value, handle)
+        if layer.dropped:
+            write.put(layout.META_DROPPED, layer.dropped, self._handles[Family.META])
 
         return write
 
+
+_FIRST_MESSAGE: Final = layout.message_key(0)
 
 # How RocksDB refuses a write that it would have to delay (WriteOptions.no_slowdown).
 _WRITE_STALL = "Write stall"
