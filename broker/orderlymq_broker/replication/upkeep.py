@@ -45,7 +45,7 @@ class Upkeep:
         self._entries_kept = entries_kept
         self._snapshot_needs = snapshot_needs
         self._seconds = seconds
-        self._reclaimed = instance.state.floor
+        self._reclaimed = 0  # an earlier life may have ended before it came to that
         self._reclaimed_at = seconds()
         self._swept = instance.state.floor
         self._cursor = b""

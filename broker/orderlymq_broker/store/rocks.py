@@ -12,6 +12,7 @@ among new bodies would make their file overlap with all that is kept, and compac
 
 import errno
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -223,16 +224,16 @@ class RocksStore:
         return count
 
     def reclaim(self) -> None:
-        """Give back the files of messages that were dropped; runs long, not on the loop.
+        """Give back the files whose messages were all dropped; runs long, not on the loop.
 
-        Compaction reads them once more and writes of them only what the last one has to keep.
+        Compaction reads them once more and writes nothing, so that it needs no room on a full disk.
         """
-        end = self._dropped
-        if not end:
+        if not self._dropped:
             return
         messages = self._columns[Family.MESSAGES]
         try:
             messages.flush()
+            end = self._end_of_dropped_files()
             # In a file of its own: little has come since the flush, so that writers wait for some milliseconds.
             with self._writing:
                 messages.flush()
@@ -243,6 +244,21 @@ class RocksStore:
             raise
         except Exception as error:  # RocksDB's binding raises nothing narrower
             raise translate(error, self.path) from error
+
+    def _end_of_dropped_files(self) -> bytes:
+        """Return where the file begins that holds the first message that is kept."""
+        dropped = self._dropped
+        # The list of files does not say whose they are, this text does.
+        mine = self._columns[Family.MESSAGES].property_value("rocksdb.sstables") or ""
+        numbers = {int(number) for number in _FILE_NUMBERS.findall(mine)}
+        begins = [
+            file["start_key"]
+            for file in self._database.live_files()
+            if int(Path(file["name"]).stem) in numbers and file["end_key"] >= dropped
+        ]
+        begin: bytes = min(begins, default=dropped)
+        # A file that begins with the first message, and is not all dropped, can only be written anew.
+        return min(begin, dropped) if begin > _FIRST_MESSAGE else dropped
 
     def _deletion(self, end: bytes) -> WriteBatch:
         write = WriteBatch(raw_mode=True)
@@ -390,6 +406,7 @@ class RocksStore:
 
 
 _FIRST_MESSAGE: Final = layout.message_key(0)
+_FILE_NUMBERS: Final = re.compile(r"^ (\d+):", re.MULTILINE)
 
 # How RocksDB refuses a write that it would have to delay (WriteOptions.no_slowdown).
 _WRITE_STALL = "Write stall"
