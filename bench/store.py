@@ -112,9 +112,9 @@ def main() -> None:
         begin = time.perf_counter()
         floor = layout.encode_u64(filler.physical * 9 // 10)
         batch = Batch()
-        batch.delete_range(Family.MESSAGES, layout.encode_u64(0), floor)
+        batch.drop_messages(floor)
         store.write(batch, sync=True)
-        store.reclaim(Family.MESSAGES, floor)
+        store.reclaim()
         print(
             f"dropping nine tenths: {time.perf_counter() - begin:.2f} s, "
             f"{store.size_bytes() >> 20} MiB left"
