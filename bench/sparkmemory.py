@@ -149,7 +149,8 @@ def _processes() -> Iterator[tuple[str, int, int]]:
             continue
         if child.name() == "java":
             yield "JVM", resident, limit
-        elif "pyspark" in command:
+        # A JVM that is starting a Python is there twice for a moment, under the name of a thread.
+        elif " -m pyspark." in command:
             yield "worker", resident, limit
 
 
