@@ -83,7 +83,9 @@ def main() -> None:
             )
             lines = list(measure(topics, large, small, folder, given.worker))
     if given.write is not None:
-        about = _TEXT.format(gib=total / (1 << 30), size=given.size, worker=given.worker)
+        about = _TEXT.format(
+            gib=total / (1 << 30), size=given.size, worker=given.worker.replace("g", " GiB")
+        )
         table = "\n".join(lines)
         sections.put(given.write, "spark-memory", f"## Spark's memory\n\n{about}\n\n{table}")
 
