@@ -49,7 +49,7 @@ class PropertyTable:
         counts = np.diff(np.searchsorted(closed, borders)) + 1
         parents = np.repeat(np.arange(self._count), counts)
         named = np.append(np.flatnonzero(letters == _NAME_END) + first, last)
-        splits = named[np.searchsorted(named, begins)] if len(begins) else begins
+        splits = named[np.searchsorted(named, begins)]
         good = (splits > begins) & (splits + 1 < ends)
         self._parents = parents[good]
         self._splits, self._ends = splits[good], ends[good]

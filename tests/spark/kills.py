@@ -266,16 +266,14 @@ class Campaign:
 
     def _await_place(self, kill: Kill, driver: "subprocess.Popen[bytes]") -> int | None:
         """Return the process that stands still there."""
-        order, reached = self.folder / deadly.ORDER, self.folder / deadly.REACHED
+        order = self.folder / deadly.ORDER
         passages = self._chance.randrange(4)
         stays = kill.victim == "driver, a worker cut off"
         draft = self.folder / "draft"
         draft.write_text(deadly.order_file(kill.place, passages, stays=stays))
         draft.rename(order)
         while self._waits_for(kill, driver):
-            if reached.exists():
-                pid = int(reached.read_text())
-                reached.unlink()
+            if (pid := self._who_stands()) is not None:
                 return pid
             time.sleep(_LOOK_S)
         with suppress(FileNotFoundError):
@@ -283,8 +281,13 @@ class Campaign:
             return None
         # Somebody has taken it at the last moment.
         end = time.monotonic() + 1.0
-        while not reached.exists() and time.monotonic() < end:
+        while (pid := self._who_stands()) is None and time.monotonic() < end:
             time.sleep(_LOOK_S)
+        return pid
+
+    def _who_stands(self) -> int | None:
+        """Return the process that has reached its place, once."""
+        reached = self.folder / deadly.REACHED
         if not reached.exists():
             return None
         pid = int(reached.read_text())

@@ -256,9 +256,9 @@ class RocksStore:
             for file in self._database.live_files()
             if int(Path(file["name"]).stem) in numbers and file["end_key"] >= dropped
         ]
-        begin: bytes = min(begins, default=dropped)
+        begin: bytes = min([dropped, *begins])
         # A file that begins with the first message, and is not all dropped, can only be written anew.
-        return min(begin, dropped) if begin > _FIRST_MESSAGE else dropped
+        return begin if begin > _FIRST_MESSAGE else dropped
 
     def _deletion(self, end: bytes) -> WriteBatch:
         write = WriteBatch(raw_mode=True)

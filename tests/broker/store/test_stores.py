@@ -16,7 +16,7 @@ from orderlymq_broker.store.overlay import subtract
 from orderlymq_broker.store.rocks import RocksStore
 
 KEYS = st.binary(min_size=1, max_size=2).map(lambda raw: bytes(byte % 5 for byte in raw))
-FAMILIES = st.sampled_from([Family.TABLES, Family.MESSAGES])
+FAMILIES = st.sampled_from([Family.META, Family.MESSAGES])
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,9 @@ def play(store: KeyValueStore, steps: list[Stage | Step | Read]) -> None:
                 store.settle(committed.pop(0))
             case _:
                 pass
-    for family in (Family.TABLES, Family.MESSAGES):
-        everything = Read(family, [b"\x00", b"\xff"], 1000, False)
+    for family in (Family.META, Family.MESSAGES):
+        # All of `KEYS`; behind them RocksDB's store keeps in META what was dropped.
+        everything = Read(family, [b"\x00", b"\x05"], 1000, False)
         assert read_store(store, everything) == naive.read(everything)
 
 
