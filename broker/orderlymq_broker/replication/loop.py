@@ -18,7 +18,6 @@ who is answered; ``app.py`` wires it.
 """
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from typing import Final, assert_never
 from orderlymq_broker.processors.effects import Close, Effect, Peer, Propose, Send
 from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.fates import Fates
+from orderlymq_broker.replication.gathering import Gathering
 from orderlymq_broker.replication.ports import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.state.records import Outcome, encode_records
 from orderlymq_broker.store.entry import encode_entry, split_entry
@@ -57,12 +57,6 @@ ENTRY_SIZE_MAX: Final = 4 << 20
 # One write runs, one waits in the writer's queue so that the disk never idles; whatever comes
 # later gathers into the next entry. A third would only make groups smaller.
 TICKETS_MAX: Final = 2
-
-# An entry costs three syncs and its way to the followers and back, as much CPU as fifteen messages
-# in it: while one is on its way proposals gather until there are so many that the next should go at
-# once, or the first takes so long that the next should not wait for it.
-GATHER_COUNT: Final = 48
-GATHER_S: Final = 0.002
 
 # A process that was paused has lost its sense of time: it makes up for so many ticks and then
 # asks the others, instead of running through an election time-out in one go.
@@ -102,7 +96,7 @@ class ReplicationLoop:
         self._collected: deque[Propose] = deque()
         self._flights: deque[_Flight] = deque()
         self._tickets = 0
-        self._written_at = 0.0
+        self._gathering = Gathering()
         self._gathers = False
         self._turn_is_due = False
         self._refused = False
@@ -425,7 +419,7 @@ class ReplicationLoop:
             return
         ticket = self._parts.store.prepare(batch)
         self._tickets += 1
-        self._written_at = self._ports.clock.seconds()
+        self._gathering.began(self._ports.clock.seconds())
         self.figures.tickets += 1
         sync = self._limits.sync_writes or not ready.entries
 
@@ -473,17 +467,15 @@ class ReplicationLoop:
         return bool(self._collected) and self._tickets < TICKETS_MAX
 
     def _should_gather(self) -> bool:
-        return (
-            (self._tickets > 0 or len(self._fates) > 0)
-            and len(self._collected) < GATHER_COUNT
-            and self._ports.clock.seconds() - self._written_at < GATHER_S
+        return (self._tickets > 0 or len(self._fates) > 0) and self._gathering.goes_on(
+            len(self._collected), self._ports.clock.seconds()
         )
 
     def _gather(self) -> None:
         # The end of the write and the commit are turns, too; this one is for those that take long.
         if not self._gathers:
             self._gathers = True
-            self._ports.call_later(GATHER_S, self._end_gathering)
+            self._ports.call_later(self._gathering.limit_s, self._end_gathering)
 
     def _end_gathering(self) -> None:
         self._gathers = False
@@ -538,7 +530,7 @@ class ReplicationLoop:
         term, index = self._node.propose(data)
         size = sum(map(len, messages))
         self._physical_next += size
-        self._fates.add(index, term, group, time.perf_counter())
+        self._fates.add(index, term, group, self._ports.clock.seconds())
         self.figures.entries_proposed += 1
         self.figures.proposals += len(group)
         self.figures.bytes_proposed += size
@@ -577,7 +569,8 @@ class ReplicationLoop:
                 if proposal.applied is not None:
                     self.submit(proposal.applied(outcomes[position:end], now))
                 position = end
-            elapsed_s = time.perf_counter() - committed.proposed_at
+            elapsed_s = self._ports.clock.seconds() - committed.proposed_at
+            self._gathering.ended(elapsed_s)
             self.figures.on_commit(elapsed_s, len(committed.proposals))
         self._lose(lost)
         match entry.kind:

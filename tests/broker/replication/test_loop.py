@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from orderlymq_broker.processors.effects import Effect
-from orderlymq_broker.replication.loop import FOUNDING_WAIT_S, GATHER_COUNT
+from orderlymq_broker.replication.gathering import GATHER_COUNT
+from orderlymq_broker.replication.loop import FOUNDING_WAIT_S
 from orderlymq_broker.store.kv import Family
 from orderlymq_raft import Append, AppendResponse, Heartbeat, Index, Term, VoteResponse
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
