@@ -90,3 +90,16 @@ def test_a_close_that_takes_too_long_ends_and_says_where_it_stood() -> None:
     assert process.returncode == 128 + signal.SIGTERM
     assert "not closed within 0.2 s" in said
     assert "in main" in said
+
+
+def test_a_thread_need_not_wait_long_for_a_busy_loop() -> None:
+    """The thread that syncs the log waits for the interpreter twice per sync; Python's 5 ms would be most of a send."""
+
+    async def main() -> int:
+        return round(sys.getswitchinterval() * 1e6)
+
+    before = sys.getswitchinterval()
+    try:
+        assert loop.run(main()) == 500
+    finally:
+        sys.setswitchinterval(before)
