@@ -71,6 +71,8 @@ class RocketMQ(Peer):
             "dLegerSelfId": name,
             "flushDiskType": "SYNC_FLUSH",
             "sendMessageThreadPoolNums": 16,
+            # On a busy machine it refuses what has waited for 200 ms, and a refused send fails a work.
+            "waitTimeMillsInSendQueue": 5000,
             "autoCreateTopicEnable": "true",
         }
 
