@@ -8,6 +8,7 @@ for a Service; `point` moves it. The commands here run inside namespaces of the 
 (``__main__.py``), so that nothing outside is touched and nothing is left behind.
 """
 
+import shutil
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -105,6 +106,11 @@ class Namespaces:
     _slowness: Slowness = field(default_factory=Slowness)
 
     def __post_init__(self) -> None:
+        for program in ("iptables", "ip", "tc"):
+            if shutil.which(program) is None:
+                raise GroundError(
+                    f"{program} is missing; on Debian: apt-get install iptables iproute2"
+                )
         run("mount", "-t", "tmpfs", "tmpfs", "/run/netns", ensure="/run/netns")
         run("ip", "link", "add", "bridge0", "type", "bridge")
         run("ip", "addr", "add", f"{_CONTROL_HOST}/24", "dev", "bridge0")
