@@ -11,9 +11,10 @@ entries that leave too early there only add to what it is busy with. Pure; ``loo
 from typing import Final
 
 GATHER_COUNT: Final = 48
-#: The bounds of the wait: below the first it saves nothing, above the second it is a disk that hangs.
+#: A shorter wait saves nothing.
 GATHER_MIN_S: Final = 0.002
-GATHER_MAX_S: Final = 0.020
+#: So much counts of one entry: what takes longer met a disk that hangs or waited for a lost majority.
+ENTRY_MAX_S: Final = 0.020
 #: Which part of an entry's usual time the next one waits at most.
 GATHER_PART: Final = 0.8
 
@@ -36,9 +37,8 @@ class Gathering:
 
     def ended(self, elapsed_s: float) -> None:
         """Note that an entry was committed and applied, *elapsed_s* after it was proposed."""
-        # Capped, so that one that waited for a lost majority is forgotten after a few others.
-        self._usual_s += (min(elapsed_s, GATHER_MAX_S) - self._usual_s) * _WEIGHT
-        self.limit_s = min(max(self._usual_s * GATHER_PART, GATHER_MIN_S), GATHER_MAX_S)
+        self._usual_s += (min(elapsed_s, ENTRY_MAX_S) - self._usual_s) * _WEIGHT
+        self.limit_s = max(self._usual_s * GATHER_PART, GATHER_MIN_S)
 
     def goes_on(self, collected: int, now: float) -> bool:
         """Tell whether *collected* proposals still wait, an entry being on its way."""

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_broker.replication.gathering import (
+    ENTRY_MAX_S,
     GATHER_COUNT,
-    GATHER_MAX_S,
     GATHER_MIN_S,
     GATHER_PART,
     Gathering,
@@ -23,10 +23,10 @@ def after(*elapsed: float) -> Gathering:
 
 @given(st.lists(ELAPSED))
 def test_the_wait_stays_within_its_bounds_whatever_was_measured(elapsed: list[float]) -> None:
-    assert GATHER_MIN_S <= after(*elapsed).limit_s <= GATHER_MAX_S
+    assert GATHER_MIN_S <= after(*elapsed).limit_s <= ENTRY_MAX_S
 
 
-@given(st.lists(ELAPSED, max_size=20), st.floats(GATHER_MIN_S / GATHER_PART, GATHER_MAX_S))
+@given(st.lists(ELAPSED, max_size=20), st.floats(GATHER_MIN_S / GATHER_PART, ENTRY_MAX_S))
 def test_the_wait_becomes_a_part_of_what_an_entry_takes(before: list[float], takes: float) -> None:
     gathering = after(*before, *[takes] * 60)
     assert abs(gathering.limit_s - takes * GATHER_PART) < 0.01 * takes + 1e-5
@@ -43,7 +43,7 @@ def test_few_wait_from_the_beginning_of_an_entry_to_the_limit(
     gathering = after(*elapsed)
     gathering.began(began)
     assert gathering.goes_on(few, began)
-    assert not gathering.goes_on(few, began + 2 * GATHER_MAX_S)
+    assert not gathering.goes_on(few, began + 2 * ENTRY_MAX_S)
 
 
 def test_many_do_not_wait() -> None:
