@@ -67,8 +67,23 @@ nemesis: $(VENV)/.dev ## Break real processes for MINUTES (default 4) by the sch
 handover: $(VENV)/.dev ## Measure how long clients wait when leadership or a queue changes hands, ROUNDS times (default 20)
 	@$(BIN)/python -m tests.nemesis.handover --rounds $(or $(ROUNDS),20)
 
+.PHONY: compiled
+compiled: build/compiled/.built ## Make a copy in build/compiled whose hot modules are compiled; needs a C compiler, takes two minutes
+
+build/compiled/.built: $(VENV)/.dev broker/compile.py $(shell find protocol broker client operator pipelines -name '*.py')
+	@rm -rf build/compiled
+	@$(BIN)/pip -q --disable-pip-version-check install --no-deps --target build/compiled .
+	@$(BIN)/python broker/compile.py build/compiled
+	@touch $@
+
+.PHONY: test-compiled
+test-compiled: compiled ## Run the tests of protocol, raft and broker on the compiled copy
+	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m tests.compiled
+	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -q tests/raft tests/protocol tests/runtime tests/broker
+
 .PHONY: bench
 bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write docs/benchmarks.md; QUICK=1 for minutes, ARGS= for more
+	@$(if $(QUICK),:,$(MAKE) -s compiled) || echo "No compiled copy here: its lines are left out"
 	@$(BIN)/python -m bench.compare $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
 
 .PHONY: bench-ci

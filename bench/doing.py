@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from bench.meter import Meter, Spent
 from bench.peers.nodes import Peer
 from bench.program import Event, Program, ProgramError
 from bench.results import Line
-from bench.works import QUEUES, Scale, Work
+from bench.works import QUEUES, WARM_UP, Scale, Work
 
 START_TIMEOUT_S = 120.0
 #: Members of a RocketMQ group look for their share every 20 s, so two looks and some.
@@ -87,6 +87,15 @@ class Running:
             max(self.elsewhere, default=0.0),
             time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         )
+
+    def warm_up(self) -> None:
+        """Send for as long as virtual machines need to compile what is hot; nobody counts."""
+        scale = self.scale
+        self.scale = replace(scale, seconds=scale.compile_s)
+        try:
+            self.do(WARM_UP, 0)
+        finally:
+            self.scale = scale
 
     def leader(self, topic: str) -> tuple[int, list[int]]:
         """Return the leader's place among the nodes, and the queues that it leads."""

@@ -3,7 +3,13 @@
 from bench.peers.kafka import Kafka, KafkaFlushed
 from bench.peers.nats import Nats, NatsSynced
 from bench.peers.nodes import Peer
-from bench.peers.ours import OrderlyMQ, OrderlyMQInMemory, OrderlyMQOnTheWire
+from bench.peers.ours import (
+    OrderlyMQ,
+    OrderlyMQCompiled,
+    OrderlyMQCompiledOnTheWire,
+    OrderlyMQInMemory,
+    OrderlyMQOnTheWire,
+)
 from bench.peers.rabbitmq import RabbitMQ
 from bench.peers.rocketmq import RocketMQ
 
@@ -13,6 +19,8 @@ PEERS: dict[str, type[Peer]] = {
         OrderlyMQ,
         OrderlyMQInMemory,
         OrderlyMQOnTheWire,
+        OrderlyMQCompiled,
+        OrderlyMQCompiledOnTheWire,
         RocketMQ,
         NatsSynced,
         Nats,

@@ -1,9 +1,10 @@
 """OrderlyMQ itself: a name server and three replicas of one group, in both durabilities."""
 
 import json
+import subprocess
 import sys
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -11,6 +12,7 @@ from typing import Any, ClassVar, Literal
 from bench.peers.nodes import Durability, Node, Peer, Ports
 
 REPLICAS = 3
+COMPILED = Path("build/compiled").resolve()
 
 
 class OrderlyMQ(Peer):
@@ -30,6 +32,7 @@ class OrderlyMQ(Peer):
     asks_itself = True
     rejoin_s = 0.5
     flush: ClassVar[Literal["SYNC_FLUSH", "ASYNC_FLUSH"]] = "SYNC_FLUSH"
+    environment: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, directory: Path, ports: Ports) -> None:
         super().__init__(directory, ports)
@@ -48,7 +51,7 @@ class OrderlyMQ(Peer):
         path = self.directory / f"{name}.json"
         path.write_text(json.dumps(settings))
         command = (sys.executable, "-m", module, "--settings", str(path))
-        return Node(name, command, self.directory / f"{name}.log")
+        return Node(name, command, self.directory / f"{name}.log", self.environment)
 
     def _settings(self, node: int) -> dict[str, Any]:
         def at(port: int) -> dict[str, Any]:
@@ -127,3 +130,27 @@ class OrderlyMQOnTheWire(OrderlyMQ):
     driven = "four connections shared by all senders, one frame per send; no batches, no consumers"
     client = "wire"
     client_version = "frames written by the load program"
+
+
+class OrderlyMQCompiled(OrderlyMQ):
+    """Ours by default, from the copy whose hot modules are compiled."""
+
+    name = "orderlymq-compiled"
+    title = "OrderlyMQ, compiled (`make compiled`)"
+    environment: ClassVar[Mapping[str, str]] = {"PYTHONPATH": str(COMPILED)}
+
+    @classmethod
+    def missing(cls) -> str | None:
+        # The rule that makes the copy knows what it is made from.
+        present = subprocess.run(["make", "-q", "build/compiled/.built"], capture_output=True)  # noqa: PLW1510
+        return None if present.returncode == 0 else "make compiled makes it, or makes it anew"
+
+
+class OrderlyMQCompiledOnTheWire(OrderlyMQCompiled):
+    """The same under the cheapest client there is."""
+
+    name = "orderlymq-compiled-wire"
+    title = "OrderlyMQ, compiled, load program on the wire"
+    driven = OrderlyMQOnTheWire.driven
+    client = "wire"
+    client_version = OrderlyMQOnTheWire.client_version

@@ -14,7 +14,7 @@ import msgspec
 
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import KEYS_MAX
-from orderlymq_broker.state.queues import FloorRow
+from orderlymq_broker.state.queuerecords import FloorRow
 from orderlymq_broker.state.records import Append, decode_records
 from orderlymq_broker.state.tables import read_rows
 from orderlymq_broker.state.timers import read_timers

@@ -129,7 +129,7 @@ def _put_in_force(state: RaftState, index: Index, membership: Membership) -> Non
     state.membership = membership
     if state.role is not Role.LEADER:
         return
-    for peer in membership.members - state.progress.keys():
+    for peer in membership.members.difference(state.progress):
         state.track(peer, index)
     for peer in state.progress.keys() - membership.members:
         del state.progress[peer]

@@ -20,6 +20,7 @@ from typing import Final, Protocol, cast
 
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.framing import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
+from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.traffic import Traffic
 
 _log = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ class Connection(asyncio.BufferedProtocol):
         self._linger_reset = linger_reset
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(table.limits.frame_size_max)
-        self._transport: asyncio.Transport | None = None
+        self._transport: StreamTransport | None = None
         self._pending: list[bytes] = []
         self._pending_size = 0
         self._receiving = False
@@ -293,7 +294,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Enter the table, set the socket's options, tell the handler."""
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = cast("StreamTransport", transport)
         name = transport.get_extra_info("peername")
         if name:
             self.peer = (str(name[0]), int(name[1]))

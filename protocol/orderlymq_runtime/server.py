@@ -19,6 +19,7 @@ from orderlymq_runtime.connection import (
     FrameHandler,
 )
 from orderlymq_runtime.openfiles import connections_allowed
+from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.tls import ServerTls, SniffingListener
 from orderlymq_runtime.traffic import Traffic
 
@@ -175,4 +176,4 @@ class _Refusal(asyncio.Protocol):
     """A connection over the limit: closed as soon as it is made."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast("asyncio.Transport", transport).abort()
+        cast("StreamTransport", transport).abort()

@@ -61,6 +61,8 @@ _CHANGES: dict[str, Callable[[NodeId], MembershipChange]] = {
 }
 _TALK_MAX = 200
 
+_DEFAULTS = Config(NodeId(1))
+
 
 class Conversation:
     """A group, its network, and everything it has printed since the last command."""
@@ -94,7 +96,7 @@ class Conversation:
         membership = Membership(_ids(voters), learners)
         self.replicas.clear()
         for node in sorted(membership.members | newcomers):
-            config = Config(node, **{key: int(value) for key, value in settings.items()})  # type: ignore[arg-type]  # every setting is an int or a bool
+            config = Config(node, **_typed(settings))  # type: ignore[arg-type]  # one name, one type
             known = Membership() if node in newcomers else membership
             self.replicas[node] = Replica(config, known, _fixed(node))
         for log in filter(None, logs.split(";")):
@@ -296,6 +298,14 @@ def _membership(membership: Membership) -> str:
     voters = ",".join(str(node) for node in sorted(membership.voters)) or "none"
     learners = ",".join(str(node) for node in sorted(membership.learners))
     return f"voters={voters}" + (f"+learners={learners}" if learners else "")
+
+
+def _typed(settings: dict[str, str]) -> dict[str, int | bool]:
+    """Return settings as `Config` declares them; a script writes 0 and 1 for no and yes."""
+    return {
+        key: bool(int(value)) if isinstance(getattr(_DEFAULTS, key), bool) else int(value)
+        for key, value in settings.items()
+    }
 
 
 def _ids(text: str) -> frozenset[NodeId]:

@@ -37,10 +37,10 @@ def solo(
     commit: int = 0,
     voters: frozenset[NodeId] = VOTERS,
     jitter: int = 0,
-    **settings: int,
+    **settings: int | bool,
 ) -> Replica:
     """Start node 1 with a log of entries of *terms*; *jitter* is what its dice show."""
-    config = Config(ME, **settings)  # type: ignore[arg-type]  # every setting is an int or a bool
+    config = Config(ME, **settings)  # type: ignore[arg-type]  # one name, one type
     replica = Replica(config, Membership(voters), lambda below: jitter % below)
     replica.storage.append([entry(index, one) for index, one in enumerate(terms, 1)])
     known = term if term is not None else max(terms, default=0)

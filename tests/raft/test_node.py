@@ -228,7 +228,7 @@ def test_a_lone_voter_commits_as_soon_as_its_disk_is_done() -> None:
 
 def test_a_leader_tells_commits_at_once_when_asked_to() -> None:
     """eager_commit trades messages for followers that apply sooner."""
-    replica = solo(eager_commit=1)
+    replica = solo(eager_commit=True)
     lead(replica)
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))
     replica.node.propose(b"x")

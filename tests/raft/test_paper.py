@@ -113,7 +113,7 @@ class TestElection:
 
     def test_a_candidate_counts_its_own_vote_when_that_is_durable(self) -> None:
         """An earlier turn that becomes durable is not the vote, even if it changes the term."""
-        replica = solo(pre_vote=0)
+        replica = solo(pre_vote=False)
         replica.step(heartbeat(1))
         replica.begin_turn()
         replica.step(TimeoutNow(PEER, ME, Term(1)))
@@ -129,7 +129,7 @@ class TestElection:
 
     def test_a_candidate_yields_to_the_leader_of_its_term(self) -> None:
         """An append of the same term means that somebody else has won."""
-        replica = solo(pre_vote=0)
+        replica = solo(pre_vote=False)
         replica.node.campaign()
         work(replica)
 
@@ -139,7 +139,7 @@ class TestElection:
 
     def test_refused_by_a_majority_a_candidate_gives_up(self) -> None:
         """It waits for another time-out, in the same term."""
-        replica = solo(pre_vote=0)
+        replica = solo(pre_vote=False)
         replica.node.campaign()
         work(replica)
 

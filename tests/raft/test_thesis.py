@@ -225,7 +225,7 @@ class TestReads:
 
     def test_a_lease_lasts_less_than_the_loyalty_it_rests_on(self) -> None:
         """It counts from when the heartbeat left, not from when it was answered (6.4.1)."""
-        replica = solo(lease_reads=1)
+        replica = solo(lease_reads=True)
         lead(replica)
         say(replica, ack(replica, 1))
         replica.tick()
@@ -245,7 +245,7 @@ class TestReads:
 
     def test_a_lease_ends_for_good_when_a_transfer_is_under_way(self) -> None:
         """The target may run at any time from then on, and voters will listen (6.4.1)."""
-        replica = solo(lease_reads=1)
+        replica = solo(lease_reads=True)
         lead(replica)
         say(replica, ack(replica, 1), ack(replica, 1, OTHER))
         replica.tick()
@@ -265,7 +265,7 @@ class TestReads:
 
     def test_a_voter_that_restarts_still_owes_its_loyalty(self) -> None:
         """It may have extended a lease right before it went down."""
-        replica = solo(term=1, lease_reads=1)
+        replica = solo(term=1, lease_reads=True)
 
         first = say(replica, vote(2, (9, 9)))
         for _ in range(ELECTION_TICKS):
@@ -277,7 +277,7 @@ class TestReads:
 
     def test_a_voter_does_not_run_against_the_leader_it_hears(self) -> None:
         """Its own vote would break the promise as well as another's."""
-        replica = solo(term=1, lease_reads=1)
+        replica = solo(term=1, lease_reads=True)
         for _ in range(ELECTION_TICKS - 1):
             replica.tick()
         say(replica, heartbeat(1))
@@ -318,7 +318,7 @@ class TestTransfer:
 
     def test_a_leader_whose_successor_does_not_run_makes_room_for_an_election(self) -> None:
         """Its lease is gone for good, so that nothing but a new term lets reads be answered again."""
-        replica = solo(lease_reads=1)
+        replica = solo(lease_reads=True)
         lead(replica)
         say(replica, ack(replica, 1), ack(replica, 1, OTHER))
         replica.node.transfer_leadership(PEER)
@@ -333,7 +333,7 @@ class TestTransfer:
 
     def test_a_transfer_is_given_up_after_an_election_time_out(self) -> None:
         """The group must not stand still for a target that is gone."""
-        replica = solo(check_quorum=0)
+        replica = solo(check_quorum=False)
         lead(replica)
         say(replica, ack(replica, 1))
         replica.node.transfer_leadership(OTHER)

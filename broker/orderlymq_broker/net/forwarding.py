@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from orderlymq_broker.net.clients import PULL_CODES, Clients, Line
+from orderlymq_broker.replication.frameheaders import Forward, ForwardedConnection
 from orderlymq_broker.replication.frames import (
-    Forward,
-    ForwardedConnection,
     Frame,
     FrameKind,
     decode_header,

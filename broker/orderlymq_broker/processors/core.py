@@ -229,10 +229,10 @@ class BrokerCore:
                 remark = "what the request needs was deleted while it was being created; try again"
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
             return [self._create(first, request, peer, creations + 1)]
-        except RecordError as error:
-            return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(error))
-        except (HeaderError, ModelError, JsonError) as error:
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(error))
+        except RecordError as illegal:
+            return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(illegal))
+        except (HeaderError, ModelError, JsonError) as unreadable:
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(unreadable))
 
     def _create(
         self, first: CreateFirst, request: RemotingCommand, peer: Peer, creations: int

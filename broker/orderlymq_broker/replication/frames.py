@@ -67,38 +67,6 @@ class FrameCorrupt(ValueError):  # noqa: N818 - named for what the caller must k
     """The peer does not speak this protocol; close the connection."""
 
 
-class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The first frame of every connection: who calls, and whom it expects to reach."""
-
-    version: int
-    cluster: str
-    group: str
-    sender: int
-    target: int
-    purpose: str  # "raft" or "snapshot"
-    host: str  # where the caller itself is reached by its peers
-    port: int
-    has_forgotten: bool = False  # the caller has lost its log and begins anew
-
-
-class Forward(msgspec.Struct, frozen=True, array_like=True):
-    """A frame of a client, handed to the leader; the frame itself is the payload.
-
-    *connection* is the caller's own number of the client's connection; *host* and *port* are the
-    client's, because locks and membership know a client by them.
-    """
-
-    connection: int
-    host: str
-    port: int
-
-
-class ForwardedConnection(msgspec.Struct, frozen=True, array_like=True):
-    """Names the client connection that a reply, or a close, is about."""
-
-    connection: int
-
-
 @dataclass(frozen=True, slots=True)
 class Frame:
     """One frame as it arrived; *payload* is a copy of its own."""

@@ -7,7 +7,7 @@ The loop itself is ``loop.py``; the process that provides all of this is ``app.p
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Now
@@ -126,11 +126,12 @@ class LoopLimits:
     sync_writes: bool  # False: only promises (votes, terms) are synced, by the ASYNC_FLUSH setting
 
 
+# BOOTTIME goes on while a laptop sleeps, so that a leader that slept does not trust its lease.
+_MONOTONIC: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
 class SystemClock:
     """The clocks of the machine."""
-
-    # BOOTTIME goes on while a laptop sleeps, so that a leader that slept does not trust its lease.
-    _source = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
     def now(self) -> Now:
         """Return wall and monotonic time in ms."""
@@ -138,4 +139,4 @@ class SystemClock:
 
     def seconds(self) -> float:
         """Return seconds that go on while the machine sleeps."""
-        return time.clock_gettime(self._source)
+        return time.clock_gettime(_MONOTONIC)

@@ -20,13 +20,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
+from orderlymq_broker.replication.frameheaders import Hello
 from orderlymq_broker.replication.frames import (
     WIRE_VERSION,
     Frame,
     FrameCorrupt,
     FrameKind,
     FrameReader,
-    Hello,
     decode_header,
     decode_messages,
     encode_frame,
@@ -37,6 +37,7 @@ from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.connecting import connect
 from orderlymq_runtime.server import PortInUseError
+from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.tls import PeerTls, SniffingListener
 
 _log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class FrameConnection(asyncio.Protocol):
         self.on_closed = on_closed
         self._on_opened = on_opened
         self._reader = FrameReader()
-        self._transport: asyncio.Transport | None = None
+        self._transport: StreamTransport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
         self.closed = asyncio.get_running_loop().create_future()
@@ -118,8 +119,7 @@ class FrameConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Prepare the socket."""
-        # uvloop's transports are asyncio's by shape, not by class.
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = cast("StreamTransport", transport)
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer = (str(peer[0]), int(peer[1]))
@@ -531,11 +531,11 @@ class PeerLink:
                     has_forgotten=self._has_forgotten(),
                     tls=self.context(),
                 )
-            except Refused as error:
+            except Refused as refused:
                 delay_s = RECONNECT_MAX_S
-                if str(error) != complaint:
-                    complaint = str(error)
-                    _log.error("node %d at %s refuses us: %s", self._node, self.address, error)
+                if str(refused) != complaint:
+                    complaint = str(refused)
+                    _log.error("node %d at %s refuses us: %s", self._node, self.address, refused)
             except OSError as error:
                 delay_s = min(2 * delay_s, RECONNECT_MAX_S)
                 if isinstance(error, ssl.SSLError) and str(error) != complaint:

@@ -57,8 +57,8 @@ class WriterThread:
         self._full_retry_s = full_retry_s
         self._queue: queue.SimpleQueue[tuple[WriteTicket, bool, Done] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
-        self._thread.start()
+        self._runner = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._runner.start()
 
     def submit(self, ticket: WriteTicket, *, sync: bool, done: Done) -> None:
         """Commit *ticket* after all before it, then call *done* on the event loop."""
@@ -68,7 +68,7 @@ class WriterThread:
         """Commit what was submitted and end the thread; a full disk is not waited for."""
         self._stopping.set()
         self._queue.put(None)
-        self._thread.join(timeout_s)
+        self._runner.join(timeout_s)
 
     def _run(self) -> None:
         while True:
@@ -88,15 +88,15 @@ class WriterThread:
         while True:
             try:
                 self._store.commit(ticket, sync=sync)
-            except StoreFull as error:
+            except StoreFull as full:
                 if not was_full:
                     was_full = True
-                    _log.error("the disk is full, writes wait for space: %s", error)
+                    _log.error("the disk is full, writes wait for space: %s", full)
                     self._tell(partial(self._events.full, True))
                 if self._stopping.wait(self._full_retry_s):
                     return False
-            except StoreError as error:
-                self._tell(partial(self._events.failed, error))
+            except StoreError as failure:
+                self._tell(partial(self._events.failed, failure))
                 return False
             except Exception as error:
                 # Whatever it was: nobody knows what the disk holds now.

@@ -11,7 +11,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from orderlymq_broker.state.queuerecords import FloorRow
 from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.store.entry import View
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import (
     Table,
@@ -31,7 +33,7 @@ class TailEntry(NamedTuple):
     physical: int
     tags_code: int
     store_timestamp: int
-    message: memoryview
+    message: View
 
 
 class Queue:
@@ -145,15 +147,6 @@ def load_queues(reader: Reader) -> dict[tuple[int, int], Queue]:
         queue.last_timestamp = max(queue.last_timestamp, row.last_timestamp)
 
     return queues
-
-
-class FloorRow(msgspec.Struct, frozen=True, array_like=True):
-    """Where a trimmed queue begins; an empty one cannot be read from CONSUME_QUEUE any more."""
-
-    topic_id: int
-    queue_id: int
-    min_offset: int
-    last_timestamp: int
 
 
 def write_floor(queue: Queue, writes: TableWrites) -> None:

@@ -10,7 +10,7 @@ belong to the state machine.
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from orderlymq_broker.store.kv import StoreError
 
@@ -26,6 +26,8 @@ _SIZE: Final = struct.Struct(">I")
 # is no record, and a size of zero would make the walk over a blob stand still.
 MESSAGE_SIZE_MIN: Final = 91
 
+# Named, because a field of a compiled class cannot be annotated with the builtin itself.
+View: TypeAlias = memoryview
 Buffer = bytes | memoryview
 
 
@@ -47,7 +49,7 @@ class EntryParts:
     physical_start: int
     wall_ms: int
     meta: Buffer
-    blob: memoryview
+    blob: View
 
     @property
     def physical_end(self) -> int:

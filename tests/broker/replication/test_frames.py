@@ -6,13 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from orderlymq_broker.replication.frameheaders import Forward, Hello
 from orderlymq_broker.replication.frames import (
-    Forward,
     Frame,
     FrameCorrupt,
     FrameKind,
     FrameReader,
-    Hello,
     decode_header,
     decode_messages,
     encode_frame,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from orderlymq_broker.replication.frameheaders import ForwardedConnection
 from orderlymq_broker.replication.frames import (
-    ForwardedConnection,
     Frame,
     FrameKind,
     encode_frame,

@@ -1,0 +1,75 @@
+"""What the modules that are compiled must not do, because mypyc takes it otherwise than Python or C cannot say it."""
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _modules() -> tuple[str, ...]:
+    spec = importlib.util.spec_from_file_location("compile_in", ROOT / "broker" / "compile.py")
+    assert spec is not None
+    assert spec.loader is not None
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    modules: tuple[str, ...] = program.MODULES
+    return modules
+
+
+MODULES = _modules()
+
+
+def source_of(module: str) -> Path:
+    return next(path for part in ("protocol", "broker") if (path := ROOT / part / module).exists())
+
+
+def own(function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function without those of functions inside it."""
+    for child in ast.iter_child_nodes(function):
+        yield child
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from own(child)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_name_of_a_function_holds_errors_of_one_kind(module: str) -> None:
+    """A variable has one type when it is compiled: two handlers of different errors need two names."""
+    for function in ast.walk(ast.parse(source_of(module).read_text())):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            kinds: dict[str, set[str]] = {}
+            for node in own(function):
+                if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+                    kinds.setdefault(node.name, set()).add(ast.unparse(node.type))
+            mixed = {name: found for name, found in kinds.items() if len(found) > 1}
+            assert not mixed, f"{module}, {function.name}: {mixed}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_records_live_elsewhere(module: str) -> None:
+    """msgspec and pydantic read annotations at run time, which compiled classes keep in part only."""
+    for node in ast.walk(ast.parse(source_of(module).read_text())):
+        if isinstance(node, ast.ClassDef):
+            bases = {ast.unparse(base).rsplit(".", 1)[-1] for base in node.bases}
+            assert not bases & {"Struct", "BaseModel", "Header"}, f"{module}: {node.name}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_field_has_a_name_that_c_reserves(module: str) -> None:
+    """A field `_thread` becomes `__thread` in C, which is a word of the language."""
+    for node in ast.walk(ast.parse(source_of(module).read_text())):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            assert (node.value.id, node.attr) != ("self", "_thread"), module
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_field_is_annotated_with_a_view(module: str) -> None:
+    """A class body cannot look the builtin up when it is compiled; an alias of the module can be."""
+    for node in ast.walk(ast.parse(source_of(module).read_text())):
+        if isinstance(node, ast.ClassDef):
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign):
+                    assert ast.unparse(field.annotation) != "memoryview", f"{module}: {node.name}"
