@@ -584,7 +584,7 @@ class BrokerProcess:
             for node, peer in status.progress.items()
             if node != self._node_id
             and node in status.membership.voters
-            and peer.recently_active
+            and peer.is_alive
             and self._transport.is_connected(node)
         ]
         if not candidates:

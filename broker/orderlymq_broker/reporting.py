@@ -195,7 +195,7 @@ def _replicas(status: Status) -> dict[str, object]:
         str(node): {
             "match": peer.match,
             "lag": max(0, status.last_index - peer.match),
-            "active": peer.recently_active or node == status.id,
+            "active": peer.is_alive or node == status.id,
             "state": peer.state.value,
         }
         for node, peer in status.progress.items()

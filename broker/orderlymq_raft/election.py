@@ -214,6 +214,7 @@ def _check_quorum(state: RaftState) -> None:
     }
     active.add(state.id)
     for peer, progress in state.progress.items():
+        progress.active_before = progress.recently_active
         progress.recently_active = peer == state.id
     if not has_majority(state.membership.voters, active):
         state.become_follower(state.term, None)

@@ -260,7 +260,7 @@ class Node:
                 # Its transfer may take long; what follows it must still be there then, or
                 # the peer would need the next snapshot, and the next, for ever.
                 allowed = min(allowed, progress.snapshot.index)
-            elif progress.recently_active:
+            elif progress.is_alive:
                 allowed = min(allowed, progress.match)
         return allowed
 
@@ -332,7 +332,7 @@ class Node:
             transferee=state.transferee,
             progress={
                 peer: PeerStatus(
-                    progress.match, progress.next, progress.state, progress.recently_active
+                    progress.match, progress.next, progress.state, progress.is_alive
                 )
                 for peer, progress in sorted(state.progress.items())
             },

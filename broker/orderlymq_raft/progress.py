@@ -40,7 +40,10 @@ class Progress:
     inflight: deque[Index] = field(default_factory=deque)
     # What the peer is being sent while in state SNAPSHOT.
     snapshot: SnapshotMeta | None = None
+    # Heard since the leader last asked itself whether a majority is there; `is_alive` is what to ask.
     recently_active: bool = False
+    # The same in the election time-out before that.
+    active_before: bool = False
     # The commit index that the last append carried.
     told_commit: Index = NO_INDEX
     # Highest round of heartbeats that the peer has answered.
@@ -50,6 +53,11 @@ class Progress:
     # It lost its log, a vote for another leader with it maybe: what it says counts from the round of
     # heartbeats on that proves that there is none (reads.py). 0 when it counts.
     counts_from_round: int = 0
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether the peer was heard in this election time-out, which may just begin, or the last."""
+        return self.recently_active or self.active_before
 
     @property
     def counted_match(self) -> Index:

@@ -55,12 +55,12 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """One peer as the leader sees it."""
+    """One peer as the leader sees it; *is_alive* as `Progress` has it."""
 
     match: Index
     next: Index
     state: ProgressState
-    recently_active: bool
+    is_alive: bool
 
 
 @dataclass(frozen=True, slots=True)

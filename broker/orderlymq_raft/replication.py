@@ -221,7 +221,7 @@ def _send_empty(state: RaftState, peer: NodeId, progress: Progress) -> None:
 
 
 def _send_snapshot(state: RaftState, peer: NodeId, progress: Progress) -> None:
-    if not progress.recently_active:
+    if not progress.is_alive:
         # Nobody is there to receive it; the first heartbeat answer brings us back here.
         return
     try:

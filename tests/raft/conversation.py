@@ -193,7 +193,7 @@ class Conversation:
             f"{_membership(status.membership)}"
         )
         for peer, progress in status.progress.items():
-            activity = "active" if progress.recently_active else "silent"
+            activity = "active" if progress.is_alive else "silent"
             self.lines.append(
                 f"  {peer}: match={progress.match} next={progress.next} "
                 f"{progress.state.value} {activity}"

@@ -183,6 +183,31 @@ def test_compaction_spares_what_live_peers_wait_for() -> None:
     assert replica.node.compact(Index(9)) == 3
 
 
+def test_a_peer_is_alive_until_it_was_silent_for_a_whole_election_time_out() -> None:
+    """At the moment in which the leader begins to count anew nobody has been heard, and nobody is gone."""
+    replica = solo()
+    lead(replica)
+    ticks = Config(ME).election_ticks
+    alive = []
+    for _ in range(3):
+        say(replica, ack(replica, 1), ack(replica, 0, OTHER))
+        for _ in range(ticks):
+            replica.tick()
+            work(replica)
+            say(replica, ack(replica, 1))
+            alive.append(replica.node.status().progress[OTHER].is_alive)
+            assert replica.node.compact(Index(1)) == 0
+
+    for _ in range(2 * ticks):
+        replica.tick()
+        work(replica)
+        say(replica, ack(replica, 1))
+
+    assert all(alive)
+    assert not replica.node.status().progress[OTHER].is_alive
+    assert replica.node.compact(Index(1)) == 1
+
+
 def test_compaction_spares_what_follows_a_snapshot_under_way() -> None:
     """Else a peer that is slower than the log grows would fetch snapshots for ever."""
     replica = solo()
