@@ -7,8 +7,12 @@
 #
 #   docker build --target spark -t orderlymq-spark:dev .
 #
-# Any Python from 3.11 on serves as BASE; all stages must have the same one.
+# Any Python from 3.11 on serves as BASE; all stages must have the same one. The modules that every message passes
+# through are compiled (docs/adr/0018-compiled-modules.md), which takes two minutes and Debian's gcc; with
+# --build-arg COMPILED=no, or where gcc cannot be had, the image runs the sources. Where Debian is reached by sources of
+# one's own: --secret id=apt,src=FILE
 ARG BASE=python:3.12-slim
+ARG COMPILED=yes
 
 FROM ${BASE} AS dependencies
 RUN python3 -m venv --without-pip /opt/orderlymq
@@ -23,8 +27,21 @@ RUN cd /opt/orderlymq/lib/python3*/site-packages \
  && rm -f zstandard/_cffi* \
  && find . \( -name tests -o -name '*.pyx' -o -name '*.c' \) -prune -exec rm -rf {} +
 
-FROM dependencies AS build
+# gcc, and Python's headers where Python is Debian's: neither is in the image that this makes.
+FROM dependencies AS compiler
+ARG COMPILED
 WORKDIR /src
+COPY requirements/compile.lock .
+RUN --mount=type=secret,id=apt,target=/etc/apt/sources.list.d/debian.sources \
+    if [ "$COMPILED" = yes ] && apt-get update -qq -o Acquire::Retries=0 \
+      && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends gcc libc6-dev \
+         $(test -f "$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" || echo python3-dev) \
+         >/dev/null; then \
+      python3 -m pip --python /opt/orderlymq/bin/python --disable-pip-version-check \
+        install -q --no-cache-dir -r compile.lock; \
+    fi
+
+FROM compiler AS build
 COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY broker broker
@@ -33,6 +50,11 @@ COPY operator operator
 COPY pipelines pipelines
 RUN python3 -m pip --python /opt/orderlymq/bin/python --disable-pip-version-check \
       install -q --no-cache-dir --no-deps --target /opt/orderlymq/own .
+RUN if /opt/orderlymq/bin/python -c 'import mypyc, setuptools' 2>/dev/null; then \
+      /opt/orderlymq/bin/python broker/compile.py /opt/orderlymq/own; \
+    else \
+      echo "The image runs the sources: COMPILED is no, or gcc could not be installed"; \
+    fi
 
 # Debian's Java, 17 or 21. Where Debian is reached by sources of one's own: --secret id=apt,src=FILE
 FROM ${BASE} AS java

@@ -114,10 +114,10 @@ pages: $(VENV)/.dev ## Write the generated pages of docs/ anew
 .PHONY: lock
 lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	@$(BIN)/pip -q install uv
-	@for extra in run dev spark kubernetes; do \
+	@for extra in run dev compile spark kubernetes; do \
 	  $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) \
-	    $$(case $$extra in (spark | kubernetes) echo --constraint requirements/dev.lock;; esac) \
+	    $$(case $$extra in (compile | spark | kubernetes) echo --constraint requirements/dev.lock;; esac) \
 	    pyproject.toml -o requirements/$$extra.lock; done
 
 .PHONY: clean

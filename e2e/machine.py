@@ -68,21 +68,23 @@ class Machine:
         return done.stdout
 
     def build(self, image: str) -> None:
-        """Build the project's image and bring it to the nodes."""
-        have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
-        base = [f"--build-arg=BASE={name}" for name in _BASES if name in have][:1]
-        self.run("docker", "build", "-q", *base, "-t", image, ".", timeout_s=_BUILD_S)
+        """Build the project's image, its hot modules compiled, and bring it to the nodes."""
+        self.run("docker", "build", "-q", *self._options(), "-t", image, ".", timeout_s=_BUILD_S)
         self.load(image)
 
     def build_spark(self, image: str) -> None:
-        """Build the image with Spark, with the machine's own sources of Debian, and bring it to the nodes."""
+        """Build the image with Spark and bring it to the nodes."""
+        command = ("docker", "build", "-q", "--target", "spark", *self._options(), "-t", image, ".")
+        self.run(*command, timeout_s=_BUILD_S)
+        self.load(image)
+
+    def _options(self) -> list[str]:
+        """Return what the Dockerfile is told: a base that is here, and the machine's own sources of Debian."""
         have = self.run("docker", "images", "--format", "{{.Repository}}:{{.Tag}}").split()
         options = [f"--build-arg=BASE={name}" for name in _BASES if name in have][:1]
         if Path(_SOURCES).exists():
             options.append(f"--secret=id=apt,src={_SOURCES}")
-        command = ("docker", "build", "-q", "--target", "spark", *options, "-t", image, ".")
-        self.run(*command, timeout_s=_BUILD_S)
-        self.load(image)
+        return options
 
     def build_java(self, image: str, folder: Path) -> None:
         """Build an image on a Java, Debian's where none can be pulled, and bring it to the nodes."""

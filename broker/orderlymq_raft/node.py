@@ -331,9 +331,7 @@ class Node:
             membership=state.membership,
             transferee=state.transferee,
             progress={
-                peer: PeerStatus(
-                    progress.match, progress.next, progress.state, progress.is_alive
-                )
+                peer: PeerStatus(progress.match, progress.next, progress.state, progress.is_alive)
                 for peer, progress in sorted(state.progress.items())
             },
         )

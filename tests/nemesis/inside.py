@@ -27,14 +27,15 @@ def enter(*words: str, bare: bool = False) -> int:
     """Run ``python -m`` with *words* inside, where the machine allows it; return its exit code."""
     able = [] if bare else _able()
     if not able:
-        say("no namespaces here: faults of networks and disks are left out")
+        say("no namespaces here (unshare and ip make them): no faults of networks and disks")
     environment = {**os.environ, _INSIDE: "namespaces" if able else "bare"}
     command = [*able, sys.executable, "-m", *words]
     return subprocess.run(command, env=environment, check=False).returncode
 
 
 def _able() -> list[str]:
-    if shutil.which("unshare") is None:
+    # In a network of its own even the loopback is down until ip brings it up.
+    if not all(map(shutil.which, ("unshare", "ip"))):
         return []
     for words in (_UNSHARE, (*_UNSHARE, "--map-root-user")):
         if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:

@@ -72,22 +72,29 @@ TIMERS: Final = TimerSettings(
 )
 
 
-class ObservedLog(RaftLogStore):
-    """The real log; tells when a tail was cut."""
+class ObservedLog:
+    """The real log as the loop writes it; tells when a tail was cut."""
 
-    replica: "Replica"
-    cuts = 0
+    def __init__(self, log: RaftLogStore, replica: "Replica") -> None:
+        self._log = log
+        self._replica = replica
 
     def append(
         self, batch: Batch, entries: Sequence[Entry], hard_state: HardState | None = None
     ) -> None:
-        if entries and entries[0].index <= self.last_index():
-            self.cuts += 1
+        if entries and entries[0].index <= self._log.last_index():
             first = entries[0]
-            self.replica.world.laws.promises.tail_cut(
-                self.replica, first.index, self.term(first.index), first.term
+            self._replica.cuts += 1
+            self._replica.world.laws.promises.tail_cut(
+                self._replica, first.index, self._log.term(first.index), first.term
             )
-        super().append(batch, entries, hard_state)
+        self._log.append(batch, entries, hard_state)
+
+    def set_membership(self, batch: Batch, membership: Membership) -> None:
+        self._log.set_membership(batch, membership)
+
+    def physical_end(self) -> int:
+        return self._log.physical_end()
 
 
 class _Upkeep(Upkeep):
@@ -97,20 +104,21 @@ class _Upkeep(Upkeep):
         pass
 
 
-class ObservedMachine(Machine):
+class ObservedMachine:
     """The real state machine; tells what was applied."""
 
     def __init__(self, state: BrokerState, replica: "Replica") -> None:
-        super().__init__(state)
+        self.state = state
+        self._machine = Machine(state)
         self._replica = replica
 
     def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
-        outcomes = super().apply(index, term, parts, batch)
+        outcomes = self._machine.apply(index, term, parts, batch)
         self._replica.world.laws.applied(self._replica, index, term, parts)
         return outcomes
 
     def apply_noop(self, index: int, term: int, batch: Batch) -> None:
-        super().apply_noop(index, term, batch)
+        self._machine.apply_noop(index, term, batch)
         self._replica.world.laws.applied(self._replica, index, term, None)
 
 
@@ -122,7 +130,9 @@ class Replica(ServerProcess):
     core: BrokerCore
     state: BrokerState
     node: Node
-    log: ObservedLog
+    log: RaftLogStore
+    # How often a tail of the log was cut, in this life.
+    cuts: int
 
     def __init__(self, world: "World", node: int, *, joins: bool = False) -> None:
         super().__init__(world.timeline, f"broker-{node}")
@@ -193,8 +203,8 @@ class Replica(ServerProcess):
 
     def _open(self) -> None:
         store, settings = self.store, self.settings
-        self.log = ObservedLog(store, self.world.plan.tail_size)
-        self.log.replica = self
+        self.log = RaftLogStore(store, self.world.plan.tail_size)
+        self.cuts = 0
         bootstrap(settings, store, self.log)
         self.state = BrokerState.load(store)
         machine = ObservedMachine(self.state, self)
@@ -210,7 +220,7 @@ class Replica(ServerProcess):
         )
         events = WriterEvents(full=self._disk_full, failed=self.failed)
         writer = Writer(self, store, self.disk, events)
-        parts = ReplicaParts(self.node, self.log, store, machine, self.core)
+        parts = ReplicaParts(self.node, ObservedLog(self.log, self), store, machine, self.core)
         ports = LoopPorts(writer, self, self.clients, self, self, self._call_soon, self._call_later)
         limits = LoopLimits(tick_s=TICK_MS / 1000, sync_writes=True)
         self.loop = ReplicationLoop(parts, ports, limits)

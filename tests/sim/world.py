@@ -384,7 +384,7 @@ class World:
                 continue
             for name, number in replica.core.context.counters.items():
                 self.coverage[f"core: {name}"] += number
-            self.coverage["uncommitted tail cut"] += replica.log.cuts
+            self.coverage["uncommitted tail cut"] += replica.cuts
             self.coverage["proposal lost"] += replica.loop.figures.proposals_lost
 
 

@@ -12,12 +12,13 @@ from typing import Final, Protocol
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Now
 from orderlymq_broker.replication.writer import Writer
-from orderlymq_broker.state.machine import Machine
-from orderlymq_broker.store.kv import KeyValueStore
-from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.records import Outcome
+from orderlymq_broker.store.entry import EntryParts
+from orderlymq_broker.store.kv import Batch, KeyValueStore
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_raft import InstallSnapshot, Membership, Message, Node, RoleChange, SnapshotMeta
-from orderlymq_raft.types import HardState
+from orderlymq_raft.types import Entry, HardState
 
 
 class Clock(Protocol):
@@ -78,6 +79,33 @@ class Host(Protocol):
         """Stop this process: a rule is broken or the store cannot be read."""
 
 
+class LogWriter(Protocol):
+    """What the loop asks of the log, `RaftLogStore`, to write it; the node reads it."""
+
+    def append(
+        self, batch: Batch, entries: Sequence[Entry], hard_state: HardState | None = None
+    ) -> None:
+        """Stage entries, behind a cut where they begin, and what the replica has promised."""
+
+    def set_membership(self, batch: Batch, membership: Membership) -> None:
+        """Stage the membership that was applied."""
+
+    def physical_end(self) -> int:
+        """Return the physical offset of the next message."""
+
+
+class Applier(Protocol):
+    """The state machine, `Machine`: what is committed goes in, in order."""
+
+    state: BrokerState
+
+    def apply(self, index: int, term: int, parts: EntryParts, batch: Batch) -> list[Outcome]:
+        """Apply an entry with records and messages; return what became of each record."""
+
+    def apply_noop(self, index: int, term: int, batch: Batch) -> None:
+        """Note an entry that changes nothing here."""
+
+
 @dataclass(slots=True)
 class LoopFigures:
     """Counters and last values for metrics; plain fields, because they are hot."""
@@ -99,9 +127,9 @@ class ReplicaParts:
     """What one opened replica consists of; made anew when a snapshot replaces it."""
 
     node: Node
-    log: RaftLogStore
+    log: LogWriter
     store: KeyValueStore
-    machine: Machine
+    machine: Applier
     core: BrokerCore
 
 
