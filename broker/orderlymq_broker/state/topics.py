@@ -15,6 +15,7 @@ from orderlymq_broker.state.growthtable import Growth
 from orderlymq_broker.state.queues import Queue
 from orderlymq_broker.state.records import GroupChanged, GroupSet, TopicChanged, TopicSet
 from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.topicrecords import TopicRow
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import Table, table_key
 from orderlymq_protocol.names import (
@@ -33,13 +34,6 @@ DEDUP_ATTRIBUTE: Final = "duplicate.window"
 
 _TOPIC_COUNTERS: Final = "topics"
 _GROUP_COUNTERS: Final = "groups"
-
-
-class TopicRow(msgspec.Struct, frozen=True, array_like=True):
-    """A topic as its row holds it."""
-
-    id: int
-    config: TopicSet
 
 
 class Topic:
