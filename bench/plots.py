@@ -12,7 +12,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
 SENDERS = (1, 16, 64, 256)
-COLOURS = dict(zip(PEERS, plt.colormaps["tab10"].colors, strict=False))  # type: ignore[attr-defined]
+COLOURS = dict(zip(PEERS, plt.colormaps["tab20"].colors, strict=False))  # type: ignore[attr-defined]
 
 
 def write(folder: Path, lines: Sequence[Line]) -> list[tuple[str, str]]:

@@ -136,7 +136,7 @@ class OrderlyMQCompiled(OrderlyMQ):
     """Ours by default, from the copy whose hot modules are compiled."""
 
     name = "orderlymq-compiled"
-    title = "OrderlyMQ, compiled (`make compiled`)"
+    title = "OrderlyMQ, compiled as in the image"
     environment: ClassVar[Mapping[str, str]] = {"PYTHONPATH": str(COMPILED)}
 
     @classmethod

@@ -1,6 +1,8 @@
 from pathlib import Path
 
 from bench.doing import divided
+from bench.peers.catalogue import PEERS
+from bench.plots import COLOURS
 from bench.results import Line, Results
 from bench.works import CI, QUICK
 
@@ -51,6 +53,24 @@ def test_ratios_stay_inside_a_class_and_the_mixed_one_says_so(tmp_path: Path) ->
             f"| 10,000 / **20,000** / 30,000 | 0.75 | {p50} | 1.00 | 0.60 |"
         ),
     }
+
+
+def test_ratios_are_of_the_compiled_copy_where_it_was_measured(tmp_path: Path) -> None:
+    """That is what the image has; work that was done from the sources alone is compared from them."""
+    found = results(tmp_path / "results.jsonl")
+    for peer, work in (("orderlymq-compiled", "send-64-1024"), ("orderlymq", "send-1-1024")):
+        found.add(Line("quick", peer, work, 0, {"rate": 15_000.0, "p50_ms": 4.0}))
+    found.add(Line("quick", "nats-always", "send-1-1024", 0, {"rate": 5_000.0, "p50_ms": 4.0}))
+    page.write(tmp_path / "benchmarks.md", found, "quick", "")
+    text = (tmp_path / "benchmarks.md").read_text()
+
+    assert "always | 3,000 / **6,000** / 9,000 | 2.50 |" in text
+    assert "always | 5,000 / **5,000** / 5,000 | 3.00 |" in text
+    assert "0.400 | 31% |" in text
+
+
+def test_every_peer_has_a_colour_of_its_own() -> None:
+    assert len({COLOURS[name] for name in PEERS}) == len(PEERS)
 
 
 def test_our_share_of_a_limit_is_told(tmp_path: Path) -> None:
