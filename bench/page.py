@@ -20,8 +20,7 @@ from bench.works import ALL, Figure, Scale, Work
 
 from bench import limits, sections
 
-#: Who we are in each class; the ratios of a class are taken to its own.
-#: Ours that the ratios are of: the first that was measured, compiled as it is in the image.
+#: Who we are in each class, whose ratios are taken to it: the first that was measured, compiled as in the image.
 OURS = {
     Durability.DISK: ("orderlymq-compiled", "orderlymq"),
     Durability.MEMORY: ("orderlymq-async",),
