@@ -6,18 +6,31 @@ at least as complete as the voter's gets it (5.4.1); nobody raises its term befo
 would elect it (thesis 9.6); who hears a leader does not help to replace it (thesis 4.2.3).
 """
 
+from typing import Final
+
 from orderlymq_raft.messages import PreVote, PreVoteResponse, TimeoutNow, Vote, VoteResponse
 from orderlymq_raft.quorum import VoteResult, has_majority, vote_result
 from orderlymq_raft.state import RaftState
 from orderlymq_raft.types import NodeId, Role, Term
+
+VOTE_REQUESTS_MAX: Final = 8
+"""Requests of one candidacy: at 200 ms it waits for 1.6 to 3.2 s, four round trips of 400 ms."""
 
 
 def tick(state: RaftState) -> None:
     """Let one tick pass for a replica that does not lead."""
     state.election_elapsed += 1
     timeout = min(state.election_timeout, state.hurry_ticks or state.election_timeout)
-    if state.election_elapsed >= timeout and state.may_run:
-        campaign(state, transfer=False)
+    if state.election_elapsed < timeout or not state.may_run:
+        return
+    if _should_ask_again(state):
+        # On a slow link the answers are still under way; a new term would make them void.
+        state.election_elapsed = 0
+        _ask_for_votes(state, transfer=False)
+        return
+    if state.role is Role.CANDIDATE:
+        state.elections_lost += 1
+    campaign(state, transfer=False)
 
 
 def tick_leader(state: RaftState) -> None:
@@ -28,7 +41,7 @@ def tick_leader(state: RaftState) -> None:
         state.heartbeat_wanted = True
 
     state.election_elapsed += 1
-    if state.election_elapsed < state.config.election_ticks:
+    if state.election_elapsed < _answer_ticks(state):
         return
     state.election_elapsed = 0
     if state.lease_revoked:
@@ -76,6 +89,8 @@ def in_lease(state: RaftState) -> bool:
     With lease reads a replica that has just started owes it as well: it may have answered a
     heartbeat right before it went down, and the leader counts on that answer.
     """
+    if state.role is Role.LEADER:
+        return True
     if state.election_elapsed < state.config.election_ticks and state.leader is not None:
         return True
     return state.config.lease_reads and state.term > 0 and state.ticks < state.config.election_ticks
@@ -143,6 +158,7 @@ def count_vote(state: RaftState, voter: NodeId, *, granted: bool) -> None:
         case VoteResult.WON:
             state.become_leader()
         case VoteResult.LOST:
+            state.elections_lost += 1
             state.become_follower(state.term, None)
         case VoteResult.PENDING:
             pass
@@ -189,6 +205,24 @@ def _start_pre_election(state: RaftState) -> None:
 
 def _start_election(state: RaftState, *, transfer: bool) -> None:
     state.become_candidate()
+    _ask_for_votes(state, transfer=transfer)
+
+
+def _should_ask_again(state: RaftState) -> bool:
+    """
+    Return whether this candidate repeats its request in the same term instead of opening a new one.
+
+    It does while nobody has answered: the round trip may be longer than its time-out. Once somebody
+    has, a time-out without a result means that the vote is split.
+    """
+    nobody_answered = not (state.votes.keys() & state.membership.voters) - {state.id}
+    return (
+        state.role is Role.CANDIDATE and nobody_answered and state.votes_asked < VOTE_REQUESTS_MAX
+    )
+
+
+def _ask_for_votes(state: RaftState, *, transfer: bool) -> None:
+    state.votes_asked += 1
     log = state.log
     for voter in sorted(state.membership.voters):
         if voter != state.id:
@@ -203,6 +237,19 @@ def _start_election(state: RaftState, *, transfer: bool) -> None:
                     state.forgetful,
                 )
             )
+
+
+def _answer_ticks(state: RaftState) -> int:
+    """
+    Return how long a majority may be silent before this leader steps down.
+
+    An election time-out, and on a slow link the time that answers need. That time is unknown before
+    the first answers: a new leader waits as long for them as the candidate that it was.
+    """
+    longest = VOTE_REQUESTS_MAX * state.config.election_ticks
+    if state.round_trip_ticks is None:
+        return longest
+    return min(state.config.election_ticks + state.round_trip_ticks, longest)
 
 
 def _check_quorum(state: RaftState) -> None:

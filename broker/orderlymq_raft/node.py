@@ -4,13 +4,13 @@ One replica's consensus core: messages, ticks and proposals in, Readys out.
 Raft (Ongaro and Ousterhout; section numbers are the paper's, "thesis" is Ongaro's) without
 any input or output of its own: the shell persists, sends and applies what ready() hands out
 and says so with advance(). The rules stand in election.py, replication.py, following.py,
-membership.py and reads.py, routing.py leads messages to them; this module builds the Readys.
+membership.py and reads.py, violations.py finds messages that break them, routing.py leads the others to them; this module builds the Readys.
 """
 
 from collections import deque
 from collections.abc import Callable
 
-from orderlymq_raft import election, membership, reads, replication, routing
+from orderlymq_raft import election, membership, reads, replication, routing, violations
 from orderlymq_raft.config import Config
 from orderlymq_raft.log import LogStorage, RaftLog
 from orderlymq_raft.messages import Message
@@ -95,6 +95,16 @@ class Node:
         return self._state.log.last_index
 
     @property
+    def election_ticks(self) -> int:
+        """Return the shortest election time-out of the group."""
+        return self._state.config.election_ticks
+
+    @property
+    def round_trip_ticks(self) -> int:
+        """Return how long a majority took to answer this leader the last time."""
+        return self._state.round_trip_ticks or 0
+
+    @property
     def lease_valid(self) -> bool:
         """
         Return whether the leader may answer a read at *commit* without asking anyone.
@@ -113,14 +123,13 @@ class Node:
             election.tick(state)
 
     def step(self, message: Message) -> None:
-        """Take in *message* from another replica; raises ValueError for one to somebody else."""
-        state = self._state
-        if message.target != state.id:
-            raise ValueError(
-                f"node {state.id} was given a message to node {message.target}; "
-                "check the addresses of the group"
-            )
-        routing.route(state, message)
+        """
+        Take in *message* from another replica.
+
+        Raises ProtocolViolation for one that breaks the rules of raft; it has changed nothing.
+        """
+        violations.check(self._state, message)
+        routing.route(self._state, message)
 
     def propose(self, data: bytes) -> tuple[Term, Index]:
         """
@@ -167,6 +176,18 @@ class Node:
         state.transfer_sent = False
         state.election_elapsed = 0
         replication.begin_hand_over(state, target)
+
+    def step_down(self) -> bool:
+        """
+        Lead no more, and ask the most complete of the others to run; return whether this replica led.
+
+        For a leader that cannot do its work. One that is the only voter goes on: nobody else can.
+        """
+        state = self._state
+        if state.role is not Role.LEADER or state.membership.voters == {state.id}:
+            return False
+        replication.leave(state)
+        return True
 
     def read_index(self, context: int) -> None:
         """Ask for ReadState(context, ...) in a later Ready; raises NotLeader."""
@@ -290,6 +311,7 @@ class Node:
             read_states=tuple(state.read_states),
             role_change=self._role_change(),
             must_sync=bool(entries) or snapshot is not None or promised,
+            promises=promised,
         )
         state.now = []
         state.after = []

@@ -68,6 +68,7 @@ def settle(state: RaftState) -> None:
     rounds = state.round_ticks
     while rounds and rounds[0][0] <= reached:
         state.lease_tick = rounds.popleft()[1]
+        state.round_trip_ticks = state.ticks - state.lease_tick
 
     pending = state.reads_pending
     while pending and pending[0].round <= reached:

@@ -33,7 +33,8 @@ class Ready:
     1. sends *messages_now*, at any time from the first moment;
     2. makes durable, in one batch: *snapshot* (swap the staged state in, drop the log), then
        *entries* (replacing whatever is stored from the first one's index on), then
-       *hard_state*; with a sync if *must_sync*;
+       *hard_state*; with a sync if *must_sync*. Entries may be left unsynced by who accepts that
+       power loss takes them; a Ready that *promises*, a term or a vote, is always synced;
     3. applies *committed*, in order, and reports it with applied_to();
     4. calls advance(), Ready by Ready in the order they were handed out;
     5. sends *messages_after*, once this and every earlier Ready was advanced.
@@ -51,6 +52,7 @@ class Ready:
     read_states: tuple[ReadState, ...]
     role_change: RoleChange | None
     must_sync: bool
+    promises: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,20 +114,21 @@ def tell_commit(state: RaftState) -> None:
             _send_empty(state, peer, progress)
 
 
-def maybe_commit(state: RaftState) -> bool:
-    """Commit what a majority holds; return whether that is news."""
+def maybe_commit(state: RaftState) -> None:
+    """Commit what a majority holds."""
     acked = {peer: progress.counted_match for peer, progress in state.progress.items()}
     index = Index(committed_index(state.membership.voters, acked))
     # Terms never fall along the log, so everything from our no-op on is of our own term.
     if index < state.term_start or not state.log.commit_to(index):
-        return False
+        return
+    if state.round_trip_ticks is None:
+        state.round_trip_ticks = state.ticks - state.led_since_tick
     if state.reads_next:
         state.heartbeat_wanted = True
     if state.config.eager_commit:
         state.append_wanted = True
     if membership.settle(state):
-        _leave(state)
-    return True
+        leave(state)
 
 
 def begin_hand_over(state: RaftState, target: NodeId) -> None:
@@ -144,21 +145,14 @@ def maybe_hand_over(state: RaftState) -> None:
     target = state.transferee
     if target is None or state.transfer_sent:
         return
-    progress = state.progress.get(target)
-    if progress is None:
-        # It was removed meanwhile.
-        state.transferee = None
-    elif progress.match == state.log.last_index:
+    # The membership does not change while a transfer is under way.
+    if state.progress[target].match == state.log.last_index:
         state.transfer_sent = True
         state.lease_revoked = state.config.lease_reads
         state.now.append(TimeoutNow(state.id, target, state.term))
 
 
 def _acknowledge(state: RaftState, peer: NodeId, progress: Progress, index: Index) -> None:
-    assert index <= state.log.last_index, (
-        f"node {peer} acknowledged {index}, beyond the leader's end {state.log.last_index}: "
-        "two replicas share one id, or a data directory was swapped"
-    )
     news = progress.acknowledge(index)
     if progress.state is ProgressState.PROBE:
         if index >= progress.match:
@@ -280,13 +274,18 @@ def _count_again(state: RaftState) -> None:
         maybe_commit(state)
 
 
-def _leave(state: RaftState) -> None:
-    """Step down: the removal of this leader is committed (section 6), or it is a learner."""
+def leave(state: RaftState) -> None:
+    """
+    Step down, and ask the most complete of the other voters to run.
+
+    The removal of this leader is committed (section 6), it is a learner, or its disk hangs.
+    """
     state.append_wanted = True
     flush(state)
     # So that nobody has to find out after an election.
     tell_commit(state)
-    voters = sorted(state.membership.voters)
-    heir = max(voters, key=lambda voter: state.progress[voter].match)
+    voters = sorted(state.membership.voters - {state.id})
+    progress = state.progress
+    heir = max(voters, key=lambda voter: (progress[voter].is_alive, progress[voter].match))
     state.now.append(TimeoutNow(state.id, heir, state.term))
     state.become_follower(state.term, None)

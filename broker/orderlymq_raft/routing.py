@@ -3,7 +3,7 @@ Where a message goes: first the rules about terms, then one handler for each kin
 
 Rules kept: a newer term is entered before anything else is looked at, an older one is told
 that its time is over (raft paper section 5.1); a candidate cannot force a newer term on who
-hears a leader (thesis 4.2.3). Handlers: election.py, replication.py, following.py.
+hears a leader (thesis 4.2.3). Messages that break the rules never come here (violations.py). Handlers: election.py, replication.py, following.py.
 """
 
 from typing import assert_never
@@ -24,7 +24,7 @@ from orderlymq_raft.messages import (
     VoteResponse,
 )
 from orderlymq_raft.state import RaftState
-from orderlymq_raft.types import NO_INDEX, Role
+from orderlymq_raft.types import NO_INDEX, NodeId, Role
 
 
 def route(state: RaftState, message: Message) -> None:
@@ -70,6 +70,20 @@ def _dispatch(state: RaftState, message: Message) -> None:  # noqa: C901, PLR091
             assert_never(message)
 
 
+def _is_unknown(state: RaftState, sender: NodeId) -> bool:
+    """
+    Return whether *sender* belongs to no membership in the log, and need not be heard.
+
+    While a leader is heard, that one tells who was added. Without one, a member of which this log
+    does not know yet may be the only one to lead (thesis 4.1). A replica that joins knows nobody.
+    """
+    if not (state.config.check_quorum and election.in_lease(state)):
+        return False
+    members = [membership.members for _, membership in state.configs]
+    joins = not any(state.id in each for each in members)
+    return not (joins or sender == state.leader or any(sender in each for each in members))
+
+
 def _meet_newer(state: RaftState, message: Message) -> bool:
     """Enter the newer term of *message*, unless it has no right to demand it."""
     match message:
@@ -77,6 +91,8 @@ def _meet_newer(state: RaftState, message: Message) -> bool:
             return True
         case PreVoteResponse() if message.granted:
             return True
+        case _ if _is_unknown(state, message.sender):
+            return False
         case Vote() if not message.transfer:
             # Whoever hears a leader does not help to replace it, and keeps its term: a
             # server that was cut off or removed must not disturb the group (thesis 4.2.3).

@@ -10,6 +10,7 @@ leave before the state it rests on is durable.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from orderlymq_raft.config import Config
 from orderlymq_raft.log import RaftLog
@@ -26,6 +27,9 @@ from orderlymq_raft.types import (
     Role,
     Term,
 )
+
+SPREAD_DOUBLINGS_MAX: Final = 4
+"""Time-outs are drawn from up to 16 election time-outs: 3.2 s at 200 ms, twice a round trip of 1.6 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,10 @@ class RaftState:
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
         self.election_timeout = 0
+        # Real elections lost in a row, which widens the draw of the next time-out.
+        self.elections_lost = 0
+        # How often the votes of this candidacy were asked for.
+        self.votes_asked = 0
         # A shorter time-out while the leader is believed to be gone; over when it is heard.
         self.hurry_ticks = 0
         # Whether it may have lost its log: then its vote, for itself too, counts in a group that
@@ -91,6 +99,9 @@ class RaftState:
 
         self.round = 0
         self.round_ticks: deque[tuple[int, int]] = deque()
+        # How long a majority took to answer the last time; None until the opening entry is committed.
+        self.round_trip_ticks: int | None = None
+        self.led_since_tick = 0
         self.lease_tick: int | None = None
         self.lease_revoked = False
         self.reads_next: list[int] = []
@@ -124,10 +135,16 @@ class RaftState:
         return self.summoned or any(self.id in membership.voters for _, membership in self.configs)
 
     def draw_election_timeout(self) -> None:
-        """Choose the next time-out at random, so that split votes are rare (section 5.2)."""
+        """
+        Choose the next time-out at random, so that split votes are rare (section 5.2).
+
+        Candidates split the vote when they begin within one way of each other. Each lost election
+        doubles the range of the draw, so that it becomes wide enough for any network.
+        """
         ticks = self.config.election_ticks
+        spread = ticks << min(self.elections_lost, SPREAD_DOUBLINGS_MAX)
         self.hurry_ticks = 0
-        self.election_timeout = ticks + self.random_below(ticks + 1)
+        self.election_timeout = ticks + self.random_below(spread + 1)
 
     def become_follower(self, term: Term, leader: NodeId | None) -> None:
         """Follow *leader* in *term*, or wait in it for one to appear."""
@@ -143,6 +160,8 @@ class RaftState:
         self.leader = leader
         if leader is not None:
             self.summoned = False
+            # Kept in part: the network that split the votes splits those of the next election, too.
+            self.elections_lost //= 2
         self.draw_election_timeout()
         self._leave_leadership()
 
@@ -163,6 +182,7 @@ class RaftState:
         self.vote = self.id
         self.leader = None
         self.votes.clear()
+        self.votes_asked = 0
         self.election_elapsed = 0
         self.draw_election_timeout()
 
@@ -171,6 +191,7 @@ class RaftState:
         assert self.role is Role.CANDIDATE, "only an election makes a leader"
         self.role = Role.LEADER
         self.leader = self.id
+        self.led_since_tick = self.ticks
         self.votes.clear()
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
@@ -218,6 +239,7 @@ class RaftState:
         self.transfer_sent = False
         self.round = 0
         self.round_ticks.clear()
+        self.round_trip_ticks = None
         self.lease_tick = None
         self.lease_revoked = False
         self.reads_next.clear()

@@ -195,6 +195,10 @@ class RoleChange:
     term: Term
 
 
+class ProtocolViolation(ValueError):  # noqa: N818 - named by the fact that the caller acts upon
+    """A message breaks raft's rules, and has changed nothing: close the connection that brought it."""
+
+
 class NotLeader(Exception):  # noqa: N818 - named by the fact that the caller acts upon
     """The request needs the leader: ask *leader*, or retry later when that is None."""
 

@@ -13,12 +13,24 @@ from orderlymq_raft import Config, NodeId
         ({"election_ticks": 4, "heartbeat_ticks": 2}, "more than twice"),
         ({"lease_reads": True, "check_quorum": False}, "needs check_quorum"),
         ({"inflight_appends_max": 0}, "at least one append"),
+        ({"entries_per_append_bytes_max": 0}, "at least one append"),
     ],
 )
 def test_contradictions_are_refused(settings: dict[str, int], complaint: str) -> None:
     """With the rule that is broken."""
     with pytest.raises(ValueError, match=complaint):
         Config(**{"id": NodeId(1), **settings})  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_the_least_of_everything_is_taken() -> None:
+    """Law: what is not refused with a reason works."""
+    Config(
+        NodeId(1),
+        election_ticks=3,
+        heartbeat_ticks=1,
+        inflight_appends_max=1,
+        entries_per_append_bytes_max=1,
+    )
 
 
 def test_defaults_elect_within_half_a_second() -> None:

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_raft import Compacted, Entry, Index, Membership, MemoryLogStorage, SnapshotMeta, Term
+from orderlymq_raft import (
+    Compacted,
+    Entry,
+    EntryKind,
+    Index,
+    Membership,
+    MemoryLogStorage,
+    SnapshotMeta,
+    Term,
+)
 from orderlymq_raft import Unavailable as NotThere
 from orderlymq_raft.log import RaftLog
 from tests.raft.solo import entry
@@ -146,3 +155,46 @@ def test_a_log_with_a_hole_is_refused_at_the_start() -> None:
     """A replica whose log ends before its commit index must be restored from its peers."""
     with pytest.raises(AssertionError, match="restore the replica"):
         opened(1, commit=2)
+
+
+def test_a_commit_index_is_news_once() -> None:
+    """Whoever raises it settles what hangs on it, once."""
+    log = opened(1, 1, 1)
+
+    assert [log.commit_to(Index(index)) for index in (2, 2, 1, 3)] == [True, False, False, True]
+
+
+def test_memory_keeps_only_what_is_not_durable_or_not_delivered() -> None:
+    """In either order: applied after it is durable, or handed out before."""
+    log = opened(1)
+    log.append((entry(2, 1), entry(3, 1)))
+    log.hand_out()
+    log.take_off()
+    log.commit_to(Index(2))
+    log.land(None)
+    durable = list(log.tail)
+    log.deliver(1 << 20)
+    assert durable == [entry(2, 1), entry(3, 1)]
+
+
+def test_what_is_read_behind_a_start_begins_there() -> None:
+    """At least one entry, and as many as fit."""
+    log = opened()
+    log.append(tuple(entry(index, 1, b"12") for index in range(1, 5)))
+
+    read = [
+        [each.index for each in log.entries(Index(low), size)]
+        for low, size in ((1, 1), (1, 4), (2, 5), (3, 9), (4, 0))
+    ]
+
+    assert read == [[1], [1, 2], [2, 3], [3, 4], [4]]
+
+
+def test_a_log_of_openings_is_blank() -> None:
+    """One proposal, or anything compacted, and it is in use."""
+    opening = Entry(Term(1), Index(1), b"", EntryKind.NOOP)
+    empty, opened_twice, used = opened(), opened(), opened()
+    opened_twice.append((opening, Entry(Term(2), Index(2), b"", EntryKind.NOOP)))
+    used.append((opening, entry(2, 1)))
+
+    assert [log.is_blank() for log in (empty, opened_twice, used)] == [True, True, False]

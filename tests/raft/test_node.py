@@ -8,6 +8,7 @@ from orderlymq_raft import (
     Config,
     HardState,
     Heartbeat,
+    HeartbeatResponse,
     Index,
     InstallSnapshot,
     Membership,
@@ -17,9 +18,11 @@ from orderlymq_raft import (
     NotLeader,
     ProgressState,
     ProposalRefused,
+    ReadState,
     Ready,
     Role,
     RoleChange,
+    SnapshotMeta,
     Term,
 )
 from tests.raft.solo import ME, OTHER, PEER, VOTERS, ack, append, entry, lead, say, solo, work
@@ -280,3 +283,108 @@ def test_status_tells_how_the_group_stands() -> None:
         NodeId(2): 1,
         NodeId(3): 0,
     }
+
+
+def test_a_snapshot_is_handed_out_once() -> None:
+    """Though several Readys are under way before it is durable."""
+    replica = solo(1)
+    meta = SnapshotMeta(Index(9), Term(1), Membership(VOTERS))
+    replica.step(InstallSnapshot(PEER, ME, Term(1), meta))
+    first = replica.begin_turn()
+    replica.step(Heartbeat(PEER, ME, Term(1), Index(9), 1))
+    second = replica.begin_turn()
+
+    assert first is not None
+    assert second is not None
+    assert (first.snapshot, first.must_sync, second.snapshot) == (meta, True, None)
+
+
+def test_entries_alone_need_a_sync() -> None:
+    """Term and vote need not have changed."""
+    replica = solo()
+    lead(replica)
+    replica.node.propose(b"x")
+
+    ready = replica.begin_turn()
+
+    assert ready is not None
+    assert (ready.hard_state, ready.must_sync, ready.promises) == (None, True, False)
+
+
+def test_a_leader_does_not_forget_itself() -> None:
+    """What it knows of its own disk is true."""
+    replica = solo()
+    lead(replica)
+
+    replica.node.forget(ME)
+
+    assert not work(replica)
+    assert replica.node.status().progress[ME].match == 1
+
+
+def test_a_read_is_answered_once() -> None:
+    """By the round that it asked for, not by the next ones."""
+    replica = solo()
+    lead(replica)
+    say(replica, ack(replica, 1))
+    replica.node.read_index(7)
+    for round_ in (1, 2):
+        work(replica)
+        say(replica, HeartbeatResponse(PEER, ME, Term(1), round_))
+        for _ in range(replica.config.heartbeat_ticks):
+            replica.tick()
+
+    assert replica.read_states == [ReadState(7, Index(1))]
+
+
+@pytest.mark.parametrize("lease_reads", [False, True])
+def test_a_lease_is_valid_where_it_is_set_and_a_majority_has_answered(lease_reads: bool) -> None:
+    """Without the setting nobody promised loyalty after a restart."""
+    replica = solo(lease_reads=lease_reads)
+    for _ in range(replica.config.election_ticks):
+        replica.tick()
+    lead(replica)
+    say(replica, ack(replica, 1))
+    replica.node.read_index(7)
+    work(replica)
+    valid = [replica.node.lease_valid]
+
+    say(replica, HeartbeatResponse(PEER, ME, replica.node.term, 1))
+    valid.append(replica.node.lease_valid)
+
+    assert valid == [False, lease_reads]
+
+
+def test_a_late_answer_takes_no_later_one_back() -> None:
+    """Answers to heartbeats may arrive in any order."""
+    fourth, fifth = NodeId(4), NodeId(5)
+    replica = solo(voters=VOTERS | {fourth, fifth})
+    lead(replica, (PEER, OTHER))
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    for context in (7, 8):
+        replica.node.read_index(context)
+        work(replica)
+
+    for node, round_ in ((PEER, 2), (PEER, 1), (OTHER, 2)):
+        say(replica, HeartbeatResponse(node, ME, Term(1), round_))
+
+    assert replica.read_states == [ReadState(7, Index(1)), ReadState(8, Index(1))]
+
+
+def test_the_first_round_trip_is_that_of_the_opening_entry() -> None:
+    """Later commits tell nothing: they may have waited for others."""
+    replica = solo()
+    for _ in range(5):
+        replica.tick()
+    lead(replica)
+    for _ in range(3):
+        replica.tick()
+    say(replica, ack(replica, 1))
+    measured = [replica.node.round_trip_ticks]
+    replica.node.propose(b"x")
+    work(replica)
+    replica.tick()
+    say(replica, ack(replica, 2))
+    measured.append(replica.node.round_trip_ticks)
+
+    assert measured == [3, 3]

@@ -30,6 +30,7 @@ from orderlymq_raft import (
     Vote,
     VoteResponse,
 )
+from orderlymq_raft.election import VOTE_REQUESTS_MAX
 from tests.raft.replica import Replica
 from tests.raft.solo import (
     ME,
@@ -256,10 +257,10 @@ class TestReads:
 
         replica.node.transfer_leadership(PEER)
         during = replica.node.lease_valid
-        for round_ in range(2, 20):
+        for _ in range(18):
             replica.tick()
-            work(replica)
-            say(replica, HeartbeatResponse(PEER, ME, Term(1), round_))
+            beats = [each for each in work(replica) if isinstance(each, Heartbeat)]
+            say(replica, *(HeartbeatResponse(PEER, ME, Term(1), each.context) for each in beats))
 
         assert (before, during, replica.node.lease_valid) == (True, False, False)
 
@@ -267,10 +268,10 @@ class TestReads:
         """It may have extended a lease right before it went down."""
         replica = solo(term=1, lease_reads=True)
 
-        first = say(replica, vote(2, (9, 9)))
+        first = say(replica, vote(2, (9, 1)))
         for _ in range(ELECTION_TICKS):
             replica.tick()
-        later = say(replica, vote(2, (9, 9)))
+        later = say(replica, vote(2, (9, 1)))
 
         assert first == []
         assert VoteResponse(ME, PEER, Term(2), granted=True) in later
@@ -323,11 +324,13 @@ class TestTransfer:
         say(replica, ack(replica, 1), ack(replica, 1, OTHER))
         replica.node.transfer_leadership(PEER)
 
-        for round_ in range(1, ELECTION_TICKS + 1):
+        for _ in range(ELECTION_TICKS):
             replica.tick()
-            work(replica)
-            answers = [HeartbeatResponse(peer, ME, Term(1), round_) for peer in (PEER, OTHER)]
-            say(replica, *answers)
+            beats = [each for each in work(replica) if isinstance(each, Heartbeat)]
+            say(
+                replica,
+                *(HeartbeatResponse(each.target, ME, Term(1), each.context) for each in beats),
+            )
 
         assert (replica.node.is_leader, replica.node.leader) == (False, None)
 
@@ -430,6 +433,70 @@ class TestCheckQuorum:
         say(replica, ack(replica, 1))
 
         for _ in range(2 * ELECTION_TICKS):
+            replica.tick()
+
+        assert (replica.node.role, replica.node.leader) == (Role.FOLLOWER, None)
+
+
+class TestSlowLinks:
+    """A round trip longer than the election time-out."""
+
+    def test_a_candidate_asks_again_in_the_same_term_while_nobody_answers(self) -> None:
+        """A new term would make the answers void that are under way."""
+        replica = solo(pre_vote=False)
+        replica.node.campaign()
+        asked = work(replica)
+
+        for _ in range(ELECTION_TICKS):
+            replica.tick()
+
+        assert work(replica) == asked
+        say(replica, VoteResponse(PEER, ME, Term(1), granted=True))
+        assert replica.node.is_leader
+
+    def test_a_split_vote_opens_the_next_term(self) -> None:
+        """Whoever has an answer, and no majority after its time-out, has a rival."""
+        replica = solo(pre_vote=False, voters=VOTERS | {NodeId(4), NodeId(5)})
+        replica.node.campaign()
+        work(replica)
+        say(replica, VoteResponse(PEER, ME, Term(1), granted=False))
+
+        for _ in range(ELECTION_TICKS):
+            replica.tick()
+
+        assert (replica.node.role, replica.node.term) == (Role.CANDIDATE, 2)
+
+    def test_a_candidate_gives_up_in_the_end(self) -> None:
+        """Somebody else may have won meanwhile, or nobody is there: a pre-vote finds out."""
+        replica = solo()
+        replica.node.campaign()
+        work(replica)
+        say(replica, PreVoteResponse(PEER, ME, Term(1), granted=True))
+        assert replica.node.role is Role.CANDIDATE
+
+        for _ in range(VOTE_REQUESTS_MAX * ELECTION_TICKS):
+            replica.tick()
+
+        assert (replica.node.role, replica.node.term) == (Role.PRE_CANDIDATE, 1)
+
+    def test_a_leader_is_loyal_to_itself_however_long_it_waits_for_answers(self) -> None:
+        """It does not help a candidate because its own followers answer slowly."""
+        replica = solo()
+        lead(replica)
+        for _ in range(2 * ELECTION_TICKS):
+            replica.tick()
+        assert replica.node.is_leader
+
+        say(replica, vote(2, (9, 1), OTHER))
+
+        assert replica.node.is_leader
+
+    def test_a_new_leader_that_nobody_answers_steps_down(self) -> None:
+        """It waits longer than one that knows its round trip, and not for ever."""
+        replica = solo()
+        lead(replica)
+
+        for _ in range(2 * VOTE_REQUESTS_MAX * ELECTION_TICKS):
             replica.tick()
 
         assert (replica.node.role, replica.node.leader) == (Role.FOLLOWER, None)

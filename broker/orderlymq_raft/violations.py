@@ -1,0 +1,164 @@
+"""
+Messages that no replica sends which keeps raft's rules: found before they change anything.
+
+Rules kept: a message is for this replica and from another one; a term has one leader; entries follow each other, with
+terms that do not fall; what is committed is never contradicted; nobody acknowledges what was not sent. A violation is
+the sender's fault, so it is told to who brought the message, and this replica goes on. Types and sizes are for the
+shell to check. What follows from a message that keeps the rules: routing.py.
+"""
+
+from typing import Final, assert_never
+
+from orderlymq_raft.messages import (
+    Append,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    InstallSnapshotResponse,
+    Message,
+    PreVote,
+    PreVoteResponse,
+    TimeoutNow,
+    Vote,
+    VoteResponse,
+)
+from orderlymq_raft.state import RaftState
+from orderlymq_raft.types import (
+    EntryKind,
+    Index,
+    Membership,
+    NodeId,
+    ProtocolViolation,
+    Role,
+    Term,
+)
+
+TERM_JUMP_MAX: Final = 1 << 32
+"""More elections than a group holds in decades; a jump to the end of the numbers would leave no term to elect in."""
+
+_NODE_MAX: Final = (1 << 63) - 1
+
+
+def check(state: RaftState, message: Message) -> None:
+    """Raise ProtocolViolation for a message that breaks the rules; change nothing."""
+    if message.target != state.id:
+        raise ProtocolViolation(
+            f"node {state.id} was given a message to node {message.target}; "
+            "check the addresses of the group"
+        )
+    if message.sender == state.id:
+        raise ProtocolViolation(
+            f"a message in the name of node {state.id}, which is this one; "
+            "give each replica a node id of its own"
+        )
+    # A replica without a term joins, and knows nothing of how far the group has come.
+    if state.term and message.term - state.term > TERM_JUMP_MAX:
+        raise ProtocolViolation(
+            f"node {message.sender} speaks of term {message.term}, this is term {state.term}"
+        )
+    # What a leader of an earlier term still sends may contradict what is committed since; it is told so (routing.py).
+    if message.term >= state.term:
+        _check_content(state, message)
+
+
+def _check_content(state: RaftState, message: Message) -> None:
+    match message:
+        case Append():
+            _check_leader(state, message.sender, message.term)
+            _check_entries(state, message)
+        case Heartbeat():
+            _check_leader(state, message.sender, message.term)
+        case InstallSnapshot():
+            _check_leader(state, message.sender, message.term)
+            _check_term_of_log(message, message.meta.term, message.term)
+            _check_membership(message, message.meta.membership)
+        case AppendResponse() if message.reject:
+            pass
+        case AppendResponse() | InstallSnapshotResponse():
+            _check_acknowledged(state, message, message.index)
+        case HeartbeatResponse():
+            _check_round(state, message)
+        case PreVote() | Vote():
+            _check_term_of_log(message, message.last_term, message.term)
+        case PreVoteResponse() | VoteResponse() | TimeoutNow():
+            pass
+        case _:
+            assert_never(message)
+
+
+def _check_leader(state: RaftState, sender: NodeId, term: Term) -> None:
+    if term == state.term and state.leader is not None and state.leader != sender:
+        raise ProtocolViolation(
+            f"node {sender} speaks as the leader of term {term}, which node {state.leader} leads"
+        )
+
+
+def _check_entries(state: RaftState, message: Append) -> None:
+    _check_term_of_log(message, message.prev_term, message.term)
+    index, term = message.prev_index, message.prev_term
+    for entry in message.entries:
+        index = Index(index + 1)
+        if entry.index != index:
+            raise ProtocolViolation(
+                f"node {message.sender} sends entry {entry.index} where {index} is due"
+            )
+        if not term <= entry.term <= message.term:
+            raise ProtocolViolation(
+                f"node {message.sender} sends entry {index} of term {entry.term}, "
+                f"behind one of term {term}, in term {message.term}"
+            )
+        term = entry.term
+        if entry.kind == EntryKind.CONFIG:
+            _check_membership(message, _decoded(message, entry.data))
+    commit = state.log.commit
+    if message.prev_index < commit <= index:
+        of_leader = message.entries[commit - message.prev_index - 1].term
+        if not state.log.matches(commit, of_leader):
+            raise ProtocolViolation(
+                f"node {message.sender} sends another entry {commit} than the committed one"
+            )
+
+
+def _check_term_of_log(message: Message, term: Term, highest: Term) -> None:
+    if term > highest:
+        raise ProtocolViolation(
+            f"node {message.sender} speaks in term {message.term} of an entry of term {term}"
+        )
+
+
+def _decoded(message: Message, data: bytes) -> Membership:
+    try:
+        return Membership.decode(data)
+    except ValueError as error:
+        raise ProtocolViolation(
+            f"node {message.sender} sends a membership that cannot be read: {error}"
+        ) from error
+
+
+def _check_membership(message: Message, membership: Membership) -> None:
+    if not membership.voters or not all(0 < node <= _NODE_MAX for node in membership.members):
+        raise ProtocolViolation(
+            f"node {message.sender} sends a membership that cannot be: "
+            f"voters {sorted(membership.voters)}, learners {sorted(membership.learners)}"
+        )
+
+
+def _check_round(state: RaftState, message: HeartbeatResponse) -> None:
+    if _is_answer_to_me(state, message) and message.context > state.round:
+        raise ProtocolViolation(
+            f"node {message.sender} answers round {message.context} of heartbeats, "
+            f"the last one was {state.round}"
+        )
+
+
+def _is_answer_to_me(state: RaftState, message: Message) -> bool:
+    return state.role is Role.LEADER and message.term == state.term
+
+
+def _check_acknowledged(state: RaftState, message: Message, index: Index) -> None:
+    if _is_answer_to_me(state, message) and index > state.log.last_index:
+        raise ProtocolViolation(
+            f"node {message.sender} acknowledged {index}, beyond the leader's end "
+            f"{state.log.last_index}: two replicas share one id, or a data directory was swapped"
+        )

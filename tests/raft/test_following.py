@@ -1,0 +1,116 @@
+"""What a follower takes over from its leader, and what it answers."""
+
+from orderlymq_raft import (
+    AppendResponse,
+    HeartbeatResponse,
+    Index,
+    InstallSnapshot,
+    InstallSnapshotResponse,
+    Membership,
+    Role,
+    SnapshotMeta,
+    Term,
+)
+from tests.raft.replica import Replica
+from tests.raft.solo import ME, PEER, VOTERS, append, entry, heartbeat, say, solo, work
+
+
+def terms(replica: Replica) -> list[int]:
+    """Return the terms of the log on disk."""
+    storage = replica.storage
+    return [storage.term(Index(index)) for index in range(1, storage.last_index() + 1)]
+
+
+def test_where_an_append_parts_from_the_log_its_entries_stand() -> None:
+    """Law: what is equal stays, the first difference and all behind it give way."""
+    replica = solo(1, 1, 2, 2)
+
+    sent = say(replica, append(3, (1, 1), [entry(2, 1), entry(3, 3)]))
+
+    assert terms(replica) == [1, 1, 3]
+    assert sent == [AppendResponse(ME, PEER, Term(3), Index(3))]
+
+
+def test_an_append_at_the_commit_index_adds_all_its_entries() -> None:
+    """Nothing of it lies below."""
+    replica = solo(1, 1, commit=2)
+
+    sent = say(replica, append(1, (2, 1), [entry(3, 1), entry(4, 1)], commit=3))
+
+    assert terms(replica) == [1, 1, 1, 1]
+    assert replica.node.commit == 3
+    assert sent == [AppendResponse(ME, PEER, Term(1), Index(4))]
+
+
+def test_an_append_below_the_commit_index_is_answered_with_what_is_certain() -> None:
+    """The leader must not take a late append for a shorter log."""
+    replica = solo(1, 1, 1, commit=3)
+
+    assert say(replica, append(1, (0, 0), [entry(1, 1)])) == [
+        AppendResponse(ME, PEER, Term(1), Index(3))
+    ]
+
+
+def test_a_refusal_names_the_last_index_that_can_be_equal() -> None:
+    """None of a later term than the leader's there, and none below the commit index."""
+    replica = solo(1, 1, 2, 4, 4, commit=1)
+
+    sent = say(replica, append(5, (5, 3)))
+
+    assert sent == [
+        AppendResponse(
+            ME, PEER, Term(5), Index(5), reject=True, hint_index=Index(3), hint_term=Term(2)
+        )
+    ]
+
+
+def test_a_heartbeat_commits_what_the_leader_knows_to_be_here() -> None:
+    """And no more; one that names what is not here is told where the log ends."""
+    replica = solo(1, 1, 1)
+
+    known = say(replica, heartbeat(1, 2))
+    unknown = say(replica, heartbeat(1, 4, 2))
+
+    assert replica.node.commit == 2
+    assert known == [HeartbeatResponse(ME, PEER, Term(1), 1)]
+    assert unknown == [
+        AppendResponse(
+            ME, PEER, Term(1), Index(4), reject=True, hint_index=Index(3), hint_term=Term(1)
+        ),
+        HeartbeatResponse(ME, PEER, Term(1), 2),
+    ]
+
+
+def test_a_snapshot_at_the_commit_index_is_nothing_new() -> None:
+    """The log behind it stays."""
+    replica = solo(1, 1, 1, commit=2)
+    meta = SnapshotMeta(Index(2), Term(1), Membership(VOTERS))
+
+    sent = say(replica, InstallSnapshot(PEER, ME, Term(1), meta))
+
+    assert terms(replica) == [1, 1, 1]
+    assert sent == [InstallSnapshotResponse(ME, PEER, Term(1), Index(2))]
+
+
+def test_a_snapshot_below_the_commit_index_is_nothing_new() -> None:
+    """Also when the log cannot tell whether it held that entry."""
+    replica = solo(1, 1, 1, commit=3)
+    work(replica)
+    replica.storage.compact(Index(3))
+    meta = SnapshotMeta(Index(2), Term(1), Membership(VOTERS))
+
+    sent = say(replica, InstallSnapshot(PEER, ME, Term(1), meta))
+
+    assert replica.node.last_index == 3
+    assert sent == [InstallSnapshotResponse(ME, PEER, Term(1), Index(3))]
+
+
+def test_who_sends_a_snapshot_leads() -> None:
+    """It may be the first that is heard of a leader, by a candidate, too."""
+    replica = solo(1, pre_vote=False)
+    replica.node.campaign()
+    meta = SnapshotMeta(Index(4), Term(1), Membership(VOTERS))
+
+    say(replica, InstallSnapshot(PEER, ME, Term(2), meta))
+
+    assert (replica.node.role, replica.node.leader) == (Role.FOLLOWER, PEER)

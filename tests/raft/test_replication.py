@@ -1,0 +1,225 @@
+"""What a leader sends to a peer, by what the peer has answered."""
+
+from orderlymq_raft import (
+    Append,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    Index,
+    InstallSnapshot,
+    InstallSnapshotResponse,
+    Message,
+    NodeId,
+    ProgressState,
+    Term,
+    TimeoutNow,
+)
+from tests.raft.replica import Replica
+from tests.raft.solo import ME, OTHER, PEER, ack, entry, lead, say, solo, work
+
+
+def leader(end: int = 5) -> Replica:
+    """Return a leader of term 1 whose log, up to *end*, only PEER has."""
+    replica = solo()
+    lead(replica)
+    for index in range(1, end):
+        say(replica, ack(replica, index))
+        replica.node.propose(b"x")
+    work(replica)
+    say(replica, ack(replica, end))
+    return replica
+
+
+def sends_snapshot() -> Replica:
+    """Return a leader that sends OTHER a snapshot at 5, the end of its log."""
+    replica = leader()
+    replica.storage.compact(Index(4))
+    say(replica, AppendResponse(OTHER, ME, Term(1), Index(0), reject=True))
+    assert replica.node.status().progress[OTHER].state is ProgressState.SNAPSHOT
+    return replica
+
+
+def answer(round_: int, sender: NodeId = PEER) -> HeartbeatResponse:
+    return HeartbeatResponse(sender, ME, Term(1), round_)
+
+
+def beat(replica: Replica) -> list[Message]:
+    """Let a heartbeat interval pass; return what leaves."""
+    for _ in range(replica.config.heartbeat_ticks):
+        replica.tick()
+    return work(replica)
+
+
+def test_an_older_answer_does_not_end_the_transfer_of_a_snapshot() -> None:
+    """Law: entries wait until the peer has what the snapshot holds."""
+    replica = sends_snapshot()
+    replica.node.propose(b"y")
+    work(replica)
+
+    before = say(replica, ack(replica, 3, OTHER))
+    after = say(replica, InstallSnapshotResponse(OTHER, ME, Term(1), Index(5)))
+
+    assert not [each for each in before if each.target == OTHER]
+    assert after == [Append(ME, OTHER, Term(1), Index(5), Term(1), Index(5), (entry(6, 1, b"y"),))]
+
+
+def test_an_answer_leaves_what_is_under_way_alone() -> None:
+    """Law: a pipeline sends each entry once as long as nothing is lost."""
+    replica = leader()
+    replica.node.propose(b"a")
+    first = work(replica)
+    replica.node.propose(b"b")
+    second = work(replica)
+
+    third = say(replica, ack(replica, 6))
+
+    to_peer = [each for each in [*first, *second, *third] if each.target == PEER]
+    assert to_peer == [
+        Append(ME, PEER, Term(1), Index(5), Term(1), Index(5), (entry(6, 1, b"a"),)),
+        Append(ME, PEER, Term(1), Index(6), Term(1), Index(5), (entry(7, 1, b"b"),)),
+    ]
+
+
+def test_a_target_is_asked_to_run_once() -> None:
+    """Also when it has to get its log again: a second request could start a second election."""
+    replica = leader()
+    replica.node.transfer_leadership(PEER)
+    first = work(replica)
+
+    replica.node.forget(PEER)
+    work(replica)
+    second = say(replica, ack(replica, 5))
+
+    assert [each for each in first if isinstance(each, TimeoutNow)] == [
+        TimeoutNow(ME, PEER, Term(1))
+    ]
+    assert not [each for each in second if isinstance(each, TimeoutNow)]
+
+
+def test_a_transfer_to_another_target_begins_again() -> None:
+    """The first one did not take over; the second one is asked as well, when its log is complete."""
+    replica = leader()
+    replica.node.transfer_leadership(PEER)
+    work(replica)
+
+    replica.node.transfer_leadership(OTHER)
+    waiting = work(replica)
+    say(replica, ack(replica, 3, OTHER))
+    sent = say(replica, ack(replica, 5, OTHER))
+
+    assert not [each for each in waiting if isinstance(each, TimeoutNow)]
+    assert [each for each in sent if isinstance(each, TimeoutNow)] == [
+        TimeoutNow(ME, OTHER, Term(1))
+    ]
+
+
+def test_a_lost_append_is_found_by_the_second_answer_to_heartbeats() -> None:
+    """The first may have crossed it; an empty append at the end of what was sent asks."""
+    replica = leader()
+    replica.node.propose(b"a")
+    work(replica)
+    beat(replica)
+
+    first = say(replica, answer(1))
+    beat(replica)
+    second = say(replica, answer(2))
+
+    # match was noted with the first answer, and has not moved since.
+    assert not [each for each in first if isinstance(each, Append)]
+    assert second == [Append(ME, PEER, Term(1), Index(6), Term(1), Index(5))]
+
+
+def test_a_peer_that_has_everything_is_asked_nothing() -> None:
+    """However many heartbeats it answers."""
+    replica = leader()
+    for round_ in range(1, 4):
+        beat(replica)
+        assert not say(replica, answer(round_))
+
+
+def test_a_probe_goes_on_with_each_answer_to_a_heartbeat() -> None:
+    """The append that it waited for may be lost."""
+    replica = leader()
+    work(replica)
+
+    beat(replica)
+    sent = say(replica, answer(1, OTHER))
+
+    assert [(type(each), each.target) for each in sent] == [(Append, OTHER)]
+
+
+def test_a_leader_that_steps_down_tells_all_what_is_committed() -> None:
+    """Nobody has to find it out after the election; the most complete voter is asked to run."""
+    replica = leader()
+    replica.node.propose(b"a")
+    work(replica)
+    replica.step(ack(replica, 6))
+    replica.step(ack(replica, 1, OTHER))
+    work(replica)
+    replica.node.propose(b"b")
+
+    assert replica.node.step_down()
+
+    sent = work(replica)
+    last = entry(7, 1, b"b")
+    assert Append(ME, PEER, Term(1), Index(6), Term(1), Index(6), (last,)) in sent
+    assert [each for each in sent if isinstance(each, TimeoutNow)] == [
+        TimeoutNow(ME, PEER, Term(1))
+    ]
+
+
+def test_a_silent_peer_is_sent_no_snapshot() -> None:
+    """A snapshot for nobody would be held, and the log with it, until the peer comes back."""
+    replica = leader()
+    for _ in range(2 * replica.config.election_ticks):
+        replica.tick()
+        work(replica)
+        say(replica, ack(replica, 5))
+    replica.storage.compact(Index(4))
+
+    say(replica, answer(1))
+    replica.node.propose(b"x")
+    silent = work(replica)
+    heard = say(replica, answer(1, OTHER))
+
+    assert not [each for each in silent if isinstance(each, InstallSnapshot)]
+    assert [each.target for each in heard if isinstance(each, InstallSnapshot)] == [OTHER]
+
+
+def test_a_read_that_came_before_the_first_commit_leaves_with_it() -> None:
+    """The leader asks who follows as soon as it knows what is committed, not at the next interval."""
+    replica = solo()
+    lead(replica)
+    replica.node.read_index(7)
+    before = work(replica)
+
+    after = say(replica, ack(replica, 1))
+
+    assert not before
+    assert [each for each in after if isinstance(each, Heartbeat)] == [
+        Heartbeat(ME, PEER, Term(1), Index(1), 1),
+        Heartbeat(ME, OTHER, Term(1), Index(0), 1),
+    ]
+
+
+def test_where_logs_part_the_leader_goes_back_to_the_last_term_of_the_peer() -> None:
+    """Law: one question per term, not one per entry (section 5.3)."""
+    replica = solo(1, 1, 1, 3, 3, 3, term=3)
+    lead(replica)
+
+    sent = say(
+        replica,
+        AppendResponse(
+            PEER,
+            ME,
+            Term(4),
+            Index(6),
+            reject=True,
+            hint_index=Index(5),
+            hint_term=Term(1),
+        ),
+    )
+
+    assert [(each.prev_index, each.prev_term) for each in sent if isinstance(each, Append)] == [
+        (3, 1)
+    ]
