@@ -11,6 +11,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from orderlymq_protocol.integers import read_integer
+
+# RocketMQ's clients consume for 30 s from when they have read a grant, for which they wait 1 s; one
+# second more is for clocks and threads. With a shorter lease two of them would consume one queue.
+LOCK_LEASE_MS_MIN: Final = 32_000
+
 
 class Use(Enum):
     """What a broker of ours does with a key."""
@@ -19,6 +25,7 @@ class Use(Enum):
     START = "manifest; replicas restart one by one"
     SHOWN = "shown, follows from the manifest elsewhere"
     INERT = "accepted from tools, no effect"
+    ALWAYS = "true is accepted from tools, anything else refused"
     REFUSED = "refused"
 
 
@@ -85,7 +92,7 @@ def parse_integer(key: BrokerKey, text: str) -> int:
     """
     unit = f" of {key.unit}" if key.unit else ""
     try:
-        number = int(text)
+        number = read_integer(text)
     except ValueError as error:
         raise KeyValueError(f"write a whole number{unit}, {key.range}") from error
     if not key.low <= number <= key.high:
@@ -260,7 +267,7 @@ _SERVED: Final = (
         Use.START,
         "how long a silent holder keeps its queues (a system property there); "
         "spec.lock.leaseSeconds in manifests",
-        5_000,
+        LOCK_LEASE_MS_MIN,
         300_000,
         unit="ms",
     ),
@@ -301,19 +308,63 @@ _SHOWN: Final = tuple(
     )
 )
 
-# Timers of RocketMQ's flushing, which tools set by habit. Here what is acknowledged is stored, so
-# every value is as good as kept.
+_FLUSHING: Final = "what is acknowledged is stored: there is nothing to flush later"
+_WAITING: Final = "no request waits for a thread here, so none waits too long"
+_CLEANING: Final = "RocksDB gives space back by itself, see spec.retention"
+_INSIDE: Final = "it tunes the inside of RocketMQ's broker, and nobody sees a difference"
+
+# What tools set by habit, and what every value is as good as kept for.
 _INERT: Final = tuple(
-    BrokerKey(
-        name, default, Use.INERT, "what is acknowledged is stored: there is nothing to flush later"
+    BrokerKey(name, default, Use.INERT, effect)
+    for effect, keys in (
+        (
+            _FLUSHING,
+            {
+                "flushConsumerOffsetInterval": "5000",
+                "flushConsumerOffsetHistoryInterval": "60000",
+                "flushDelayOffsetInterval": "10000",
+                "flushIntervalCommitLog": "500",
+                "flushIntervalConsumeQueue": "1000",
+                "commitIntervalCommitLog": "200",
+            },
+        ),
+        (
+            _WAITING,
+            {
+                "waitTimeMillsInSendQueue": "200",
+                "waitTimeMillsInPullQueue": "5000",
+                "osPageCacheBusyTimeOutMills": "1000",
+            },
+        ),
+        (
+            _CLEANING,
+            {
+                "cleanResourceInterval": "10000",
+                "deleteCommitLogFilesInterval": "100",
+                "destroyMapedFileIntervalForcibly": "120000",
+            },
+        ),
+        (
+            _INSIDE,
+            {
+                "transferMsgByHeap": "true",
+                "useReentrantLockWhenPutMessage": "true",
+                "isEnableBatchPush": "false",
+                "enablePopLog": "false",
+            },
+        ),
     )
-    for name, default in (
-        ("flushConsumerOffsetInterval", "5000"),
-        ("flushConsumerOffsetHistoryInterval", "60000"),
-        ("flushDelayOffsetInterval", "10000"),
-        ("flushIntervalCommitLog", "500"),
-        ("flushIntervalConsumeQueue", "1000"),
-        ("commitIntervalCommitLog", "200"),
+    for name, default in keys.items()
+)
+
+_ALWAYS_ON: Final = tuple(
+    BrokerKey(name, "true", Use.ALWAYS, "always on")
+    for name in (
+        "longPollingEnable",
+        "litePullMessageEnable",
+        "notifyConsumerIdsChangedEnable",
+        "messageIndexEnable",
+        "checkCRCOnRecover",
     )
 )
 
@@ -326,7 +377,6 @@ _REPLICATION: Final = (
     "replication is raft's; see replicasPerGroup, raftHeartbeat, raftElectionTimeout"
 )
 _POP: Final = "POP consumption is not served; clients fall back to pull"
-_ALWAYS: Final = "always on"
 
 _REFUSED: Final = tuple(
     BrokerKey(name, default, Use.REFUSED, reason)
@@ -344,9 +394,6 @@ _REFUSED: Final = tuple(
                 "endTransactionThreadPoolNums": "8 + 2 per core",
                 "sendThreadPoolQueueCapacity": "10000",
                 "pullThreadPoolQueueCapacity": "100000",
-                "waitTimeMillsInSendQueue": "200",
-                "waitTimeMillsInPullQueue": "5000",
-                "useReentrantLockWhenPutMessage": "true",
             },
         ),
         (
@@ -361,21 +408,16 @@ _REFUSED: Final = tuple(
                 "transientStorePoolEnable": "false",
                 "maxIndexNum": "20000000",
                 "maxHashSlotNum": "5000000",
-                "cleanResourceInterval": "10000",
-                "deleteCommitLogFilesInterval": "100",
-                "destroyMapedFileIntervalForcibly": "120000",
             },
         ),
         (
             _CACHE,
             {
-                "osPageCacheBusyTimeOutMills": "1000",
                 "accessMessageInMemoryMaxRatio": "40",
                 "maxTransferBytesOnMessageInMemory": "262144",
                 "maxTransferCountOnMessageInMemory": "32",
                 "maxTransferBytesOnMessageInDisk": "65536",
                 "maxTransferCountOnMessageInDisk": "8",
-                "transferMsgByHeap": "true",
             },
         ),
         (
@@ -389,7 +431,6 @@ _REFUSED: Final = tuple(
                 "dLegerPeers": "",
                 "dLegerSelfId": "",
                 "preferredLeaderId": "",
-                "isEnableBatchPush": "false",
                 "offsetCheckInSlave": "false",
             },
         ),
@@ -397,17 +438,6 @@ _REFUSED: Final = tuple(
             _POP,
             {
                 "popPollingSize": "1024",
-                "enablePopLog": "false",
-            },
-        ),
-        (
-            _ALWAYS,
-            {
-                "longPollingEnable": "true",
-                "litePullMessageEnable": "true",
-                "notifyConsumerIdsChangedEnable": "true",
-                "messageIndexEnable": "true",
-                "checkCRCOnRecover": "true",
             },
         ),
         (
@@ -423,8 +453,17 @@ _REFUSED: Final = tuple(
 )
 
 BROKER_KEYS: Final[Mapping[str, BrokerKey]] = {
-    key.name: key for key in (*_SERVED, *_SHOWN, *_INERT, *_REFUSED)
+    key.name: key for key in (*_SERVED, *_SHOWN, *_INERT, *_ALWAYS_ON, *_REFUSED)
 }
+
+
+def changes_nothing(name: str, text: str) -> bool:
+    """Tell whether a value that a tool sets is accepted although it has no effect."""
+    key = BROKER_KEYS.get(name)
+
+    return key is not None and (
+        key.use is Use.INERT or (key.use is Use.ALWAYS and text.lower() == "true")
+    )
 
 
 def why_not(name: str) -> str:
@@ -441,5 +480,7 @@ def why_not(name: str) -> str:
             return "it counts from a replica's start; change the cluster's manifest"
         case Use.SHOWN:
             return f"it follows from the cluster's manifest: {key.effect}"
+        case Use.ALWAYS:
+            return f"it is {key.effect}"
         case Use.REFUSED:
             return key.effect

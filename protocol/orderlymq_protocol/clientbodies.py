@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from orderlymq_protocol.integers import Int
 from orderlymq_protocol.jsonmodel import JsonModel, wire_name
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.tags import ALL_TAGS, TagFilter
@@ -22,6 +23,9 @@ CLUSTERING: Final = "CLUSTERING"
 BROADCASTING: Final = "BROADCASTING"
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SQL92: Final = "SQL92"
+# Queues that one request locks or gives back at most: each becomes a row and a lease in one turn of a broker's
+# loop, and so many take some 20 ms.
+LOCK_QUEUES_MAX: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class SubscriptionData(JsonModel):
     topic: str
     sub_string: str = ALL_TAGS
     tags_set: tuple[str, ...] = ()
-    code_set: tuple[int, ...] = ()
+    code_set: tuple[Int, ...] = ()
     sub_version: int = 0
     expression_type: str = EXPRESSION_TAG
     class_filter_mode: bool = False
@@ -125,7 +129,7 @@ class Connection(JsonModel):
     client_id: str
     client_addr: str
     language: str
-    version: int
+    version: Int
     subscriptions: Mapping[str, str] | None = None
 
 
@@ -154,7 +158,7 @@ class ProducerInfo(JsonModel):
     client_id: str
     remote_ip: str = field(metadata=wire_name("remoteIP"))
     language: str
-    version: int
+    version: Int
     last_update_timestamp: int = 0
 
 

@@ -15,6 +15,9 @@ from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode, SerializeTy
 FLAG_RESPONSE: Final = 0x1
 FLAG_ONEWAY: Final = 0x2
 
+# The text of a refusal may name what the request said, which may be megabytes; a remark must not be.
+REMARK_LENGTH_MAX: Final = 1_000
+
 
 # Not frozen: one is built for every frame, and a frozen dataclass takes three times as long to build.
 @dataclass(slots=True)
@@ -58,11 +61,18 @@ class RemotingCommand:
             FLAG_RESPONSE,
             {} if ext is None else dict(ext),
             body,
-            remark,
+            bounded_remark(remark),
             LanguageCode.PYTHON,
             REPORTED_VERSION,
             self.serialize_type,
         )
+
+
+def bounded_remark(remark: str | None) -> str | None:
+    """Return *remark* as an answer may carry it: the names and texts in it come from the request."""
+    if remark is None or len(remark) <= REMARK_LENGTH_MAX:
+        return remark
+    return remark[:REMARK_LENGTH_MAX]
 
 
 def request(

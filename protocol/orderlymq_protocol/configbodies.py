@@ -6,14 +6,20 @@ Rule: a member that is absent takes RocketMQ's default; members of newer version
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
+from orderlymq_protocol.integers import Int
 from orderlymq_protocol.jsonmodel import JsonModel
 
 PERM_INHERIT: Final = 0x1
 PERM_WRITE: Final = 0x2
 PERM_READ: Final = 0x4
 SINGLE_TAG: Final = "SINGLE_TAG"
+
+
+#: Queues of a topic on one broker: each is a row in answers and an index in clients. RocketMQ's own largest has 1024.
+QUEUES_MAX: Final = 16_384
+QueueNums = Annotated[int, (0, QUEUES_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +35,11 @@ class TopicConfig(JsonModel):
     """A topic on one broker."""
 
     topic_name: str
-    read_queue_nums: int = 16
-    write_queue_nums: int = 16
-    perm: int = PERM_READ | PERM_WRITE
+    read_queue_nums: QueueNums = 16
+    write_queue_nums: QueueNums = 16
+    perm: Int = PERM_READ | PERM_WRITE
     topic_filter_type: str = SINGLE_TAG
-    topic_sys_flag: int = 0
+    topic_sys_flag: Int = 0
     order: bool = False
 
     @property
@@ -56,13 +62,13 @@ class SubscriptionGroupConfig(JsonModel):
     consume_from_min_enable: bool = False
     consume_broadcast_enable: bool = True
     consume_message_orderly: bool = False
-    retry_queue_nums: int = 1
-    retry_max_times: int = 16
+    retry_queue_nums: Int = 1
+    retry_max_times: Int = 16
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: int = 0
-    consume_timeout_minute: int = 15
+    group_sys_flag: Int = 0
+    consume_timeout_minute: Int = 15
     on_dead_letter: str = "Continue"
 
 

@@ -19,6 +19,7 @@ from orderlymq_protocol import binaryheader
 from orderlymq_protocol.binaryheader import HeaderFormatError
 from orderlymq_protocol.codes import LanguageCode, SerializeType
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
 from orderlymq_protocol.unreadable import UNREADABLE
 from orderlymq_protocol.usualheader import UsualHeader
 
@@ -28,6 +29,8 @@ FRAME_SIZE_MAX: Final = 16_777_216
 
 _PREFIX: Final = Struct(">II")
 _PREFIX_SIZE: Final = 8
+# Handlers may go through a field more than once. RocketMQ's largest holds the properties of a message, 32 KiB.
+HEADER_SIZE_MAX: Final = 1 << 20
 _HEADER_SIZE_MASK: Final = 0xFFFFFF
 _MARK_MAX: Final = SerializeType.ROCKETMQ << 24 | _HEADER_SIZE_MASK
 # Packing is the cheapest way to find out whether four numbers are all int32.
@@ -108,7 +111,12 @@ class FrameDecoder:
             header_at = position + _PREFIX_SIZE
             body_at = header_at + (mark & _HEADER_SIZE_MASK)
             end = position + 4 + total
-            if end - position > self._frame_size_max or body_at > end or mark > _MARK_MAX:
+            if (
+                end - position > self._frame_size_max
+                or body_at > end
+                or body_at - header_at > HEADER_SIZE_MAX
+                or mark > _MARK_MAX
+            ):
                 raise self._break(_refusal(total, mark, self._frame_size_max), commands)
             if end > size:
                 self._needed = end - position
@@ -134,7 +142,10 @@ def _refusal(total: int, mark: int, frame_size_max: int) -> str:
         return f"a frame of {total + 4} bytes is announced, the limit is {frame_size_max}"
     if mark > _MARK_MAX:
         return f"unknown header serialize type {mark >> 24}"
-    return f"a header of {mark & _HEADER_SIZE_MASK} bytes does not fit a frame of {total + 4}"
+    header_size = mark & _HEADER_SIZE_MASK
+    if header_size > HEADER_SIZE_MAX:
+        return f"a header of {header_size} bytes is announced, the limit is {HEADER_SIZE_MAX}"
+    return f"a header of {header_size} bytes does not fit a frame of {total + 4}"
 
 
 def encode(command: RemotingCommand) -> bytes:
@@ -274,13 +285,13 @@ def _language(name: object) -> int:
 
 def _integer(name: str, value: object, default: int | None) -> int:
     """Read a number as fastjson does: text counts as its number, null and absence as the default."""
-    if type(value) is int:
+    if type(value) is int and INT32_MIN <= value <= INT32_MAX:
         return value
     if value is None and default is not None:
         return default
     if type(value) is str:
         try:
-            return int(value)
+            return read_integer(value, INT32_MIN, INT32_MAX)
         except ValueError as error:
             raise HeaderFormatError(f"{name} of the header is not a number") from error
     raise HeaderFormatError(f"{name} of the header is missing or not a number")

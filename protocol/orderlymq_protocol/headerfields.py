@@ -24,15 +24,8 @@ from typing import (
     get_type_hints,
 )
 
+from orderlymq_protocol.integers import read_integer
 from orderlymq_protocol.jsonmodel import wire_name_of
-
-INT32_MIN: Final = -(2**31)
-INT32_MAX: Final = 2**31 - 1
-INT64_MIN: Final = -(2**63)
-INT64_MAX: Final = 2**63 - 1
-
-Int = Annotated[int, (INT32_MIN, INT32_MAX)]
-Long = Annotated[int, (INT64_MIN, INT64_MAX)]
 
 
 class HeaderError(ValueError):
@@ -154,19 +147,11 @@ def _reader(hint: Any) -> Read:
         (hint,) = (argument for argument in get_args(hint) if argument is not type(None))
     if get_origin(hint) is Annotated:
         low, high = get_args(hint)[1]
-        return lambda text: _integer(text, low, high)
+        return lambda text: read_integer(text, low, high)
     if hint is bool:
         return boolean
     assert hint is str, f"no reader for {hint}"
     return str
-
-
-def _integer(text: str, low: int, high: int) -> int:
-    # Longer texts are no int64; converting them would cost quadratic time.
-    value = int(text) if len(text) <= 20 else high + 1
-    if not low <= value <= high:
-        raise ValueError(f"{text[:24]} is not between {low} and {high}")
-    return value
 
 
 def boolean(text: str) -> bool:

@@ -14,11 +14,10 @@ from orderlymq_protocol.headerfields import (
     RESPONSE_HEADERS,
     Header,
     HeaderError,
-    Int,
-    Long,
     request_header,
     response_header,
 )
+from orderlymq_protocol.integers import Int, Long
 from orderlymq_protocol.jsonmodel import wire_name
 from orderlymq_protocol.pullheader import (
     PullMessageHeader,

@@ -4,7 +4,7 @@ How a body of the protocol is declared: a frozen dataclass whose fields are the 
 `broker_name` is read from and written to `brokerName`; `field(metadata=wire_name("clientID"))` names the odd ones. Rules,
 as the Java side has them: unknown members are ignored, null counts as absent, an absent member takes the
 field's default, and one without default is an error that names it; numbers and booleans may come as
-text; members are written in alphabetical order, those that are None not at all.
+text; a number is an int64, or of the range that its field is declared with (`Int`); members are written in alphabetical order, those that are None not at all.
 The bodies themselves are declared in the modules that `model` gathers.
 """
 
@@ -12,9 +12,20 @@ import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from orderlymq_protocol import fastjson
+from orderlymq_protocol.integers import INT64_MAX, INT64_MIN, in_range, read_integer
 from orderlymq_protocol.messagequeue import MessageQueue
 
 _WIRE_NAME: Final = "wire_name"
@@ -77,7 +88,8 @@ class JsonModel:
             ModelError: As `from_json_value`.
             JsonError: The body is no JSON.
         """
-        return cls.from_json_value(fastjson.loads(body))
+        load = fastjson.loads if _schema(cls).has_odd_keys else fastjson.loads_standard
+        return cls.from_json_value(load(body))
 
     def to_json_value(self) -> dict[str, Any]:
         """Return the object for `fastjson.dumps`."""
@@ -93,8 +105,15 @@ class JsonModel:
 
 
 class _Schema(NamedTuple):
+    """How a body is read and written.
+
+    *has_odd_keys* marks one that has a map whose keys are no texts, which Java writes as no standard JSON; a peer
+    may put any member beside those of other bodies, and nobody reads it.
+    """
+
     readers: tuple[tuple[str, str, Convert, bool], ...]
     writers: tuple[tuple[str, str, Convert | None], ...]
+    has_odd_keys: bool
 
 
 _SCHEMAS: Final[dict[type[JsonModel], _Schema]] = {}
@@ -108,7 +127,7 @@ def _schema(cls: type[JsonModel]) -> _Schema:
 
 
 def _read_declaration(cls: type[JsonModel]) -> _Schema:
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # every subclass is a dataclass
     return _Schema(
         tuple(
@@ -127,7 +146,18 @@ def _read_declaration(cls: type[JsonModel]) -> _Schema:
                 key=lambda entry: entry[1],
             )
         ),
+        any(_has_odd_keys(hints[field.name]) for field in fields),
     )
+
+
+def _has_odd_keys(hint: Any) -> bool:
+    """Tell whether a member declared as *hint* may hold a map whose keys are no texts."""
+    if isinstance(hint, type) and issubclass(hint, JsonModel):
+        return _schema(hint).has_odd_keys
+    arguments = get_args(hint)
+    if get_origin(hint) is Mapping and arguments[0] is not str:
+        return True
+    return hint is Any or any(map(_has_odd_keys, arguments))
 
 
 def _reader(hint: Any) -> Convert:
@@ -145,9 +175,21 @@ def _reader(hint: Any) -> Convert:
     if origin is Mapping:
         key, item = _KEY_READERS[arguments[0]], _reader(arguments[1])
         return lambda value: {key(k): item(v) for k, v in _object(value).items()}
+    if origin is Annotated:
+        return _ranged(*arguments[1])
     if hint in _READERS:
         return _READERS[hint]
     read: Convert = hint.from_json_value
+    return read
+
+
+def _ranged(low: int, high: int) -> Convert:
+    def read(value: object) -> int:
+        # A registration has 200 000 of them.
+        if type(value) is int and low <= value <= high:
+            return value
+        return in_range(_integer(value), low, high)
+
     return read
 
 
@@ -161,7 +203,7 @@ def _writer(hint: Any) -> Convert | None:
         return _array_writer(_writer(arguments[0]), sorted if origin is frozenset else list)
     if origin is Mapping:
         return _map_writer(_writer(arguments[1]))
-    return None if hint in _READERS else lambda value: value.to_json_value()
+    return None if hint in _READERS or origin is Annotated else lambda value: value.to_json_value()
 
 
 def _array_writer(item: Convert | None, order: Convert) -> Convert:
@@ -190,9 +232,9 @@ def _object(value: object) -> Mapping[Any, Any]:
 
 def _integer(value: object) -> int:
     if type(value) is int:
-        return value
+        return in_range(value, INT64_MIN, INT64_MAX)
     if isinstance(value, str):
-        return int(value)
+        return read_integer(value)
     raise ModelError(f"not a whole number: {str(value)[:100]}")
 
 

@@ -6,7 +6,9 @@ several languages take "the n-th queue" from the sorted list.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
+
+from orderlymq_protocol.integers import INT32_MAX
 
 
 class MessageQueue(NamedTuple):
@@ -36,6 +38,11 @@ class MessageQueue(NamedTuple):
         if isinstance(value, Mapping):
             topic, broker_name = value.get("topic"), value.get("brokerName")
             queue_id = value.get("queueId")
-            if isinstance(topic, str) and isinstance(broker_name, str) and type(queue_id) is int:
+            if isinstance(topic, str) and isinstance(broker_name, str) and _is_queue_id(queue_id):
                 return cls(topic, broker_name, queue_id)
         raise ValueError(f"not a queue (topic, brokerName, queueId): {str(value)[:200]}")
+
+
+def _is_queue_id(value: object) -> TypeGuard[int]:
+    # RocketMQ says -1 for "any queue" or "all of them".
+    return type(value) is int and -1 <= value <= INT32_MAX

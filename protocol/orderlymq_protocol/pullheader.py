@@ -16,10 +16,9 @@ from orderlymq_protocol.headerfields import (
     REQUEST_HEADERS,
     RESPONSE_HEADERS,
     Header,
-    Int,
-    Long,
     register,
 )
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, Int, Long, read_integer
 
 # Packing is the cheapest way to find out whether all numbers fit their Java types.
 _PULL_RANGES: Final = Struct(">iqiiqqq")
@@ -53,6 +52,17 @@ class PullMessageHeader(Header):
         """
         get = ext.get
         try:
+            # Signs and what Java does not take for a number are left to the slow reader.
+            if not (
+                ext["queueId"]
+                + ext["queueOffset"]
+                + ext["maxMsgNums"]
+                + ext["sysFlag"]
+                + ext["commitOffset"]
+                + ext["suspendTimeoutMillis"]
+                + ext["subVersion"]
+            ).isdecimal():
+                raise ValueError
             queue_id, queue_offset = int(ext["queueId"]), int(ext["queueOffset"])
             max_msg_nums, sys_flag = int(ext["maxMsgNums"]), int(ext["sysFlag"])
             commit_offset = int(ext["commitOffset"])
@@ -80,7 +90,9 @@ class PullMessageHeader(Header):
                 sub_version,
                 get("subscription"),
                 get("expressionType"),
-                None if max_msg_bytes is None else int(max_msg_bytes),
+                None
+                if max_msg_bytes is None
+                else read_integer(max_msg_bytes, INT32_MIN, INT32_MAX),
             )
         except (KeyError, ValueError, struct.error):
             # The slow reader below raises with the name of the field.
@@ -140,6 +152,8 @@ class UpdateConsumerOffsetHeader(Header):
             HeaderError: A field is missing, or a number is none or too large for its type.
         """
         try:
+            if not (ext["queueId"] + ext["commitOffset"]).isdecimal():
+                raise ValueError
             queue_id, commit_offset = int(ext["queueId"]), int(ext["commitOffset"])
             _COMMIT_RANGES.pack(queue_id, commit_offset)
             return cls(ext["consumerGroup"], ext["topic"], queue_id, commit_offset)

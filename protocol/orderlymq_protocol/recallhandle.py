@@ -10,6 +10,8 @@ import binascii
 from dataclasses import dataclass
 from typing import Final, Self
 
+from orderlymq_protocol.integers import read_integer
+
 _VERSION: Final = "v1"
 _PARTS: Final = 5
 # Topic, broker name and id are short; a longer text is no handle and is not decoded.
@@ -50,6 +52,6 @@ class RecallHandle:
             parts = base64.b64decode(padded, altchars=b"-_", validate=True).decode().split(" ")
             if len(parts) < _PARTS or parts[0] != _VERSION:
                 raise ValueError(parts[0])
-            return cls(parts[1], parts[2], int(parts[3]), parts[4])
+            return cls(parts[1], parts[2], read_integer(parts[3]), parts[4])
         except (ValueError, binascii.Error) as error:
             raise InvalidHandle("recall handle is invalid") from error

@@ -9,18 +9,30 @@ the caller's and stays as it is, because some clients take "the n-th queue" with
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import Any, Final
 
 from orderlymq_protocol import fastjson
-from orderlymq_protocol.configbodies import TopicConfig, TopicConfigTable
+from orderlymq_protocol.configbodies import (
+    QUEUES_MAX,
+    QueueNums,
+    TopicConfig,
+    TopicConfigTable,
+)
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, Int, read_integer
 from orderlymq_protocol.jsonmodel import JsonModel, ModelError, wire_name
 
 MASTER_ID: Final = 0
 
-# A registration of 100 000 topics takes 7 MB; more than a frame's worth inflated is an attack.
-REGISTRATION_SIZE_MAX: Final = 64 * 1024 * 1024
+# What a frame may hold: a compressed registration says no more than a plain one could.
+REGISTRATION_SIZE_MAX: Final = 16 * 1024 * 1024
+
+# Reading as many takes a fifth of a second, on the loop of the name server. RocketMQ's clusters have some thousands.
+REGISTRATION_TOPICS_MAX: Final = 50_000
+
+# Queues of one topic over all brokers: four times what an ordered topic may grow to.
+ROUTE_QUEUES_MAX: Final = 65_536
 
 _INT32: Final = Struct(">i")
 _CRC_MASK: Final = 0x7FFFFFFF
@@ -31,10 +43,10 @@ class QueueData(JsonModel):
     """How many queues of a topic one broker has."""
 
     broker_name: str
-    read_queue_nums: int = 0
-    write_queue_nums: int = 0
-    perm: int = 0
-    topic_sys_flag: int = 0
+    read_queue_nums: QueueNums = 0
+    write_queue_nums: QueueNums = 0
+    perm: Int = 0
+    topic_sys_flag: Int = 0
 
     @classmethod
     def from_json_value(cls, value: object) -> "QueueData":
@@ -62,6 +74,24 @@ def _read_queue_data(cls: type[QueueData], value: object) -> QueueData:
     return queue_data
 
 
+def _read_route(cls: "type[TopicRouteData]", value: object) -> "TopicRouteData":
+    read = JsonModel.__dict__["from_json_value"].__func__
+    route: TopicRouteData = read(cls, value)
+    queues = sum(max(each.read_queue_nums, each.write_queue_nums) for each in route.queue_datas)
+    queues = max(queues, sum(map(_declared, (route.order_topic_conf or "").split(";"))))
+    if queues > ROUTE_QUEUES_MAX:
+        raise ModelError(
+            f"a route of {queues} queues, the limit is {ROUTE_QUEUES_MAX}; see which brokers register the topic"
+        )
+    return route
+
+
+def _declared(part: str) -> int:
+    """Return the number in a part of an order declaration, `broker-a:4`; at most one that is too large."""
+    count = part.rpartition(":")[2].strip()
+    return int(count[:9]) if count.isdecimal() else 0
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerData(JsonModel):
     """The addresses of a broker name by broker id; id 0 takes writes."""
@@ -87,6 +117,12 @@ class TopicRouteData(JsonModel):
     broker_datas: tuple[BrokerData, ...] = ()
     order_topic_conf: str | None = None
     filter_server_table: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def from_json_value(cls, value: object) -> "TopicRouteData":
+        """Read a route; whoever reads one makes a list of all its queues."""
+        # Not super(): the class that slots=True makes is another than the one super() would look up.
+        return _read_route(cls, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +156,13 @@ class RegisterBrokerBody(JsonModel):
         """
         if not body:
             return cls()
-        return _inflate(body) if compressed else cls.from_json(body)
+        if compressed:
+            return _inflate(body)
+        value = fastjson.loads_standard(body)
+        wrapper = value.get("topicConfigSerializeWrapper") if isinstance(value, Mapping) else None
+        table = wrapper.get("topicConfigTable") if isinstance(wrapper, Mapping) else None
+        _check_topics(len(table) if isinstance(table, Mapping) else 0)
+        return cls.from_json_value(value)
 
 
 def body_crc32(body: bytes) -> int:
@@ -145,6 +187,7 @@ def _inflate(body: bytes) -> RegisterBrokerBody:
         version, at = _take(data, 0)
         (count,) = _INT32.unpack_from(data, at)
         at += 4
+        _check_topics(count)
         table: dict[str, TopicConfig] = {}
         for _ in range(count):
             line, at = _take(data, at)
@@ -154,15 +197,21 @@ def _inflate(body: bytes) -> RegisterBrokerBody:
     except (zlib.error, struct.error, UnicodeDecodeError) as error:
         raise ModelError(f"the compressed registration cannot be read: {error}") from error
     # What follows in 5.x describes static topics, which do not exist here.
-    return RegisterBrokerBody.from_json_value(
+    read = RegisterBrokerBody.from_json_value(
         {
-            "topicConfigSerializeWrapper": {
-                "dataVersion": fastjson.loads(version),
-                "topicConfigTable": {name: topic.to_json_value() for name, topic in table.items()},
-            },
+            "topicConfigSerializeWrapper": {"dataVersion": fastjson.loads(version)},
             "filterServerList": fastjson.loads(servers),
         }
     )
+    return replace(read, topics=replace(read.topics, topic_config_table=table))
+
+
+def _check_topics(count: int) -> None:
+    if count > REGISTRATION_TOPICS_MAX:
+        raise ModelError(
+            f"{count} topics in one registration, the limit is {REGISTRATION_TOPICS_MAX}; "
+            "divide them over several groups of brokers"
+        )
 
 
 def _topic_line(topic: TopicConfig) -> bytes:
@@ -177,9 +226,15 @@ def _parse_topic_line(line: str) -> TopicConfig:
     words = line.split(" ")
     try:
         name, read, write, perm, filter_type = words[:5]
-        return TopicConfig(name, int(read), int(write), int(perm), filter_type)
+        return TopicConfig(
+            name,
+            read_integer(read, 0, QUEUES_MAX),
+            read_integer(write, 0, QUEUES_MAX),
+            read_integer(perm, INT32_MIN, INT32_MAX),
+            filter_type,
+        )
     except ValueError as error:
-        raise ModelError(f"not a topic: {line[:200]!r}") from error
+        raise ModelError(f"not a topic: {line[:200]!r}: {error}") from error
 
 
 def _with_length(data: bytes) -> bytes:

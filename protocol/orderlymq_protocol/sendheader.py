@@ -16,12 +16,11 @@ from orderlymq_protocol.headerfields import (
     REQUEST_HEADERS,
     RESPONSE_HEADERS,
     Header,
-    Int,
-    Long,
     read_fields,
     register,
     write_fields,
 )
+from orderlymq_protocol.integers import Int, Long, read_integer
 
 # The order is that of the fields below.
 _NAMES_V1: Final = (
@@ -89,11 +88,15 @@ class SendMessageHeader(Header):
         """
         get = ext.get
         try:
-            queue_nums, queue_id = int(ext["d"]), int(ext["e"])
-            sys_flag, born, flag = int(ext["f"]), int(ext["g"]), int(ext["h"])
-            reconsume_times = int(get("j", "0"))
+            # Signs and what Java does not take for a number are left to the slow reader.
+            d, e, f, g, h, j = ext["d"], ext["e"], ext["f"], ext["g"], ext["h"], get("j", "0")
+            if not f"{d}{e}{f}{g}{h}{j}".isdecimal():
+                raise ValueError
+            queue_nums, queue_id = int(d), int(e)
+            sys_flag, born, flag = int(f), int(g), int(h)
+            reconsume_times = int(j)
             maximum = get("l")
-            max_reconsume_times = None if maximum is None else int(maximum)
+            max_reconsume_times = None if maximum is None else read_integer(maximum)
             _RANGES.pack(
                 queue_nums,
                 queue_id,

@@ -8,6 +8,7 @@ written even when it is empty, because Java does not expect its absence.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orderlymq_protocol.clientbodies import SubscriptionData
 from orderlymq_protocol.jsonmodel import JsonModel
 from orderlymq_protocol.messagequeue import MessageQueue
 
@@ -85,8 +86,10 @@ class ConsumeQueueData(JsonModel):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeQueueView(JsonModel):
-    """Entries of a consume queue (code 321)."""
+    """Entries of a consume queue (code 321), and what the group that was named wants of them."""
 
+    subscription_data: SubscriptionData | None = None
+    filter_data: str | None = None
     queue_data: tuple[ConsumeQueueData, ...] = ()
     min_queue_index: int = 0
     max_queue_index: int = 0

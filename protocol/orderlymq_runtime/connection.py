@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.command import RemotingCommand, bounded_remark
 from orderlymq_protocol.framing import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
 from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.traffic import Traffic
@@ -26,7 +26,6 @@ from orderlymq_runtime.traffic import Traffic
 _log = logging.getLogger(__name__)
 
 SYSTEM_ERROR: Final = 1
-REMARK_SIZE_MAX: Final = 1_000  # an exception's text may hold a whole message; a remark must not
 
 # One read takes at most this much: several maximal pull replies, and small enough to stay in cache.
 READ_BUFFER_SIZE: Final = 256 * 1024
@@ -455,7 +454,7 @@ class Connection(asyncio.BufferedProtocol):
 
 def failure_reply(command: RemotingCommand, error: Exception) -> RemotingCommand:
     """Return the answer of a request whose handler raised *error*: code 1, as RocketMQ's servers."""
-    return command.reply(SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}"[:REMARK_SIZE_MAX])
+    return command.reply(SYSTEM_ERROR, remark=f"{type(error).__name__}: {error}")
 
 
 def _failed(response: RemotingCommand, reason: str) -> RemotingCommand:
@@ -463,6 +462,6 @@ def _failed(response: RemotingCommand, reason: str) -> RemotingCommand:
         SYSTEM_ERROR,
         response.opaque,
         response.flag,
-        remark=reason[:REMARK_SIZE_MAX],
+        remark=bounded_remark(reason),
         serialize_type=response.serialize_type,
     )

@@ -15,6 +15,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from orderlymq_runtime.loopstall import LoopStall
 from orderlymq_runtime.server import listening_failed
 from orderlymq_runtime.tls import ServerTls, SniffingListener
 
@@ -31,7 +32,7 @@ class HealthServer:
         ready: whether the process is ready, and a sentence that says why (not).
         alive: likewise whether it should live on; without it, it should while it answers.
         status: what `/status` shows; values are JSON types.
-        registry: the metrics of the process.
+        registry: the metrics of the process, to which those of its event loop are added.
         tls: whether plain requests, TLS or both are served; None for plain ones.
     """
 
@@ -51,6 +52,7 @@ class HealthServer:
         self._ready = ready
         self._status = status
         self._registry = registry
+        self._stall = LoopStall(registry)
         self._alive = alive
         self._tls = tls
         self._listener: SniffingListener | None = None
@@ -75,6 +77,7 @@ class HealthServer:
             await runner.cleanup()
             raise listening_failed(error, self._host, self._port) from error
         self._runner = runner
+        self._stall.start()
         return bound
 
     async def _listen(self, runner: web.AppRunner) -> tuple[str, int]:
@@ -91,6 +94,7 @@ class HealthServer:
 
     async def close(self) -> None:
         """Stop; harmless when it never started."""
+        self._stall.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None

@@ -14,8 +14,11 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
+
+from orderlymq_runtime.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -236,8 +239,11 @@ class SniffingListener:
         self._make = make
         self._refused = refused
         self._loop = asyncio.get_running_loop()
+        self._supervisor = Supervisor()
         self._greetings: set[asyncio.Task[None]] = set()
-        self._accepting = self._loop.create_task(self._accept(sock), name="accept TLS or plain")
+        self._accepting = self._supervisor.keep(
+            "accept", partial(self._accept, sock), name="accept TLS or plain"
+        )
 
     def close(self) -> None:
         """Stop listening; connections that have not said anything are closed."""
@@ -256,7 +262,7 @@ class SniffingListener:
                 _log.warning("a connection could not be accepted: %s", error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            greeting = self._loop.create_task(self._greet(accepted), name="greet")
+            greeting = self._supervisor.once("greet", self._greet(accepted))
             self._greetings.add(greeting)
             greeting.add_done_callback(self._greetings.discard)
 
@@ -271,11 +277,12 @@ class SniffingListener:
             if not is_tls and self._tls.mode == "enforcing":
                 self._refused("a plain connection where TLS is enforced")
                 return
+            context = self._tls.context() if is_tls else None
             handed_over = True
             await self._loop.connect_accepted_socket(
                 self._make,
                 accepted,
-                ssl=self._tls.context() if is_tls else None,
+                ssl=context,
                 ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S if is_tls else None,
             )
         except TimeoutError:

@@ -15,7 +15,7 @@ from orderlymq_protocol.messagequeue import MessageQueue
 from tests.protocol import golden
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=10)
-QUEUES = st.builds(MessageQueue, TEXT, TEXT, st.integers(-(2**31), 2**31 - 1))
+QUEUES = st.builds(MessageQueue, TEXT, TEXT, st.integers(-1, 2**31 - 1))
 SCALARS = (
     st.none()
     | st.booleans()
@@ -160,6 +160,30 @@ def test_depth_is_bounded(text: bytes) -> None:
         loads(text)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        b',{"a",',
+        b'{{"a"',
+        b'"\\"',
+        b'\\"',
+        b",{1",
+        b"{ ",
+        b"{{} ",
+        b'{"a\\"',
+        b",1 ",
+        b",{}",
+        b'{{"a":"',
+        b"{{}:",
+    ],
+)
+def test_text_that_is_nearly_right_is_read_in_linear_time(part: bytes) -> None:
+    """A search that began anew at each part would take hours for a megabyte."""
+    for text in (part * (1_000_000 // len(part)), b"{{}:" + part * (1_000_000 // len(part)) + b"}"):
+        with pytest.raises(JsonError):
+            loads(text)
+
+
 @given(st.binary(max_size=100) | st.text('{}[]":,0-1.eE\\tfnul ', max_size=60).map(str.encode))
 def test_arbitrary_text_raises_nothing_but_json_errors(text: bytes) -> None:
     """Bodies come from strangers."""
@@ -250,7 +274,7 @@ def test_what_is_not_plain_json_is_written_by_its_own_form() -> None:
         b"bytes",
         {1, "a"},
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_has_no_json_form_is_refused(value: object) -> None:
     """An error of ours, not of the library underneath."""

@@ -2,6 +2,7 @@
 
 import json
 import string
+import struct
 import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 from orderlymq_protocol import framing
 from orderlymq_protocol.binaryheader import HeaderFormatError
 from orderlymq_protocol.codes import LanguageCode, SerializeType
-from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.command import REMARK_LENGTH_MAX, RemotingCommand, request
 from orderlymq_protocol.framing import (
     FRAME_SIZE_MAX,
+    HEADER_SIZE_MAX,
     FrameDecoder,
     FrameError,
     encode,
@@ -540,3 +542,20 @@ def test_the_short_way_through_a_header_ends_where_the_long_one_does(
     assert outcome(lambda: framing._decode_header(raw, 0, b"")) == outcome(
         lambda: framing._decode_unusual(raw, b"")
     )
+
+
+def test_the_remark_of_an_answer_is_short() -> None:
+    """A refusal names what the request said; it must not send megabytes of it back."""
+    command = RemotingCommand(11, 7)
+
+    assert command.reply(1, remark="x" * 9_000_000).remark == "x" * REMARK_LENGTH_MAX
+    assert command.reply(1, remark="no").remark == "no"
+    assert command.reply().remark is None
+
+
+def test_a_header_beyond_the_limit_is_refused_before_it_is_there() -> None:
+    """A field of 16 MB held the loop of a broker for seconds."""
+    size = HEADER_SIZE_MAX + 1
+
+    with pytest.raises(FrameError, match="a header of 1048577 bytes is announced"):
+        FrameDecoder().receive_data(struct.pack(">II", 4 + size, size))

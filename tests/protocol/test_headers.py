@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_protocol import headerfields, headers
+from orderlymq_protocol import headers, integers
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.framing import FrameDecoder
 from orderlymq_protocol.headers import (
@@ -122,8 +122,8 @@ def test_every_header_survives(data: st.DataObject) -> None:
 
 def _instances(cls: type[Header]) -> st.SearchStrategy[Header]:
     strategies: dict[Any, st.SearchStrategy[Any]] = {
-        headerfields.Int: st.integers(-(2**31), 2**31 - 1),
-        headerfields.Long: st.integers(-(2**63), 2**63 - 1),
+        integers.Int: st.integers(-(2**31), 2**31 - 1),
+        integers.Long: st.integers(-(2**63), 2**63 - 1),
         bool: st.booleans(),
         str: st.text(max_size=10),
     }

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_protocol import fastjson, model
+from orderlymq_protocol.configbodies import QUEUES_MAX
 from orderlymq_protocol.fastjson import JsonError
+from orderlymq_protocol.framing import FRAME_SIZE_MAX
 from orderlymq_protocol.model import (
     BrokerData,
     ClusterInfo,
@@ -36,6 +38,11 @@ from orderlymq_protocol.model import (
     TopicRouteData,
     TopicStats,
     body_crc32,
+)
+from orderlymq_protocol.routebodies import (
+    REGISTRATION_SIZE_MAX,
+    REGISTRATION_TOPICS_MAX,
+    ROUTE_QUEUES_MAX,
 )
 from tests.protocol import golden
 
@@ -282,6 +289,14 @@ def test_every_registration_survives(body: RegisterBrokerBody, compressed: bool)
     assert body_crc32(data) == zlib.crc32(data) & 0x7FFFFFFF
 
 
+def test_a_compressed_registration_says_no_more_than_a_plain_one_could() -> None:
+    """Law: what is inflated is bounded by what a frame may hold, whatever the compressed bytes promise."""
+    assert REGISTRATION_SIZE_MAX <= FRAME_SIZE_MAX
+
+    with pytest.raises(ModelError, match="torn or too large"):
+        RegisterBrokerBody.decode(zlib.compress(bytes(REGISTRATION_SIZE_MAX + 1)), compressed=True)
+
+
 def test_an_empty_registration_has_no_topics() -> None:
     """A broker may only say that it is alive."""
     assert RegisterBrokerBody.decode(b"", compressed=True) == RegisterBrokerBody()
@@ -430,3 +445,52 @@ def test_arbitrary_values_raise_nothing_but_model_errors(
         body_type.from_json_value(value)
     except ModelError:
         return
+
+
+@pytest.mark.parametrize("count", [-1, QUEUES_MAX + 1, 2**31 - 1])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_broker_registers_no_more_queues_than_one_may_list(
+    count: int, *, compressed: bool
+) -> None:
+    """Whoever reads the number makes a list of as many queues."""
+    topics = {"orders": TopicConfig("orders", read_queue_nums=count)}
+    body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)))
+
+    with pytest.raises(ModelError, match="is not between 0 and 16384"):
+        RegisterBrokerBody.decode(body.encode(compressed=compressed), compressed=compressed)
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        TopicRouteData((QueueData("a", 2**31 - 1, 4, 6),)),
+        TopicRouteData((QueueData("a", 4, QUEUES_MAX + 1, 6),)),
+        TopicRouteData(tuple(QueueData(f"b{n}", 4, QUEUES_MAX, 6) for n in range(5))),
+        TopicRouteData((QueueData("a", 4, 4, 6),), (), "a:99999999999999999999"),
+        TopicRouteData((), (), ";".join(f"b{n}:{QUEUES_MAX}" for n in range(5))),
+    ],
+)
+def test_a_route_of_queues_without_end_is_refused(route: TopicRouteData) -> None:
+    """A registration by anybody must not fill the memory of brokers and clients."""
+    with pytest.raises(ModelError):
+        TopicRouteData.from_json(route.to_json())
+
+
+def test_a_route_of_as_many_queues_as_allowed_is_read() -> None:
+    """Four brokers with the largest topic that each can have."""
+    queues = tuple(QueueData(f"b{n}", QUEUES_MAX, QUEUES_MAX, 6) for n in range(4))
+    route = TopicRouteData(queues, (), ";".join(f"b{n}:{QUEUES_MAX}" for n in range(4)))
+
+    assert TopicRouteData.from_json(route.to_json()) == route
+    assert 4 * QUEUES_MAX == ROUTE_QUEUES_MAX
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_registration_has_a_limited_number_of_topics(*, compressed: bool) -> None:
+    """The name server reads it on its loop."""
+    topic = TopicConfig("t")
+    topics = {str(number): topic for number in range(REGISTRATION_TOPICS_MAX + 1)}
+    body = RegisterBrokerBody(TopicConfigTable(topics, DataVersion(1, 1)))
+
+    with pytest.raises(ModelError, match="topics in one registration"):
+        RegisterBrokerBody.decode(body.encode(compressed=compressed), compressed=compressed)

@@ -9,7 +9,8 @@ import pytest
 from orderlymq_runtime import loop
 
 PROGRAM = """
-import asyncio, sys
+import asyncio, ctypes, sys, threading
+from contextlib import suppress
 from orderlymq_runtime import loop
 
 async def main():
@@ -18,8 +19,18 @@ async def main():
         await asyncio.Event().wait()
     finally:
         print("closing", flush=True)
-        if sys.argv[1] == "slow":
-            await asyncio.Event().wait()
+        match sys.argv[1]:
+            case "slow":
+                await asyncio.Event().wait()
+            case "blocked":
+                threading.Event().wait()
+            case "thread":
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.01):
+                        await asyncio.to_thread(threading.Event().wait)
+            case "selfish":
+                # A call that keeps the interpreter, as a binding does: no thread runs any more.
+                ctypes.PyDLL(None).sleep(600)
         await asyncio.sleep(0)
         print("closed", flush=True)
 
@@ -73,10 +84,11 @@ def test_results_and_errors_of_main_pass_through() -> None:
         loop.run(fail())
 
 
-def test_a_close_that_takes_too_long_ends_and_says_where_it_stood() -> None:
-    """Law: nobody has to kill a process that was asked to leave; its log tells why it did not."""
+@pytest.mark.parametrize("hang", ["slow", "blocked", "thread"])
+def test_a_close_that_takes_too_long_ends_and_says_where_it_stood(hang: str) -> None:
+    """Law: a task, the event loop itself and a thread may hang; the process ends and its log tells why."""
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "slow", "0.2"],
+        [sys.executable, "-c", PROGRAM, hang, "0.2"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -89,6 +101,24 @@ def test_a_close_that_takes_too_long_ends_and_says_where_it_stood() -> None:
 
     assert process.returncode == 128 + signal.SIGTERM
     assert "not closed within 0.2 s" in said
+    assert {"slow": "in main", "blocked": "waiter.acquire", "thread": "in wait"}[hang] in said
+
+
+def test_a_call_that_keeps_the_interpreter_does_not_keep_the_process() -> None:
+    """Law: the end needs no thread of Python; what hung is told by the dump of all stacks."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, "selfish", "0.1"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "up\n"
+        process.send_signal(signal.SIGTERM)
+        said = process.stderr.read()
+
+    assert process.returncode == 1
     assert "in main" in said
 
 

@@ -1,0 +1,24 @@
+"""
+The token of an operator: brokers refuse whoever comes with a smaller one than they have seen.
+
+The rule: a token is never below the seconds since 2026, and rises by one with each operator that takes over,
+which is less than once a second. So a token that is far above the time was made by nobody who operates, and
+brokers refuse it: stored, it would lock every operator out. Both sides compute it here.
+"""
+
+from typing import Final
+
+# 2026-01-01. The Lease of Kubernetes has 31 bits for it, which last until 2094.
+_EPOCH_S: Final = 1_767_225_600
+# How far the clocks of brokers and operators may differ.
+AHEAD_S: Final = 600
+
+
+def token_at(wall_s: float) -> int:
+    """Return the smallest token that an operator takes at this time."""
+    return max(1, int(wall_s) - _EPOCH_S)
+
+
+def token_max_at(wall_ms: int) -> int:
+    """Return the greatest token that a broker believes at this time."""
+    return token_at(wall_ms / 1000) + AHEAD_S

@@ -1,0 +1,88 @@
+"""Whole numbers from outside: bounded, and read as Java reads them."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_protocol.clientbodies import HeartbeatData, LockBatchRequest
+from orderlymq_protocol.headerfields import HeaderError
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
+from orderlymq_protocol.jsonmodel import ModelError
+from orderlymq_protocol.pullheader import PullMessageHeader, UpdateConsumerOffsetHeader
+from orderlymq_protocol.sendheader import SendMessageHeader
+
+NOT_JAVA = [
+    "",
+    "+",
+    "-",
+    "1_0",
+    " 1",
+    "1 ",
+    "\t1",
+    "1.0",
+    "1e3",
+    "0x10",
+    "--1",
+    "²",
+    "true",
+    "9" * 30,
+]
+
+
+@given(number=st.integers(INT32_MIN, INT32_MAX), signed=st.booleans())
+def test_a_number_within_the_range_is_read(number: int, signed: bool) -> None:
+    """With a sign, too, as `Integer.parseInt` takes it."""
+    text = f"{number:+d}" if signed else str(number)
+
+    assert read_integer(text, INT32_MIN, INT32_MAX) == number
+
+
+@pytest.mark.parametrize("text", [*NOT_JAVA, "2147483648", "-2147483649", "9" * 5_000])
+def test_what_java_takes_for_no_number_is_none(text: str) -> None:
+    """Underscores, blanks and numbers beyond the type; a huge text costs nothing."""
+    with pytest.raises(ValueError, match=r"is no whole number|is not between"):
+        read_integer(text, INT32_MIN, INT32_MAX)
+
+
+@pytest.mark.parametrize("text", NOT_JAVA)
+def test_headers_take_no_other_numbers(text: str) -> None:
+    """The fast readers of sends, pulls and commits refuse what the slow one refuses."""
+    send = dict(
+        zip("abcdefghijk", ["g", "t", "T", "4", "0", "0", "0", "0", "", "0", ""], strict=True)
+    )
+    pull = dict.fromkeys(
+        ("queueId", "queueOffset", "maxMsgNums", "sysFlag", "commitOffset", "suspendTimeoutMillis"),
+        "1",
+    )
+    pull |= {"subVersion": "1", "consumerGroup": "g", "topic": "t"}
+    for letter in "defghjl":
+        with pytest.raises(HeaderError):
+            SendMessageHeader.from_ext_v2({**send, letter: text})
+    for name in (*(name for name, value in pull.items() if value == "1"), "maxMsgBytes"):
+        with pytest.raises(HeaderError):
+            PullMessageHeader.from_ext({**pull, name: text})
+    with pytest.raises(HeaderError):
+        UpdateConsumerOffsetHeader.from_ext({**pull, "commitOffset": text})
+
+
+@pytest.mark.parametrize("value", [*NOT_JAVA, True, 1.5, 2**63, -(2**63) - 1, 10**30, [], {}])
+def test_bodies_take_no_other_numbers(value: object) -> None:
+    """A body with such a number is refused by the name of its member."""
+    wish = {"topic": "t", "subVersion": value}
+    consumer = {"groupName": "g", "subscriptionDataSet": [wish]}
+    body = {"clientID": "c", "consumerDataSet": [consumer], "producerDataSet": []}
+
+    with pytest.raises(ModelError, match="subVersion"):
+        HeartbeatData.from_json(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("queue_id", [True, 2**31, -(2**31) - 1, 1.0, "1"])
+def test_a_queue_has_a_number_of_32_bits(queue_id: object) -> None:
+    """As Java's MessageQueue; anything else is no queue."""
+    queue = {"topic": "t", "brokerName": "b", "queueId": queue_id}
+    body = {"clientId": "c", "consumerGroup": "g", "mqSet": [queue]}
+
+    with pytest.raises(ModelError, match="mqSet: not a queue"):
+        LockBatchRequest.from_json(json.dumps(body).encode())

@@ -1,0 +1,165 @@
+"""Law: no background task ends in silence; who owns it decides what its failure means."""
+
+import asyncio
+import logging
+import threading
+
+import pytest
+
+from orderlymq_runtime.supervisor import (
+    AILING_FAILURES,
+    RESTART_FIRST_S,
+    RESTART_MAX_S,
+    Supervisor,
+    finish_in_thread,
+)
+
+
+async def give(value: int) -> int:
+    return value
+
+
+async def fail() -> None:
+    raise ValueError("broken")
+
+
+async def test_work_that_is_done_once_gives_its_result() -> None:
+    """The owner changes nothing where nothing fails."""
+    supervisor = Supervisor()
+
+    assert await supervisor.once("sum", give(3)) == 3
+    assert not supervisor.failures
+
+
+async def test_a_failure_is_logged_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody has to await a task for its failure to be known."""
+    supervisor = Supervisor()
+
+    with caplog.at_level(logging.ERROR):
+        await supervisor.once("sum", fail(), name="sum of 3")
+
+    assert supervisor.failures == {"sum": 1}
+    assert [record.message for record in caplog.records] == ["sum of 3 failed"]
+
+
+@pytest.mark.parametrize("is_vital", [True, False])
+async def test_only_vital_work_ends_the_process(is_vital: bool) -> None:
+    """What the process cannot do without is told to it."""
+    failures: list[str] = []
+    supervisor = Supervisor(lambda error: failures.append(str(error)))
+
+    await supervisor.once("swap", fail(), is_vital=is_vital)
+
+    assert failures == (["broken"] if is_vital else [])
+
+
+async def test_work_that_is_kept_begins_again_with_growing_pauses() -> None:
+    """A failure by chance costs a moment, one that stays costs a line now and then."""
+    pauses: list[float] = []
+    failing = 9
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def work() -> None:
+        if len(pauses) < failing:
+            raise OSError("still broken")
+
+    supervisor = Supervisor(pause=pause)
+    await supervisor.keep("link", work, name="link to 2")
+
+    assert pauses == [min(RESTART_FIRST_S * 2**n, RESTART_MAX_S) for n in range(failing)]
+    assert supervisor.failures == {"link": failing}
+
+
+async def test_what_fails_again_and_again_is_ailing_until_it_ends() -> None:
+    """A probe asks for it; work that was cancelled is nobody's trouble."""
+    turns = asyncio.Semaphore(0)
+    paused = asyncio.Semaphore(0)
+
+    async def pause(seconds: float) -> None:
+        paused.release()
+        await turns.acquire()
+
+    supervisor = Supervisor(pause=pause)
+    failing = supervisor.keep("link", fail, name="link to 2")
+    for _ in range(AILING_FAILURES - 1):
+        await paused.acquire()
+        assert supervisor.ailing == []
+        turns.release()
+    await paused.acquire()
+
+    assert supervisor.ailing == ["link to 2 fails again and again: ValueError: broken"]
+    failing.cancel()
+    await asyncio.wait([failing])
+    assert supervisor.ailing == []
+
+
+async def test_cancelling_is_no_failure() -> None:
+    """The end of a task that its owner wants is not counted."""
+    supervisor = Supervisor()
+    never = asyncio.Event()
+    task = supervisor.once("wait", never.wait())
+    await asyncio.sleep(0)
+
+    await supervisor.close()
+
+    assert task.cancelled()
+    assert not supervisor.failures
+
+
+async def test_who_is_cancelled_waits_for_its_thread() -> None:
+    """Law: what a thread works on is not closed under it."""
+    begun, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        may_end.wait()
+        ended.set()
+
+    task = asyncio.create_task(finish_in_thread(work))
+    await asyncio.to_thread(begun.wait)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+    may_end.set()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+
+
+def test_a_timer_that_fails_goes_on_and_is_ailing_when_it_fails_always() -> None:
+    """One failure is counted and forgiven, ten in a row are shown."""
+    supervisor = Supervisor()
+    broken = [True]
+
+    def tick() -> None:
+        if broken[0]:
+            raise ValueError("broken")
+
+    for _ in range(AILING_FAILURES):
+        assert supervisor.ailing == []
+        supervisor.guard("tick", tick)
+    assert supervisor.ailing == ["tick fails again and again: ValueError: broken"]
+
+    broken[0] = False
+    supervisor.guard("tick", tick)
+
+    assert supervisor.ailing == []
+    assert supervisor.failures == {"tick": AILING_FAILURES}
+
+
+async def test_what_a_callback_raises_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """The event loop logs it; a number shows it to who does not read logs."""
+    supervisor = Supervisor()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(supervisor.callback_failed)
+
+    loop.call_soon(lambda: 1 // 0)
+    await asyncio.sleep(0)
+    loop.set_exception_handler(None)
+
+    assert supervisor.failures == {"callback": 1}
+    assert "ZeroDivisionError" in caplog.text
