@@ -9,35 +9,38 @@ anew with it is an `Instance` (``replication/instance.py``). Start with `BrokerP
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from orderlymq_broker.handover import Handover
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.net.address import LeaderAddress, addresses_of
 from orderlymq_broker.net.assigning import Assigning
 from orderlymq_broker.net.clients import PULL_CODES, Clients, Line
 from orderlymq_broker.net.forwarding import Inbox, Outbox
-from orderlymq_broker.net.leadership import LAST_ANSWERS_S, Leadership
-from orderlymq_broker.net.liveness import Liveness
+from orderlymq_broker.net.leadership import Leadership
+from orderlymq_broker.net.liveness import EXT_PROCESS, Liveness
 from orderlymq_broker.net.podlabel import ApiServer, PodLabel
 from orderlymq_broker.net.registration import Registration
 from orderlymq_broker.net.steering import Steering
 from orderlymq_broker.processors.context import RequestRefused
 from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.processors.membership import Ends
+from orderlymq_broker.replication.frameconnection import FrameConnection
 from orderlymq_broker.replication.frames import Frame, FrameKind
 from orderlymq_broker.replication.instance import Instance, Surroundings
 from orderlymq_broker.replication.peers import AddressBook
 from orderlymq_broker.replication.ports import SystemClock
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
-from orderlymq_broker.replication.transport import FrameConnection, Transport
 from orderlymq_broker.replication.transport import Identity as PeerIdentity
+from orderlymq_broker.replication.transport import Transport
 from orderlymq_broker.replication.upkeep import Upkeep
 from orderlymq_broker.replication.writer import WriterEvents
 from orderlymq_broker.reporting import Reporter
 from orderlymq_broker.settings import Address, BrokerSettings
-from orderlymq_broker.store.kv import Batch, StoreError
+from orderlymq_broker.store.kv import Batch, StoreError, StoreFailed
 from orderlymq_broker.store.replica import Identity, Replica, open_replica
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
@@ -47,14 +50,13 @@ from orderlymq_raft import (
     Membership,
     MembershipChange,
     Message,
-    NotLeader,
-    ProposalRefused,
     RoleChange,
     SnapshotMeta,
 )
 from orderlymq_raft.types import HardState, NodeId, Role
 from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.server import RemotingServer
+from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -63,11 +65,6 @@ EXIT_BROKEN_INVARIANT: Final = 71
 
 CORE_TICK_S: Final = 0.1
 SLOW_TICK_S: Final = 1.0
-
-# Raft gives a transfer up after one election time; then somebody is elected within three more.
-MOVE_TIMEOUT_FACTOR: Final = 5
-DRAIN_S: Final = 1.0
-POLL_S: Final = 0.005
 
 # Clients with these requests say who they are.
 _INTRODUCTIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.LOCK_BATCH_MQ})
@@ -87,8 +84,11 @@ class BrokerProcess:
         self._label: PodLabel | None = None
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._supervisor = Supervisor(self.failed)
         self._swapping = False
+        self._swapping_since = 0.0
         self._swap: asyncio.Task[None] | None = None
+        self._is_disk_hung = False
         self._staged: Path | None = None
         self._disk_is_full = False
         self._stack = contextlib.AsyncExitStack()
@@ -109,30 +109,41 @@ class BrokerProcess:
             try:
                 return await self._exit
             except asyncio.CancelledError:
-                await self._leave()
+                self._stop_timer("core")
+                await self._handover.leave()
                 raise
 
     async def _start(self) -> None:
         settings = self.settings
         stack = self._stack
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._supervisor.callback_failed)
+        stack.callback(loop.set_exception_handler, None)
         self._replica = self._open_replica()
         stack.callback(self._close_replica)
+        stack.push_async_callback(self._supervisor.close)
         self._make_network()
         self._transport = Transport(
             self._peer_identity,
             self,
             lambda: self.instance.loop.has_forgotten,
             settings.tls.between_peers(),
+            self._supervisor,
         )
         stack.push_async_callback(self._transport.close)
-        self._receiver = SnapshotReceiver(self._node_id, settings.data_dir, self._snapshot_received)
+        self._handover = Handover(
+            settings, lambda: self.instance, self._leadership, self._transport, self._address
+        )
+        self._receiver = SnapshotReceiver(
+            self._node_id, settings.data_dir, self._snapshot_received, self._supervisor
+        )
         stack.push_async_callback(self._receiver.close)
         self._open_instance()
         stack.push_async_callback(self._close_instance)
         stack.push_async_callback(self._server.close)
         if self._address is not None:
             stack.push_async_callback(self._address.close)
-        self._liveness = Liveness(self._client_died)
+        self._liveness = Liveness(self._client_died, self._supervisor)
         stack.push_async_callback(self._liveness.close)
         stack.push_async_callback(self._steering.close)
         stack.push_async_callback(self._assigning.close)
@@ -144,6 +155,7 @@ class BrokerProcess:
             address=settings.address,
             period_s=settings.timers.register_ms / 1000,
             tls=settings.tls.peer_context(),
+            supervisor=self._supervisor,
         )
         stack.push_async_callback(self._registration.close)
         await self._listen()
@@ -178,7 +190,11 @@ class BrokerProcess:
         self._inbox = Inbox(self._clients, self._send_frame)
         self._server = RemotingServer(self._clients, linger_reset=True, tls=settings.tls.server())
         listen = settings.listen or settings.address
-        self._address = None if always_open else LeaderAddress(self._server, listen)
+        self._address = (
+            None
+            if always_open
+            else LeaderAddress(self._server, listen, self._supervisor, self._unreachable)
+        )
         self._leadership = Leadership(
             self._clients,
             self._outbox,
@@ -187,14 +203,22 @@ class BrokerProcess:
             self._clock.seconds,
             asyncio.get_running_loop().call_later,
         )
-        self._steering = Steering(self._clients, self)
+        self._steering = Steering(self._clients, self, self._supervisor)
         self._assigning = Assigning(
             self._clients,
             lambda: self.instance.state,
             settings.name_servers,
             tls=settings.tls.peer_context(),
+            supervisor=self._supervisor,
         )
-        self._reporter = Reporter(settings, self._server.traffic)
+        self._reporter = Reporter(
+            settings,
+            self._server.traffic,
+            self._supervisor,
+            self._address,
+            swapping_s=self._swapping_s,
+            is_ending=self._exit.done,
+        )
         self._metrics = BrokerMetrics(self._reporter.reading)
 
     async def _listen(self) -> None:
@@ -207,6 +231,7 @@ class BrokerProcess:
             settings.http.host,
             settings.http.port,
             ready=self._reporter.ready,
+            alive=self._reporter.alive,
             status=self.status,
             registry=self._metrics.registry,
             tls=settings.tls.pages(),
@@ -215,7 +240,10 @@ class BrokerProcess:
         self._stack.push_async_callback(http.close)
         if settings.pod is not None:
             self._label = PodLabel(
-                settings.pod, ApiServer(), lambda: self.instance.node.status().term
+                settings.pod,
+                ApiServer(),
+                lambda: self.instance.node.status().term,
+                self._supervisor,
             )
             self._stack.push_async_callback(self._label.close)
             # A pod whose process crashed while it led begins with the label.
@@ -236,12 +264,14 @@ class BrokerProcess:
             chunk_size=settings.raft.snapshot_chunk_size,
             failed=self._store_failed,
             context_for=self._transport.context_for,
+            supervisor=self._supervisor,
         )
         self._upkeep = Upkeep(
             self.instance,
             settings.raft.entries_kept,
             lambda: self._sender.index_needed,
             self._clock.seconds,
+            self._supervisor,
         )
         self._book = AddressBook.load(self._replica.store, settings.peers)
         self._reporter.watch(
@@ -251,13 +281,22 @@ class BrokerProcess:
 
     async def _close_instance(self) -> None:
         if self._swap is not None:
-            await asyncio.gather(self._swap, return_exceptions=True)
+            await asyncio.wait([self._swap])
         await self._sender.close()
         await self._upkeep.close()
-        orderly = not self._exit.done()
-        await asyncio.to_thread(self.instance.close, orderly=orderly)
+        await self._stop_writing(orderly=not self._exit.done())
+
+    async def _stop_writing(self, *, orderly: bool) -> bool:
+        """Close the instance; False when its disk hangs, and with it the thread that uses the store."""
+        ended = await finish_in_thread(partial(self.instance.close, orderly=orderly))
+        if not ended:
+            self._is_disk_hung = True
+            _log.error("the disk does not end a write; the store is left as after a crash")
+        return ended
 
     def _close_replica(self) -> None:
+        if self._is_disk_hung:
+            return
         try:
             self._replica.close()
         except StoreError as error:
@@ -266,34 +305,6 @@ class BrokerProcess:
             # It has failed before and ends this process for that.
             _log.error("the store could not be closed: %s", error)
 
-    async def _leave(self) -> None:
-        """Hand over and let the clients go, so that a planned end fails nobody's request."""
-        _log.info("leaving")
-        self._stop_timer("core")
-        until = self._leadership.needed_until() if self.settings.bind == "always" else None
-        if self.instance.loop.serving:
-            try:
-                await self.move_leadership(None)
-            except (NotLeader, ProposalRefused) as error:
-                _log.info("leadership was not handed over: %s", error)
-        if self.instance.loop.serving:
-            await self._finish_alone()
-        if until is not None:
-            await self._leadership.pass_on(until)
-        await self._leadership.drain(DRAIN_S if until is None else LAST_ANSWERS_S)
-
-    async def _finish_alone(self) -> None:
-        """Take nothing new and answer what is in the log: there is nobody to hand over to."""
-        if self._address is not None:
-            self._address.release()
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + DRAIN_S
-        replication = self.instance.loop
-        # Polled once in the life of a process, so the loop has no event for it.
-        while (replication.collected or replication.pending) and loop.time() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
-        replication.submit(self.instance.core.become_follower(leader_known=False))
-
     def _end(self, code: int) -> None:
         if not self._exit.done():
             self._exit.set_result(code)
@@ -301,28 +312,35 @@ class BrokerProcess:
     # -- time ------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        # Armed again first: one failure must not stop the clock.
         self._later("raft", self.settings.raft.tick_ms / 1000, self._beat)
         if not self._swapping:
-            self.instance.loop.tick()
+            self._supervisor.guard("raft tick", self.instance.loop.tick)
 
     def _tick_core(self) -> None:
         self._later("core", CORE_TICK_S, self._tick_core)
-        self._leadership.tick()
+        self._supervisor.guard("client tick", self._leadership.tick)
         if self.instance.loop.serving and not self._swapping:
-            self.instance.loop.decide(lambda: self.instance.core.tick(self._clock.now()))
+            core, loop, now = self.instance.core, self.instance.loop, self._clock.now()
+            self._supervisor.guard("core tick", lambda: loop.decide(lambda: core.tick(now)))
 
     def _tick_slowly(self) -> None:
         self._later("slow", SLOW_TICK_S, self._tick_slowly)
         if not self._swapping:
-            ratio = 1.0 if self._disk_is_full else self._replica.store.disk_ratio()
-            self._reporter.step(ratio)
-            self.instance.core.set_environment(ratio, self._reporter.replica_status())
-            try:
-                self._upkeep.step()
-            except StoreError as error:
-                self._store_failed(error)
+            self._supervisor.guard("report", self._report)
+            self._supervisor.guard("upkeep", self._keep_up)
 
+    def _report(self) -> None:
+        ratio = 1.0 if self._disk_is_full else self._replica.store.disk_ratio()
+        self._reporter.step(ratio)
+        self.instance.core.set_environment(ratio, self._reporter.replica_status())
+
+    def _keep_up(self) -> None:
+        try:
+            self._upkeep.step()
+        except StoreError as error:
+            self._store_failed(error)
+
+    # Armed before its call is made: one failure must not stop a clock.
     def _later(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
         self._timers[name] = asyncio.get_running_loop().call_later(delay_s, call)
 
@@ -353,6 +371,14 @@ class BrokerProcess:
         """Tell whether an answer given now is the truth."""
         return not self._swapping and self.instance.loop.may_answer()
 
+    def request_confirmation(self) -> int:
+        """Ask the group whether this replica may answer what waits."""
+        return self.instance.loop.request_confirmation()
+
+    def is_confirmed(self, number: int) -> bool:
+        """Tell whether the group has confirmed this replica since."""
+        return not self._swapping and self.instance.loop.is_confirmed(number)
+
     def connection_closed(self, connection: int) -> None:
         """Let the core forget a connection."""
         core, loop = self.instance.core, self.instance.loop
@@ -361,21 +387,20 @@ class BrokerProcess:
     def _handled(self, line: Line, command: RemotingCommand) -> None:
         if command.code in _INTRODUCTIONS:
             clients = self.instance.core.clients_of(line.id)
-            self._liveness.seen(line.id, clients, *line.peer)
+            self._liveness.seen(line.id, clients, *line.peer, command.ext.get(EXT_PROCESS, ""))
         elif command.code in PULL_CODES and not self._liveness.knows(line.id):
-            # After a change of leader a client pulls at once and says who it is up to half a
-            # minute later. Which member of its group it is, its process tells before that.
+            # After a change of leader a client pulls at once and names itself up to 30 s later.
             group = command.ext.get("consumerGroup", "")
             members = list(self.instance.state.members.of_group(group))
-            self._liveness.seen(line.id, members, *line.peer)
+            self._liveness.guess(line.id, members, *line.peer)
 
     def _line_lost(self, line: Line) -> None:
         self._liveness.lost(line.id)
 
-    def _client_died(self, client_id: str, proof: str) -> None:
+    def _client_died(self, client_id: str, proof: str, ends: Ends = None) -> None:
         if self.instance.loop.serving:
-            core, loop = self.instance.core, self.instance.loop
-            loop.decide(lambda: core.client_dead(client_id, proof, self._clock.now()))
+            core, now = self.instance.core, self._clock.now
+            self.instance.loop.decide(lambda: core.client_dead(client_id, proof, now(), ends))
 
     # -- what the loop says (Host) ---------------------------------------------------------------
 
@@ -421,16 +446,29 @@ class BrokerProcess:
     def snapshot_ready(self, meta: SnapshotMeta, hard_state: HardState) -> None:
         """Put the received state in the place of the present one."""
         self._swapping = True
+        self._swapping_since = self._clock.seconds()
         self._reporter.let_go()
         work = self._swap_store(meta, hard_state)
-        self._swap = asyncio.get_running_loop().create_task(work, name="swap store")
+        self._swap = self._supervisor.once("swap store", work, is_vital=True)
 
     def failed(self, error: Exception) -> None:
         """End the process; what is certain is in the log."""
-        self._end(EXIT_STORE_FAILED if isinstance(error, StoreError) else EXIT_BROKEN_INVARIANT)
+        # What the operating system refuses beside the store (a rename, a sync) is the disk's, too.
+        is_disk = isinstance(error, StoreError | OSError)
+        self._end(EXIT_STORE_FAILED if is_disk else EXIT_BROKEN_INVARIANT)
+
+    def _unreachable(self) -> None:
+        """Leave the group to a replica that may have the address: clients cannot come here."""
+        self._supervisor.once(
+            "hand over", self._handover.give_up("clients cannot reach this leader")
+        )
+
+    def _swapping_s(self) -> float | None:
+        return self._clock.seconds() - self._swapping_since if self._swapping else None
 
     def _disk_full(self, is_full: bool) -> None:
         self._disk_is_full = is_full
+        self.instance.loop.writes.set_full(is_full=is_full)
         self.instance.core.set_environment(1.0 if is_full else 0.0, self._reporter.replica_status())
 
     def _store_failed(self, error: StoreError) -> None:
@@ -440,7 +478,7 @@ class BrokerProcess:
     # -- what the transport brings (Receiver) ----------------------------------------------------
 
     def messages_received(self, messages: list[Message]) -> None:
-        """Give raft messages to the loop."""
+        """Give raft messages to the loop; raises ProtocolViolation."""
         if not self._swapping:
             self.instance.loop.receive(messages)
 
@@ -521,7 +559,6 @@ class BrokerProcess:
         self.messages_received([message])
 
     async def _swap_store(self, meta: SnapshotMeta, hard_state: HardState) -> None:
-        began = time.monotonic()
         staged, self._staged = self._staged, None
         if staged is None:
             raise AssertionError("raft installs a snapshot that was never received")
@@ -531,18 +568,14 @@ class BrokerProcess:
         await self._sender.close()
         await self._upkeep.close()
         leader = self.instance.node.leader
-        try:
-            await asyncio.to_thread(self.instance.close, orderly=False)
-            await asyncio.to_thread(self._replica.replace, staged, hard_state)
-        except StoreError as error:
-            _log.critical("the snapshot could not take the place of the store: %s", error)
-            self._end(EXIT_STORE_FAILED)
-            return
+        if not await self._stop_writing(orderly=False):
+            raise StoreFailed("the disk does not end a write, so no snapshot can take its place")
+        await finish_in_thread(self._replica.replace, staged, hard_state)
         self._open_instance()
         self._swapping = False
         self._registration.state = self.instance.state
         self.instance.loop.start()
-        elapsed_ms = 1000 * (time.monotonic() - began)
+        elapsed_ms = 1000 * (self._clock.seconds() - self._swapping_since)
         _log.info("the state up to entry %d was taken over in %.0f ms", meta.index, elapsed_ms)
         if leader is not None:
             done = InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)
@@ -555,41 +588,8 @@ class BrokerProcess:
         return self._reporter.status()
 
     async def move_leadership(self, target: NodeId | None) -> NodeId:
-        """Let *target*, or the best of the others, lead; return who does.
-
-        Raises:
-            NotLeader: this replica does not lead.
-            ProposalRefused: there is nobody who could, or it did not take over in time.
-        """
-        node = self.instance.node
-        if not node.is_leader:
-            raise NotLeader(node.leader)
-        chosen = self._best_successor() if target is None else target
-        timeout_s = MOVE_TIMEOUT_FACTOR * self.settings.raft.election_ms / 1000
-        loop = self.instance.loop
-        moved = await self._leadership.move(
-            settled=lambda: not loop.collected and not loop.pending,
-            transfer=lambda: loop.transfer(chosen),
-            timeout_s=timeout_s,
-        )
-        if not moved or self._leadership.leader is None:
-            raise ProposalRefused(f"node {chosen} did not take over within {timeout_s:.1f} s")
-        _log.info("node %d leads now", self._leadership.leader)
-        return self._leadership.leader
-
-    def _best_successor(self) -> NodeId:
-        status = self.instance.node.status()
-        candidates = [
-            (peer.match, -node, node)
-            for node, peer in status.progress.items()
-            if node != self._node_id
-            and node in status.membership.voters
-            and peer.is_alive
-            and self._transport.is_connected(node)
-        ]
-        if not candidates:
-            raise ProposalRefused("no other voter of the group can be reached")
-        return max(candidates)[2]
+        """Let *target*, or the best of the others, lead; return who does; raises as `Handover.move`."""
+        return await self._handover.move(target)
 
     def change_membership(self, change: MembershipChange, address: Address | None) -> int:
         """Propose a change of the members; *address* is where a new one is called."""

@@ -30,6 +30,7 @@ class Reading:
     events: Mapping[str, float]
     lag_by_replica: Mapping[str, float]
     labelled: Mapping[str, Series]
+    task_failures: Mapping[str, int]
 
 
 class BrokerMetrics:
@@ -86,12 +87,17 @@ class _Readings(Collector):
         )
         for event, count in sorted(reading.events.items()):
             events.add_metric([event], count)
+        failures = CounterMetricFamily(
+            "orderlymq_task_failures", "Failures of background tasks by their kind", labels=["task"]
+        )
+        for task, count in sorted(reading.task_failures.items()):
+            failures.add_metric([task], count)
         lag = GaugeMetricFamily(
             "orderlymq_replica_lag_entries", "Entries a replica lacks", labels=["node"]
         )
         for node, entries in sorted(reading.lag_by_replica.items()):
             lag.add_metric([node], entries)
-        return [*metrics, events, lag, *_labelled(reading.labelled)]
+        return [*metrics, events, failures, lag, *_labelled(reading.labelled)]
 
     def describe(self) -> Iterable[Metric]:
         """Describe nothing in advance: the instance may not exist yet."""

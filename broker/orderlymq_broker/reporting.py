@@ -8,16 +8,19 @@ second, so that nobody who asks can make the store busy.
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from orderlymq_broker.health import Signs, alive, hindrance
 from orderlymq_broker.metrics import Reading
+from orderlymq_broker.net.address import LeaderAddress
 from orderlymq_broker.net.clients import Clients
 from orderlymq_broker.replication.instance import Instance
 from orderlymq_broker.replication.transport import Transport
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_raft import Status
 from orderlymq_raft.types import Role
+from orderlymq_runtime.supervisor import Supervisor
 from orderlymq_runtime.traffic import Traffic
 
 _log = logging.getLogger(__name__)
@@ -39,8 +42,21 @@ _GROUP_GAUGES: Final = {
 class Reporter:
     """Knows the parts whose figures are shown; `watch` when there is a new instance."""
 
-    def __init__(self, settings: BrokerSettings, traffic: Traffic) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        traffic: Traffic,
+        supervisor: Supervisor,
+        address: LeaderAddress | None,
+        *,
+        swapping_s: Callable[[], float | None],
+        is_ending: Callable[[], bool],
+    ) -> None:
         self._settings = settings
+        self._supervisor = supervisor
+        self._address = address
+        self._swapping_s = swapping_s
+        self._is_ending = is_ending
         self._traffic = traffic
         self._began = time.monotonic()
         self._disk_ratio = 0.0
@@ -93,16 +109,42 @@ class Reporter:
         self._counts = counts
         self._counted_at = now
 
+    def alive(self) -> tuple[bool, str]:
+        """Tell whether this process should live on."""
+        return alive(self._signs())
+
     def ready(self) -> tuple[bool, str]:
         """Tell whether this replica does its work: it leads, or follows somebody who does."""
+        hindered = hindrance(self._signs())
+        if hindered:
+            return False, hindered
         loop, node = self._instance.loop, self._instance.node
-        if loop.serving:
+        if self._serves:
             return True, "leads and serves"
+        if loop.serving:
+            return False, "leads, and writes what a new group begins with"
         if node.is_leader:
             return False, "leads, but has not applied the whole log yet"
         if node.leader is None:
             return False, "knows no leader of the group"
         return True, f"follows node {node.leader}"
+
+    @property
+    def _serves(self) -> bool:
+        instance = self._instance
+        return instance.loop.serving and instance.core.context.leading
+
+    def _signs(self) -> Signs:
+        loop = self._instance.loop
+        return Signs(
+            idle_s=loop.idle_s,
+            swapping_s=self._swapping_s(),
+            disk_waits_s=loop.writes.waiting_s,
+            is_disk_stalled=loop.writes.is_stalled,
+            ailing=self._supervisor.ailing,
+            address_complaint="" if self._address is None else self._address.complaint,
+            is_ending=self._is_ending(),
+        )
 
     def status(self) -> Mapping[str, object]:
         """Return what is known of the group here, and how this replica is."""
@@ -120,7 +162,7 @@ class Reporter:
             "group": settings.group,
             "node": settings.node_id,
             "role": status.role.value,
-            "serving": self._instance.loop.serving,
+            "serving": self._serves,
             "term": status.term,
             "leader": status.leader,
             "commit": status.commit,
@@ -150,7 +192,7 @@ class Reporter:
         group = self._group_status()
         gauges: dict[str, tuple[str, float]] = {
             "is_leader": ("1 when this replica leads", float(status.role is Role.LEADER)),
-            "is_serving": ("1 when it answers clients", float(self._instance.loop.serving)),
+            "is_serving": ("1 when it answers clients", float(self._serves)),
             "term": ("Raft term", float(status.term)),
             "commit_index": ("Highest committed entry", float(status.commit)),
             "applied_index": ("Highest applied entry", float(status.applied)),
@@ -180,6 +222,14 @@ class Reporter:
             "proposals_lost": ("Proposals that were overwritten", figures.proposals_lost),
             "proposed_bytes": ("Bytes of messages proposed", figures.bytes_proposed),
             "writes": ("Durable writes", figures.tickets),
+            "peer_violations": (
+                "Connections of replicas closed because of what was said on them",
+                self._transport.violations,
+            ),
+            "disk_stalls": (
+                "Times this leader stepped down because its disk hung",
+                figures.disk_stalls,
+            ),
         }
         events = group.get("counters")
         lags = {
@@ -187,7 +237,8 @@ class Reporter:
             for node, peer in status.progress.items()
         }
         events = events if isinstance(events, Mapping) else {}
-        return Reading(gauges, counters, events, lags, self._instance.core.watch.series())
+        series = self._instance.core.watch.series()
+        return Reading(gauges, counters, events, lags, series, self._supervisor.failures)
 
 
 def _replicas(status: Status) -> dict[str, object]:

@@ -10,12 +10,15 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
+from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
 from orderlymq_runtime.settingsfile import SettingsError, read_settings
 from orderlymq_runtime.tls import TlsSettings
 
 # Ranges that a file must keep to; the text of an error names the field.
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Positive: TypeAlias = Annotated[int, msgspec.Meta(gt=0)]
+# Half of what one proposal may take in the log, so that every message with its properties and its copies passes.
+BodySize: TypeAlias = Annotated[int, msgspec.Meta(gt=0, le=8 << 20)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
@@ -46,7 +49,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class TimerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """RocketMQ's timers, as settings so that tests need not wait."""
 
-    lock_lease_ms: Positive = 60_000
+    # For RocketMQ's clients; what it has beyond its minimum is for a listener that began last.
+    lock_lease_ms: Annotated[int, msgspec.Meta(ge=LOCK_LEASE_MS_MIN)] = 60_000
     client_expiry_ms: Positive = 120_000
     scan_ms: Positive = 1_000
     member_return_grace_ms: int = (
@@ -77,7 +81,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     retention_size: Positive | None = None
     disk_refuse_ratio: Ratio = 0.90  # sends are refused with code 14 above this use of the disk
     disk_resume_ratio: Ratio = 0.88
-    body_size_max: Positive = 4 << 20
+    body_size_max: BodySize = 4 << 20
     dedup_window_count: Count = 100_000
     dedup_window_ms: Count = 10 * 60 * 1000
     tail_cache_size: Count = 64 << 20
@@ -157,6 +161,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     storage: StorageSettings = StorageSettings()
     access: AccessSettings = AccessSettings()
     tls: TlsSettings = TlsSettings()
+    shutdown_max_ms: Positive = 12_000  # from SIGTERM on; then the process ends, whatever hangs
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"
 

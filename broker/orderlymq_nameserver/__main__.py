@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = NameServerSettings() if path is None else settings_file.load(path)
         logs.configure(settings.log_level, settings.log_format, "name-server")
-        return loop.run(_serve(settings))
+        return loop.run(_serve(settings), close_max_s=settings.shutdown_max_ms / 1000)
     except PortInUseError as error:
         reason = str(error.strerror)
     except (SettingsError, KvError) as error:

@@ -30,6 +30,9 @@ _log = logging.getLogger(__name__)
 
 HOLD_TICK_S: Final = 0.05
 
+# One that is late met a long turn of the loop.
+SCANS_MISSED_MAX: Final = 3
+
 
 class NameServer:
     """A running name server: `start`, then `close`.
@@ -64,7 +67,7 @@ class NameServer:
         self._registry.register(TrafficCollector({"server": traffic}))
         self._registry.register(_NameServerCollector(self._core))
         self._http: HealthServer | None = None
-        self._started_ms = _now_ms()
+        self._started_ms = self._scanned_ms = _now_ms()
         self._timer: asyncio.TimerHandle | None = None
         self._held: list[tuple[int, Connection, RemotingCommand]] = []
 
@@ -83,6 +86,7 @@ class NameServer:
                 settings.http.host,
                 settings.http.port,
                 ready=lambda: (True, "ready"),
+                alive=self.alive,
                 status=self.status,
                 registry=self._registry,
                 tls=settings.tls.pages(),
@@ -114,6 +118,13 @@ class NameServer:
             conn = self._connections.get(number)
             if conn is not None:
                 conn.close()
+
+    def alive(self) -> tuple[bool, str]:
+        """Tell whether the process should live on: who does not look for silent groups publishes them."""
+        late_ms = _now_ms() - self._scanned_ms
+        if late_ms > SCANS_MISSED_MAX * self._settings.scan_ms:
+            return False, f"silent groups have not been looked for since {late_ms} ms"
+        return True, "ok"
 
     def status(self) -> dict[str, object]:
         """Return what `/status` shows: the process and RocketMQ's five tables."""
@@ -182,7 +193,10 @@ class NameServer:
 
     def _on_timer(self) -> None:
         self._schedule_scan()
-        self.scan(_now_ms())
+        now_ms = _now_ms()
+        self.scan(now_ms)
+        # After it: a scan that fails each time has not been.
+        self._scanned_ms = now_ms
 
 
 class _NameServerCollector(Collector):

@@ -16,11 +16,15 @@ from orderlymq_protocol.unreadable import UNREADABLE
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
+# All texts together, in characters. It is one queue list per ordered topic, written by administrators: ten
+# thousand of them fit. Each change writes the whole file, and an answer must fit a frame.
+SIZE_MAX: Final = 2 << 20
+
 Tables = Mapping[str, Mapping[str, str]]
 
 
 class KvError(Exception):
-    """The configuration cannot be read or saved; the text says what to do."""
+    """The configuration cannot be read, saved or made larger; the text says what to do."""
 
 
 class KvStore(Protocol):
@@ -42,6 +46,11 @@ class KvTable:
             namespace: dict(table) for namespace, table in (tables or {}).items()
         }
         self._store = store
+        self._size = sum(
+            _size_of(namespace, key, value)
+            for namespace, table in self._tables.items()
+            for key, value in table.items()
+        )
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return one value, if there is one."""
@@ -55,10 +64,21 @@ class KvTable:
         """Set one value.
 
         Raises:
-            KvError: It could not be saved; nothing has changed.
+            KvError: It could not be saved, or all values together are too large; nothing has changed.
         """
-        if self.get(namespace, key) != value:
-            self._change(namespace, {**self._tables.get(namespace, {}), key: value})
+        present = self.get(namespace, key)
+        if present == value:
+            return
+        size = self._size + _size_of(namespace, key, value)
+        if present is not None:
+            size -= _size_of(namespace, key, present)
+        if size > SIZE_MAX and size > self._size:
+            raise KvError(
+                f"the configuration would have {size} characters, {SIZE_MAX} are allowed;"
+                " delete what is not needed any more"
+            )
+        self._change(namespace, {**self._tables.get(namespace, {}), key: value})
+        self._size = size
 
     def delete(self, namespace: str, key: str) -> None:
         """Forget one value; one that is not there is forgotten already.
@@ -67,8 +87,10 @@ class KvTable:
             KvError: The change could not be saved; nothing has changed.
         """
         table = dict(self._tables.get(namespace, {}))
-        if table.pop(key, None) is not None:
+        present = table.pop(key, None)
+        if present is not None:
             self._change(namespace, table)
+            self._size -= _size_of(namespace, key, present)
 
     def _change(self, namespace: str, table: dict[str, str]) -> None:
         tables = {**self._tables, namespace: table}
@@ -77,6 +99,10 @@ class KvTable:
         if self._store is not None:
             self._store.save(tables)
         self._tables = tables
+
+
+def _size_of(namespace: str, key: str, value: str) -> int:
+    return len(namespace) + len(key) + len(value)
 
 
 class _FileContent(msgspec.Struct):

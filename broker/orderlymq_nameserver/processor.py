@@ -18,6 +18,7 @@ from orderlymq_nameserver.routes import (
     Identity,
     IdentityConflict,
     RouteRegistry,
+    TooManyBrokers,
 )
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -61,9 +62,20 @@ PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "
 
 # Brokers call a name server that is back once a second (``registration.py``): by then all have.
 KNOWS_ALL_AFTER_MS: Final = 3_000
+
+# What is read of JSON on the loop that answers everybody; registrations alone are larger.
+BODY_SIZE_MAX: Final = 64 << 10
 # Until then an answer that could be wrong waits, but not beyond the client's time-out of 3 s.
 HOLD_MAX_MS: Final = 2_500
 
+_REFUSALS: Final = (
+    HeaderError,
+    ModelError,
+    JsonError,
+    KvError,
+    IdentityConflict,
+    TooManyBrokers,
+)
 _NO_ROUTE: Final = (
     "No topic route info in name server for the topic: {}\n"
     "See http://rocketmq.apache.org/docs/faq/ for further details."
@@ -137,9 +149,16 @@ class NameServerCore:
             )
             self.requests[(-1, reply.code)] += 1  # one key: the numbers are the peer's choice
             return reply
+        if len(request.body) > BODY_SIZE_MAX and request.code != RequestCode.REGISTER_BROKER:
+            self.requests[(request.code, ResponseCode.SYSTEM_ERROR)] += 1
+            return request.reply(
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"the body of a request {request.code} has {len(request.body)} bytes; "
+                f"at most {BODY_SIZE_MAX} are read: send less at once",
+            )
         try:
             reply = handler(request, connection, now_ms)
-        except (HeaderError, ModelError, JsonError, KvError, IdentityConflict) as error:
+        except _REFUSALS as error:
             reply = request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         self.requests[(request.code, reply.code)] += 1
         return reply

@@ -36,6 +36,9 @@ from orderlymq_protocol.model import (
 UNIT: Final = 0x1  # bits of a topic's system flag, RocketMQ TopicSysFlag
 UNIT_SUBSCRIPTION: Final = 0x2
 
+# A large cluster has some hundred broker names. Every question for a route goes through all of them.
+BROKERS_MAX: Final = 4_096
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -49,6 +52,10 @@ class Identity:
 
 class IdentityConflict(ValueError):  # noqa: N818 - what was found, not what failed
     """The broker name is in use by another cluster."""
+
+
+class TooManyBrokers(ValueError):  # noqa: N818 - what was found, not what failed
+    """No further broker name can be registered."""
 
 
 @dataclass(slots=True)
@@ -124,9 +131,15 @@ class RouteRegistry:
 
         Raises:
             IdentityConflict: Another cluster has a living broker of this name; nothing has changed.
+            TooManyBrokers: The name would be one too many; nothing has changed.
         """
         broker = self._brokers.get(who.broker_name)
         if broker is None:
+            if len(self._brokers) >= BROKERS_MAX:
+                raise TooManyBrokers(
+                    f"{len(self._brokers)} broker names are registered, more are not kept: "
+                    "end brokers that are not needed, or use another name server"
+                )
             broker = self._brokers[who.broker_name] = _Broker(who.cluster)
         elif broker.cluster != who.cluster:
             if broker.entries:

@@ -33,6 +33,7 @@ class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         scan_ms: how often silent registrations are looked for.
         tls: whether clients may or must speak TLS.
         expiry_ms: a group that was silent for so long is taken out of the routes.
+        shutdown_max_ms: how long the end may take from SIGTERM on, whatever hangs.
     """
 
     listen: Address = Address("0.0.0.0", 9876)  # noqa: S104 - clients are on other machines
@@ -41,6 +42,7 @@ class NameServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     scan_ms: int = 10_000
     expiry_ms: int = 120_000
     tls: TlsSettings = TlsSettings()
+    shutdown_max_ms: int = 12_000
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["text", "json"] = "text"
 
@@ -52,7 +54,7 @@ def load(path: Path) -> NameServerSettings:
         SettingsError: They cannot be used.
     """
     settings = read_settings(path, NameServerSettings)
-    for name in ("scan_ms", "expiry_ms"):
+    for name in ("scan_ms", "expiry_ms", "shutdown_max_ms"):
         if getattr(settings, name) <= 0:
             raise SettingsError(f"{path}: {name} must be above 0")
     return settings

@@ -1,8 +1,10 @@
 """A broker process in this process: it starts, serves, shows how it is, and ends in order."""
 
 import asyncio
+import socket
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -10,15 +12,17 @@ import msgspec
 import pytest
 
 from orderlymq_broker.__main__ import check, main
-from orderlymq_broker.app import BrokerProcess
+from orderlymq_broker.app import EXIT_STORE_FAILED, BrokerProcess
 from orderlymq_broker.net.leadership import SERVICE_FOLLOWS_S
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings
+from orderlymq_broker.store.snapshot import export_snapshot
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_raft.types import HardState
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from orderlymq_runtime.settingsfile import SettingsError
 from tests.cluster.messaging import Sender, pull_all, send_command
-from tests.cluster.processes import free_ports
+from tests.ports import free_ports
 
 
 @pytest.fixture
@@ -214,7 +218,11 @@ async def test_a_leader_that_ends_behind_a_service_passes_on_what_still_comes(
 
 
 def _serves(process: BrokerProcess) -> bool:
-    return hasattr(process, "instance") and process.instance.loop.serving
+    return (
+        hasattr(process, "instance")
+        and process.instance.loop.may_answer()
+        and process.instance.core.context.leading
+    )
 
 
 def _message() -> RemotingCommand:
@@ -244,3 +252,78 @@ def test_a_missing_file_ends_with_code_2(
     """One sentence, no traceback."""
     assert main(["--settings", str(tmp_path / "none.json")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+async def test_a_leader_that_cannot_have_its_address_is_not_ready(settings: BrokerSettings) -> None:
+    """Law: who cannot be reached says so; the port's owner is not replaced by guesses."""
+    with socket.create_server((settings.address.host, settings.address.port)):
+        async with running(settings):
+            async with asyncio.timeout(10.0):
+                status, text = await get(settings, "readyz")
+                while "cannot be reached" not in text:
+                    status, text = await get(settings, "readyz")
+            health = await get(settings, "healthz")
+
+    assert (status, health) == (503, (200, "ok\n"))
+    assert "cannot be reached" in text
+    assert "in use" in text
+
+
+async def test_a_swap_that_fails_ends_the_process(settings: BrokerSettings) -> None:
+    """Law: no replica lives on between two stores, whatever refused the exchange."""
+    process = BrokerProcess(settings)
+    running = asyncio.create_task(process.run())
+    await ready(settings)
+    staged = settings.data_dir / "snapshot-in"
+    manifest = await asyncio.to_thread(export_snapshot, process.instance.store, staged)
+    # The rename of the new store meets a directory that is not empty.
+    (settings.data_dir / "store.new").mkdir()
+    (settings.data_dir / "store.new" / "left behind").touch()
+    process._staged = staged
+
+    process.instance.loop.stop()
+    process.snapshot_ready(manifest.meta, HardState(manifest.meta.term, None, manifest.meta.index))
+
+    async with asyncio.timeout(10.0):
+        assert await running == EXIT_STORE_FAILED
+
+
+@pytest.mark.interpreted
+async def test_a_disk_that_hangs_does_not_keep_the_process(
+    settings: BrokerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: the end waits for the disk as long as it may, and leaves the store as a crash would."""
+    settings = msgspec.structs.replace(settings, shutdown_max_ms=300)
+    answers = threading.Event()
+    async with running(settings) as process:
+        await ready(settings)
+        store, writer = process.instance.store, process.instance.writer
+        monkeypatch.setattr(store, "commit", lambda ticket, *, sync: answers.wait())
+        client = RemotingClient()
+        with pytest.raises(RemotingError):
+            await client.invoke(str(settings.address), send_command("TBW102", 0, b"x"), 0.2)
+        await client.close()
+
+    assert writer.close(0.0) is False, "the process has ended, the write has not"
+    answers.set()
+    assert writer.close() is True
+    store.close()
+
+
+async def test_nothing_that_hangs_outside_keeps_the_end(settings: BrokerSettings) -> None:
+    """Law: peers, name servers and clients that say nothing and hang up never do not keep a process."""
+    with ExitStack() as stack:
+        holes = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        peer, other, name_server = (Address(*hole.getsockname()) for hole in holes)
+        settings = msgspec.structs.replace(
+            settings,
+            peers={**settings.peers, 2: peer, 3: other},
+            name_servers=[name_server],
+            bind="always",
+        )
+        async with asyncio.timeout(settings.shutdown_max_ms / 1000):
+            async with running(settings):
+                await get(settings, "readyz")
+                address = settings.address.host, settings.address.port
+                silent = stack.enter_context(socket.create_connection(address))
+                silent.sendall(b"\0\0")

@@ -15,10 +15,11 @@ def test_series_with_labels_are_shown_with_their_text() -> None:
         "blocked_queues": Series("Queues without progress", ("group",), []),
         "hot_keys": Series("Hot keys", (), [((), 2.0)]),
     }
-    metrics = BrokerMetrics(lambda: Reading({}, {}, {}, {}, labelled))
+    metrics = BrokerMetrics(lambda: Reading({}, {}, {}, {}, labelled, {"peer link": 2}))
 
     text = generate_latest(metrics.registry).decode()
 
     assert 'orderlymq_group_lag_seconds{group="billing",topic="orders"} 12.5' in text
     assert "# HELP orderlymq_blocked_queues Queues without progress" in text
     assert "orderlymq_hot_keys 2.0" in text
+    assert 'orderlymq_task_failures_total{task="peer link"} 2.0' in text

@@ -3,7 +3,8 @@ The group's stable address on one machine: whoever leads binds it, nobody else.
 
 The rule: the port says who serves. A leader listens as soon as it can serve, and tries every ten
 milliseconds while its predecessor still holds the port; a replica that leads no more lets go of
-it first and deals with everything else afterwards. The port minus two serves the same protocol,
+it first and deals with everything else afterwards. A leader that cannot have the address says so, is not
+ready, and after a while leaves the group to a replica that may. The port minus two serves the same protocol,
 because clients up to 4.4 send there (RocketMQ's VIP channel, ``MixAll.brokerVIPChannel``).
 """
 
@@ -11,10 +12,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from orderlymq_broker.settings import Address
 from orderlymq_runtime.server import PortInUseError, RemotingServer
+from orderlymq_runtime.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +26,10 @@ BIND_RETRY_S: Final = 0.01
 # A predecessor lets go within milliseconds of losing its leadership; somebody else who holds the
 # port for seconds is a mistake that a person must hear of, again and again.
 COMPLAIN_AFTER_S: Final = 3.0
+
+# A port that is free again by then was held by a predecessor that hung; one that is not needs a person, or
+# another replica.
+GIVE_UP_AFTER_S: Final = 10.0
 
 VIP_PORT_DISTANCE: Final = 2
 
@@ -39,11 +46,31 @@ class LeaderAddress:
     """Binds and releases the addresses of the group.
 
     Life cycle: `acquire` and `release` any number of times, in any order; `close` at the end.
+
+    Args:
+        unreachable: called when the address could not be bound for *give_up_after_s*, and again each time
+            so much has passed.
+
+    Attributes:
+        failures: how often the address could not be bound for COMPLAIN_AFTER_S.
+        complaint: why it is not bound at present, "" when it is or nobody wants it.
     """
 
-    def __init__(self, server: RemotingServer, address: Address) -> None:
+    def __init__(
+        self,
+        server: RemotingServer,
+        address: Address,
+        supervisor: Supervisor | None = None,
+        unreachable: Callable[[], None] = lambda: None,
+        give_up_after_s: float = GIVE_UP_AFTER_S,
+    ) -> None:
         self.bound = False
+        self.failures = 0
+        self.complaint = ""
         self._server = server
+        self._supervisor = supervisor or Supervisor()
+        self._unreachable = unreachable
+        self._give_up_after_s = give_up_after_s
         self._addresses = addresses_of(address)
         self._task: asyncio.Task[None] | None = None
 
@@ -54,6 +81,7 @@ class LeaderAddress:
     def release(self) -> None:
         """Stop listening; accepted connections stay."""
         self.bound = False
+        self.complaint = ""
         self._replace(self._server.close_listeners)
 
     async def close(self) -> None:
@@ -74,8 +102,7 @@ class LeaderAddress:
     def _replace(self, work: Callable[[], Awaitable[None]]) -> None:
         if self._task is not None:
             self._task.cancel()
-        loop = asyncio.get_running_loop()
-        self._task = loop.create_task(self._after(self._task, work), name="address")
+        self._task = self._supervisor.keep("address", partial(self._after, self._task, work))
 
     @staticmethod
     async def _after(
@@ -86,22 +113,36 @@ class LeaderAddress:
         await work()
 
     async def _bind(self) -> None:
+        await self._server.close_listeners()
+        for address in self._addresses:
+            await self._bind_one(address)
+        self.bound = True
+        self.complaint = ""
+        _log.info("clients are served at %s", ", ".join(map(str, self._addresses)))
+
+    async def _bind_one(self, address: Address) -> None:
         loop = asyncio.get_running_loop()
         complain_at = loop.time() + COMPLAIN_AFTER_S
-        for address in self._addresses:
-            while True:
-                try:
-                    await self._server.listen(address.host, address.port)
-                    break
-                except PortInUseError as error:
-                    if loop.time() >= complain_at:
-                        complain_at = loop.time() + COMPLAIN_AFTER_S
-                        _log.error("this replica leads but cannot be reached: %s", error)
-                    await asyncio.sleep(BIND_RETRY_S)
-                except OSError as error:
-                    if address is not self._addresses[0]:
-                        _log.warning("old clients cannot use %s: %s", address, error)
-                        break
-                    raise
-        self.bound = True
-        _log.info("clients are served at %s", ", ".join(map(str, self._addresses)))
+        give_up_at = loop.time() + self._give_up_after_s
+        while True:
+            try:
+                await self._server.listen(address.host, address.port)
+                return
+            except OSError as error:
+                in_use = isinstance(error, PortInUseError)
+                if not in_use and address is not self._addresses[0]:
+                    _log.warning("old clients cannot use %s: %s", address, error)
+                    return
+                self.complaint = str(error)
+            now = loop.time()
+            if now >= complain_at:
+                complain_at = now + COMPLAIN_AFTER_S
+                self.failures += 1
+                _log.error("this replica leads but cannot be reached: %s", self.complaint)
+            if now >= give_up_at and address is not self._addresses[0]:
+                _log.warning("old clients cannot use %s: %s", address, self.complaint)
+                return
+            if now >= give_up_at:
+                give_up_at = now + self._give_up_after_s
+                self._unreachable()
+            await asyncio.sleep(BIND_RETRY_S)

@@ -30,6 +30,8 @@ from orderlymq_protocol.jsonmodel import ModelError
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.model import TopicRouteData
 from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.connection import failure_reply
+from orderlymq_runtime.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +60,9 @@ class Assigning:
         name_servers: Sequence[Address],
         *,
         tls: ssl.SSLContext | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self._state = state
         self._name_servers = [str(name_server) for name_server in name_servers]
         self._client = RemotingClient(tls=tls)
@@ -84,8 +88,8 @@ class Assigning:
             remark = f"{OPEN_MAX} assignments are being computed; ask again"
             line.send(command.reply(ResponseCode.SYSTEM_BUSY, remark=remark))
             return
-        task = asyncio.get_running_loop().create_task(
-            self._answer(line, command, wish), name=f"assignment of {wish.topic}"
+        task = self._supervisor.once(
+            "assignment", self._answer(line, command, wish), name=f"assignment of {wish.topic}"
         )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -100,6 +104,9 @@ class Assigning:
             found = assign(wish, queues, ages, decided)
         except (RouteUnknownError, AssignmentError) as error:
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+        except Exception as error:
+            line.send(failure_reply(command, error))
+            raise
         else:
             line.send(command.reply(body=assignment_body(found)))
 

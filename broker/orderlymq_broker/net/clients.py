@@ -3,21 +3,24 @@ The clients' connections, and who answers what comes in on them.
 
 The rule: a request is answered by this replica only while it surely speaks for the group. While
 that is in doubt (leadership on its way, a lease that ran out, a process that was paused) requests
-wait at the desk in the order they came; when another replica leads, those on connections that
-were accepted here are passed on to it. Order on one connection is kept across all of it.
+wait at the desk in the order they came, and a leader asks the others to confirm it; when another
+replica leads, those on connections that were accepted here are passed on to it. Order on one
+connection is kept across all of it.
 ``replication/loop.py`` runs what is served here, ``forwarding.py`` carries what is not.
 """
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
 from orderlymq_broker.processors.effects import Peer
-from orderlymq_protocol.codes import RequestCode
+from orderlymq_broker.processors.requestbodies import excess
+from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
-from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.connection import Connection, failure_reply
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +62,15 @@ class Service(Protocol):
     def may_answer(self) -> bool:
         """Tell whether an answer given now is the truth."""
 
+    def refusal(self, line: "Line", command: RemotingCommand) -> RemotingCommand | None:
+        """Return the answer to a request that its sender may not make, None for one that it may."""
+
+    def request_confirmation(self) -> int:
+        """Ask the group whether this replica may answer what has arrived; `Clients.retry` follows."""
+
+    def is_confirmed(self, number: int) -> bool:
+        """Tell whether the group has confirmed what `request_confirmation` gave *number* to."""
+
     def connection_closed(self, connection: int) -> None:
         """Forget a connection."""
 
@@ -71,6 +83,15 @@ class Forwarder(Protocol):
 
     def line_lost(self, connection: int) -> None:
         """Tell the leader that a client is gone."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request that waits; *confirmation* is what it waits for while this replica serves."""
+
+    line: Line
+    command: RemotingCommand
+    confirmation: int | None = None
 
 
 class Clients:
@@ -88,7 +109,13 @@ class Clients:
         self._forwarder = forwarder
         self._always_open = always_open
         self._lines: dict[int, Line] = {}
-        self._waiting: deque[tuple[Line, RemotingCommand]] = deque()
+        # Requests of lines that are lost stay in the queue until it comes to them, or until they are half of it.
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_of: Counter[int] = Counter()
+        self._lost = 0
+        # How many at the end of the queue have not asked for a confirmation yet.
+        self._unasked = 0
+        self.worked_off = 0
         self._intercepts: dict[int, Callable[[Line, RemotingCommand], None]] = {}
         self._on_handled: Callable[[Line, RemotingCommand], None] | None = None
         self._on_lost: Callable[[Line], None] | None = None
@@ -98,7 +125,10 @@ class Clients:
     def intercept(
         self, code: RequestCode, handler: Callable[[Line, RemotingCommand], None]
     ) -> None:
-        """Let *handler* answer requests of *code*: those that steer this process, not its state."""
+        """Let *handler* answer requests of *code*, which need more than the state.
+
+        It gets those that their sender may make, as `Service.refusal` judges.
+        """
         self._intercepts[code] = handler
 
     def watch(
@@ -133,7 +163,7 @@ class Clients:
     @property
     def waiting(self) -> int:
         """Return how many requests wait for somebody who may answer."""
-        return len(self._waiting)
+        return len(self._waiting) - self._lost
 
     def line_made(self, line: Line) -> None:
         """Take note of a client."""
@@ -152,17 +182,21 @@ class Clients:
             if is_stranger and (self.desk is Desk.WAIT or command.code in self._intercepts):
                 self._serve(line, command)
             else:
-                self._waiting.append((line, command))
+                self._put(_Waiting(line, command), self._waiting.append)
         self._work_off()
-        if len(self._waiting) > WAITING_MAX:
-            _log.warning("%d requests wait for a leader, closing a client", len(self._waiting))
+        if self.waiting > WAITING_MAX:
+            _log.warning("%d requests wait for a leader, closing a client", self.waiting)
             line.close(orderly=False)
 
     def line_lost(self, line: Line) -> None:
         """Forget a client and what it still wanted."""
         if self._lines.pop(line.id, None) is None:
             return
-        self._waiting = deque(item for item in self._waiting if item[0] is not line)
+        self._lost += self._waiting_of.pop(line.id, 0)
+        if 2 * self._lost > len(self._waiting):
+            self._waiting = deque(each for each in self._waiting if self._is_here(each.line))
+            self._unasked = sum(each.confirmation is None for each in self._waiting)
+            self._lost = 0
         if self._on_lost is not None:
             self._on_lost(line)
         self._strangers.discard(line.id)
@@ -203,6 +237,9 @@ class Clients:
         self.desk = desk
         if desk is Desk.SERVE:
             self._strangers.clear()
+        for each in self._waiting:
+            each.confirmation = None
+        self._unasked = len(self._waiting)
         self._work_off()
 
     def retry(self) -> None:
@@ -212,37 +249,93 @@ class Clients:
 
     def drop_waiting(self, reason: str) -> None:
         """Close the clients whose requests nobody will answer, so that they try again."""
-        lines = {line.id: line for line, _ in self._waiting}
+        lines = {each.line.id: each.line for each in self._waiting if self._is_here(each.line)}
         self._waiting.clear()
+        self._waiting_of.clear()
+        self._lost = 0
+        self._unasked = 0
         for line in lines.values():
             _log.info("closing the connection of %s:%d: %s", *line.peer, reason)
             line.close(orderly=False)
 
     def _work_off(self) -> None:
-        waiting = self._waiting
-        while waiting:
-            if self.desk is Desk.SERVE and self._service.may_answer():
-                self._serve(*waiting.popleft())
+        while self._waiting:
+            first = self._waiting[0]
+            if not self._is_here(first.line):
+                self._pop()
+                self._lost -= 1
+            elif self.desk is Desk.SERVE and self._may_answer(first):
+                self._take_first()
+                self._serve(first.line, first.command)
             elif self.desk is Desk.FORWARD:
-                line, command = waiting[0]
-                if not self._forwarder.forward(line, command):
-                    return
-                waiting.popleft()
+                # Taken before: a line that cannot be reached may be lost meanwhile.
+                self._take_first()
+                if not self._forwarder.forward(first.line, first.command):
+                    if self._is_here(first.line):
+                        self._put(first, self._waiting.appendleft)
+                        self.worked_off -= 1
+                    break
             else:
-                return
+                break
+        if self._unasked and self.desk is Desk.SERVE:
+            self._ask_for_confirmation()
+
+    def _may_answer(self, waiting: _Waiting) -> bool:
+        number = waiting.confirmation
+        if number is not None and self._service.is_confirmed(number):
+            return True
+        return self._service.may_answer()
+
+    def _ask_for_confirmation(self) -> None:
+        """Let the group confirm this replica for all that have not asked for it: one round for them."""
+        number = self._service.request_confirmation()
+        for position in range(-self._unasked, 0):
+            self._waiting[position].confirmation = number
+        self._unasked = 0
+
+    def _put(self, waiting: _Waiting, put: Callable[[_Waiting], None]) -> None:
+        put(waiting)
+        self._waiting_of[waiting.line.id] += 1
+        self._unasked += waiting.confirmation is None
+
+    def _pop(self) -> _Waiting:
+        first = self._waiting.popleft()
+        self._unasked -= first.confirmation is None
+        return first
+
+    def _take_first(self) -> None:
+        line = self._pop().line
+        self._waiting_of[line.id] -= 1
+        if not self._waiting_of[line.id]:
+            del self._waiting_of[line.id]
+        self.worked_off += 1
+
+    def _is_here(self, line: Line) -> bool:
+        return self._lines.get(line.id) is line
 
     def _serve(self, line: Line, command: RemotingCommand) -> None:
+        problem = excess(command)
+        if problem:
+            _answer(line, command.reply(ResponseCode.SYSTEM_ERROR, remark=problem), command)
+            return
         intercept = self._intercepts.get(command.code)
         if intercept is not None and not command.is_response:
-            intercept(line, command)
+            refusal = self._service.refusal(line, command)
+            if refusal is None:
+                intercept(line, command)
+            else:
+                _answer(line, refusal, command)
             return
         peer = Peer(line.id, line.peer[0], line.peer[1])
         try:
             self._service.handle(command, peer)
         except Exception as error:
             _log.exception("request %d of %s:%d failed", command.code, *line.peer)
-            if not (command.is_response or command.is_oneway):
-                remark = f"{type(error).__name__}: {error}"
-                line.send(command.reply(1, remark=remark[:1000]))
+            _answer(line, failure_reply(command, error), command)
         if self._on_handled is not None:
             self._on_handled(line, command)
+
+
+def _answer(line: Line, answer: RemotingCommand, command: RemotingCommand) -> None:
+    if not (command.is_response or command.is_oneway):
+        line.send(answer)

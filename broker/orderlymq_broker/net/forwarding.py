@@ -112,7 +112,13 @@ class Outbox:
             line.close(orderly=False)
             return
         passed = self._passed.get(connection)
-        for command in FrameDecoder().receive_data(frame.payload):
+        try:
+            commands = FrameDecoder().receive_data(frame.payload)
+        except FrameError as error:
+            _log.error("node %d answered with what is no frame: %s", node, error)
+            line.close(orderly=False)
+            return
+        for command in commands:
             if passed is not None and command.is_response:
                 passed.answered(command.opaque)
             line.send(command)

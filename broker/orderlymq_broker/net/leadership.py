@@ -72,6 +72,7 @@ class Leadership:
         self._seconds = seconds
         self._call_later = call_later
         self._waiting_since: float | None = None
+        self._worked_off = 0
         self._ended_at: float | None = None
         self._moved = asyncio.Event()
         self._leaving: set[int] = set()
@@ -126,8 +127,10 @@ class Leadership:
         self._clients.retry()
         if not self._clients.waiting:
             self._waiting_since = None
-        elif self._waiting_since is None:
+        elif self._waiting_since is None or self._worked_off != self._clients.worked_off:
+            # Each waits for one confirmation on a slow link; the queue moves, and may never be empty.
             self._waiting_since = now
+            self._worked_off = self._clients.worked_off
         elif now - self._waiting_since > WAIT_MAX_S:
             self._waiting_since = None
             self._clients.drop_waiting("nobody leads the group at present")

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import aiohttp
 import orjson
 
 from orderlymq_broker.settings import PodSettings
+from orderlymq_runtime.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +112,14 @@ class PodLabel:
         term: in which raft term this replica leads at present.
     """
 
-    def __init__(self, settings: PodSettings, server: ApiServer, term: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: PodSettings,
+        server: ApiServer,
+        term: Callable[[], int],
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self._settings = settings
         self._server = server
         self._term = term
@@ -118,11 +127,11 @@ class PodLabel:
 
     def serving_began(self) -> None:
         """Take the label, then take it from the siblings."""
-        self._start(self._take(self._term()))
+        self._start(partial(self._take, self._term()))
 
     def serving_ended(self) -> None:
         """Give the label up unless a successor has taken it meanwhile."""
-        self._start(self._give_up())
+        self._start(self._give_up)
 
     async def close(self) -> None:
         """Stop trying; a pod that ends is no endpoint any more."""
@@ -136,10 +145,10 @@ class PodLabel:
         if self._task is not None:
             await self._task
 
-    def _start(self, work: Any) -> None:
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._task is not None:
             self._task.cancel()
-        self._task = asyncio.get_running_loop().create_task(work, name="pod label")
+        self._task = self._supervisor.keep("pod label", work)
 
     async def _take(self, term: int) -> None:
         own = self._settings.name

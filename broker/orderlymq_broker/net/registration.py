@@ -12,6 +12,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from orderlymq_broker.settings import Address
@@ -27,6 +28,7 @@ from orderlymq_protocol.model import (
     body_crc32,
 )
 from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +85,9 @@ class Registration:
         address: Address,
         period_s: float,
         tls: ssl.SSLContext | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self.state = state
         self._name_servers = [str(name_server) for name_server in name_servers]
         self._cluster = cluster
@@ -97,9 +101,12 @@ class Registration:
 
     def start(self) -> None:
         """Begin to register with all name servers."""
-        loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._keep(name_server), name=f"registration at {name_server}")
+            self._supervisor.keep(
+                "registration",
+                partial(self._keep, name_server),
+                name=f"registration at {name_server}",
+            )
             for name_server in self._name_servers
         ]
 

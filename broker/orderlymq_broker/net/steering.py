@@ -9,7 +9,7 @@ membership is applied.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import msgspec
 import orjson
@@ -28,10 +28,10 @@ from orderlymq_raft import (
     RemoveNode,
 )
 from orderlymq_raft.types import NodeId
+from orderlymq_runtime.connection import failure_reply
+from orderlymq_runtime.supervisor import Supervisor
 
 _log = logging.getLogger(__name__)
-
-Intercept: TypeAlias = Callable[[Line, RemotingCommand], None]
 
 
 class MembershipRequest(msgspec.Struct, frozen=True):
@@ -59,15 +59,15 @@ class Steerable(Protocol):
     def change_membership(self, change: MembershipChange, address: Address | None) -> int:
         """Propose a change and return its index; raises as `move_leadership`."""
 
-    def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
-        """Return the answer to a request that its sender may not make, None for one that it may."""
-
 
 class Steering:
     """Answers 20500, 20503 and 20504."""
 
-    def __init__(self, clients: Clients, steered: Steerable) -> None:
+    def __init__(
+        self, clients: Clients, steered: Steerable, supervisor: Supervisor | None = None
+    ) -> None:
         self._steered = steered
+        self._supervisor = supervisor or Supervisor()
         self._tasks: set[asyncio.Task[None]] = set()
         # Index of a proposed membership -> who waits for it.
         self._waiting: dict[int, tuple[Line, RemotingCommand]] = {}
@@ -76,19 +76,7 @@ class Steering:
             (RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, self._move),
             (RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, self._change),
         ):
-            clients.intercept(code, self._guarded(handler))
-
-    def _guarded(self, handler: Intercept) -> Intercept:
-        """Return *handler* for those who may ask it."""
-
-        def handle(line: Line, command: RemotingCommand) -> None:
-            refusal = self._steered.refusal(line, command)
-            if refusal is None:
-                handler(line, command)
-            else:
-                line.send(refusal)
-
-        return handle
+            clients.intercept(code, handler)
 
     def membership_applied(self, index: int) -> None:
         """Answer whoever asked for the membership of entry *index*."""
@@ -122,7 +110,7 @@ class Steering:
             line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
             return
         work = self._moved(line, command, NodeId(int(text)) if text else None)
-        task = asyncio.get_running_loop().create_task(work, name="move leadership")
+        task = self._supervisor.once("move leadership", work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -131,6 +119,9 @@ class Steering:
             leader = await self._steered.move_leadership(target)
         except (NotLeader, ProposalRefused) as error:
             _refuse(line, command, error)
+        except Exception as error:
+            line.send(failure_reply(command, error))
+            raise
         else:
             line.send(command.reply(ext={"leader": str(leader)}))
 

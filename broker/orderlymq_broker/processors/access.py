@@ -15,12 +15,16 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from orderlymq_broker.processors.addresses import AddressPatternError, address_matcher
+from orderlymq_broker.processors.assigning import AssignmentRequest
 from orderlymq_broker.processors.context import Context, RequestRefused
 from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.processors.requestbodies import read_heartbeat
 from orderlymq_broker.state.accessrecords import AccountSet
-from orderlymq_protocol.clientbodies import HeartbeatData, LockBatchRequest
+from orderlymq_protocol.clientbodies import LockBatchRequest
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.fastjson import JsonError
+from orderlymq_protocol.jsonmodel import ModelError
 from orderlymq_protocol.names import RETRY_PREFIX, TRACE_TOPIC, is_retry_topic
 
 ACCESS_KEY: Final = "AccessKey"
@@ -102,6 +106,8 @@ class AccessControl:
         except RequestRefused:
             self._context.counters["access_denied"] += 1
             raise
+        except (ModelError, JsonError) as unreadable:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(unreadable)) from unreadable
 
     def _judge(self, request: RemotingCommand, peer: Peer) -> None:
         table = self._context.state.access
@@ -202,7 +208,7 @@ def _fields(*, topic: str = "", group: str = "") -> Callable[[RemotingCommand], 
 
 def _heartbeat(request: RemotingCommand) -> list[Need]:
     needs: list[Need] = []
-    for consumer in HeartbeatData.from_json(request.body).consumer_data_set:
+    for consumer in read_heartbeat(request.body).consumer_data_set:
         needs.append(_group(consumer.group_name))
         needs += [_topic(wish.topic, SUB) for wish in consumer.subscription_data_set]
 
@@ -211,6 +217,12 @@ def _heartbeat(request: RemotingCommand) -> list[Need]:
 
 def _locks(request: RemotingCommand) -> list[Need]:
     return [_group(LockBatchRequest.from_json(request.body).consumer_group)]
+
+
+def _assignment(request: RemotingCommand) -> list[Need]:
+    wish = AssignmentRequest.from_json(request.body)
+
+    return [_group(wish.consumer_group), _topic(wish.topic, SUB)]
 
 
 _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
@@ -229,6 +241,7 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.UNREGISTER_CLIENT: _fields(group="consumerGroup"),
     RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.ORDERLYMQ_HOLD_KEY: _fields(topic="topic", group="consumerGroup"),
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
     RequestCode.LOCK_BATCH_MQ: _locks,
     RequestCode.UNLOCK_BATCH_MQ: _locks,
     RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _fields(topic="topic", group="group"),

@@ -12,6 +12,8 @@ from typing import Final
 
 _EVERYTHING: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
 _CACHE_SIZE: Final = 1_024
+# A hundred addresses of IPv6. Cutting takes time that grows with the square of the length.
+PATTERN_LENGTH_MAX: Final = 4_096
 
 # Tells whether one part of an address fits.
 _Part = Callable[[int], bool]
@@ -26,8 +28,13 @@ def address_matcher(pattern: str) -> Callable[[str], bool]:
     """Return the test of an address; an empty pattern fits none.
 
     Raises:
-        AddressPatternError: the pattern has none of the forms.
+        AddressPatternError: the pattern has none of the forms, or is too long.
     """
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise AddressPatternError(
+            f"the address pattern has {len(pattern)} characters, at most {PATTERN_LENGTH_MAX} are allowed; "
+            "write ranges or wildcards"
+        )
     pattern = pattern.strip()
     if pattern in _EVERYTHING:
         return lambda _: True

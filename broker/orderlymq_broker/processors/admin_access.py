@@ -26,6 +26,8 @@ KEY_LENGTH_MIN: Final = 6
 # More than a person keeps apart; each costs a few hundred bytes on every replica.
 ACCOUNTS_MAX: Final = 10_000
 RESOURCES_MAX: Final = 1_000
+# Each is compared with the sender of every request.
+ADDRESSES_MAX: Final = 100
 FINGERPRINT_LENGTH: Final = 16
 # Where RocketMQ keeps its accounts; its tools show the version of this file.
 _FILE: Final = "plain_acl.yml"
@@ -63,6 +65,11 @@ class AccessAdministration:
         """Serve 53: replace the addresses that need no account; commas stand between them."""
         texts = request.ext.get("globalWhiteAddrs", "").split(",")
         addresses = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
+        if len(addresses) > ADDRESSES_MAX:
+            raise RequestRefused(
+                ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
+                f"{len(addresses)} addresses are more than {ADDRESSES_MAX}; write ranges such as 10.0.0.*",
+            )
         try:
             for address in addresses:
                 address_matcher(address)

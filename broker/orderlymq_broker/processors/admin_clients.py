@@ -14,7 +14,8 @@ from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.reading import read_message
 from orderlymq_broker.processors.sessions import Session
-from orderlymq_broker.state.records import MemberSeen, Subscription
+from orderlymq_broker.state.members import subscription_data
+from orderlymq_broker.state.records import MemberSeen
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
@@ -33,7 +34,6 @@ from orderlymq_protocol.model import (
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
-    SubscriptionData,
     TopicList,
 )
 
@@ -68,7 +68,7 @@ class ClientAdministration:
                 self._connection_of(members[client_id], detailed="orderlymq" in request.ext)
                 for client_id in sorted(members)
             ),
-            {topic: _subscription(wishes[topic]) for topic in sorted(wishes)},
+            {topic: subscription_data(wishes[topic]) for topic in sorted(wishes)},
             newest.consume_type,
             newest.message_model,
             newest.consume_from_where,
@@ -93,7 +93,7 @@ class ClientAdministration:
         wish = self._context.state.members.subscriptions(header.group).get(header.topic)
         body = {
             "group": header.group,
-            "subscriptionData": None if wish is None else _subscription(wish).to_json_value(),
+            "subscriptionData": None if wish is None else subscription_data(wish).to_json_value(),
             "topic": header.topic,
         }
 
@@ -115,7 +115,7 @@ class ClientAdministration:
 
     def all_producers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 328: all producers by group."""
-        table: dict[str, tuple[ProducerInfo, ...]] = {}
+        table: dict[str, list[ProducerInfo]] = {}
         for group, client_id, session in self._context.sessions.producers():
             info = ProducerInfo(
                 client_id,
@@ -124,9 +124,10 @@ class ClientAdministration:
                 session.version,
                 now.wall_ms - (now.monotonic_ms - session.seen_ms),
             )
-            table[group] = (*table.get(group, ()), info)
+            table.setdefault(group, []).append(info)
+        shown = {group: tuple(found) for group, found in table.items()}
 
-        return answer(request, peer, body=ProducerTable(table).to_json())
+        return answer(request, peer, body=ProducerTable(shown).to_json())
 
     # -- what a client is asked --------------------------------------------------------------------
 
@@ -243,14 +244,3 @@ def _language(number: int) -> str:
         return LanguageCode(number).name
     except ValueError:
         return LanguageCode.OTHER.name
-
-
-def _subscription(wish: Subscription) -> SubscriptionData:
-    return SubscriptionData(
-        wish.topic,
-        wish.expression,
-        wish.tags,
-        wish.codes,
-        wish.version,
-        wish.expression_type,
-    )

@@ -15,7 +15,7 @@ from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.livesettings import LIVE, text_of, with_text
 from orderlymq_broker.processors.retention import RetentionService
 from orderlymq_broker.state.records import SettingsSet
-from orderlymq_protocol.brokerkeys import BROKER_KEYS, KeyValueError, Use, why_not
+from orderlymq_protocol.brokerkeys import BROKER_KEYS, KeyValueError, changes_nothing, why_not
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.model import DataVersion
@@ -54,7 +54,7 @@ class ConfigAdministration:
                 # What is compared later is the value as we write it, not as somebody typed it.
                 changed = self._with(name, text)
                 values[name] = (changed, text_of(context.manifest, name))
-            elif name not in BROKER_KEYS or BROKER_KEYS[name].use is not Use.INERT:
+            elif not changes_nothing(name, text):
                 raise _refusal(name, f"{why_not(name)}. Changeable are {', '.join(sorted(LIVE))}")
         if all(present[name] == text for name, (text, _) in values.items()):
             return answer(request, peer)

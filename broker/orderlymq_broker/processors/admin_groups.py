@@ -50,7 +50,7 @@ from orderlymq_protocol.names import (
 
 RETRY_QUEUES_MAX: Final = 1_024
 # One entry of the log holds them all, and so does one turn of the event loop.
-GROUPS_AT_ONCE_MAX: Final = 1_000
+GROUPS_AT_ONCE_MAX: Final = 256
 
 # Members of 5.x, and ours, that a 4.9 tool does not send: their absence is no wish to change them.
 _NEWER_MEMBERS: Final = {
@@ -84,13 +84,13 @@ class GroupAdministration:
 
     def update(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 200: create a group or change it."""
-        body = fastjson.loads(request.body)
+        body = fastjson.loads_standard(request.body)
 
         return [propose(self._context, self._judge(body), request, peer)]
 
     def update_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 225: create or change several groups, all or none."""
-        body = fastjson.loads(request.body)
+        body = fastjson.loads_standard(request.body)
         listed = body.get("groupConfigList") if isinstance(body, Mapping) else None
         if not isinstance(listed, list) or not listed:
             raise RequestRefused(

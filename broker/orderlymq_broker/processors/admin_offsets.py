@@ -16,6 +16,7 @@ from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Send
 from orderlymq_broker.processors.querying import QueryProcessor
+from orderlymq_broker.processors.requestbodies import ANSWER_SIZE_MAX
 from orderlymq_broker.processors.sessions import Session
 from orderlymq_broker.state.records import Commit
 from orderlymq_broker.state.topics import Topic
@@ -251,7 +252,11 @@ class _Gathering:
 
     def take(self, client_id: str, response: RemotingCommand | Silence) -> list[Effect]:
         """Take in one answer; members that cannot tell are left out."""
-        if isinstance(response, RemotingCommand) and response.code == ResponseCode.SUCCESS:
+        if (
+            isinstance(response, RemotingCommand)
+            and response.code == ResponseCode.SUCCESS
+            and len(response.body) <= ANSWER_SIZE_MAX
+        ):
             try:
                 status = ConsumerStatus.from_json(response.body)
             except (JsonError, ModelError):

@@ -7,6 +7,7 @@ queues of thread pools, is 0, for the tools fail on absence and not on 0. Where 
 ``figures.py``.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from orderlymq_broker.processors.context import Context, RequestRefused, answer
@@ -21,9 +22,12 @@ from orderlymq_broker.processors.figures import (
     TOPIC_PUT_NUMS,
     Figures,
 )
+from orderlymq_broker.state.members import subscription_data
 from orderlymq_broker.state.queues import Queue
+from orderlymq_broker.state.records import Subscription
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import U64_END, decode_queue_entry, message_key, queue_key
+from orderlymq_protocol.clientbodies import EXPRESSION_SQL92
 from orderlymq_protocol.codes import REPORTED_VERSION, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import QueryConsumeQueueHeader, ViewBrokerStatsDataHeader
@@ -203,13 +207,23 @@ class StatsAdministration:
                 f"{header.queue_id}@{header.topic} is not exist!",
             )
         queue = topic.queues.get(header.queue_id)
-        if queue is None:
-            return answer(request, peer, body=ConsumeQueueView().to_json())
         count = max(0, min(header.count, QUEUE_ENTRIES_MAX))
         # An index below 0 asks for the newest entries, as in RocketMQ.
-        first = header.index if header.index >= 0 else queue.next_offset + header.index
-        entries = self._entries(queue, max(first, queue.min_offset), count)
-        view = ConsumeQueueView(entries, queue.min_offset, queue.next_offset)
+        low, high = (0, 0) if queue is None else (queue.min_offset, queue.next_offset)
+        first = header.index if header.index >= 0 else high + header.index
+        entries = () if queue is None else self._entries(queue, max(first, low), count)
+        group = header.consumer_group
+        members = self._context.state.members
+        wish = members.subscriptions(group).get(topic.name) if group else None
+        if wish is not None:
+            entries = tuple(replace(entry, eval=_may_match(wish, entry)) for entry in entries)
+        view = ConsumeQueueView(
+            None if wish is None else subscription_data(wish),
+            _filter_text(group, topic.name, wish) if group else None,
+            entries,
+            low,
+            high,
+        )
 
         return answer(request, peer, body=view.to_json())
 
@@ -228,3 +242,17 @@ class StatsAdministration:
         return tuple(
             ConsumeQueueData(entry.physical, entry.size, entry.tags_code) for entry in entries
         )
+
+
+def _may_match(wish: Subscription, entry: ConsumeQueueData) -> bool:
+    """Tell whether a group may want a message, as far as its entry says: by its tag."""
+    is_by_tags = wish.expression_type != EXPRESSION_SQL92 and wish.codes
+
+    return not is_by_tags or entry.tags_code in wish.codes
+
+
+def _filter_text(group: str, topic: str, wish: Subscription | None) -> str:
+    if wish is None:
+        return f"{group}@{topic} is not online!"
+
+    return wish.expression if wish.expression_type == EXPRESSION_SQL92 else "null"

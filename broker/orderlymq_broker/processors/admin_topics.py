@@ -18,6 +18,7 @@ from orderlymq_broker.state.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, T
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.configbodies import QUEUES_MAX
 from orderlymq_protocol.headers import CreateTopicHeader, TopicHeader
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.model import (
@@ -37,8 +38,8 @@ from orderlymq_protocol.names import (
     reply_topic,
 )
 
-# Every queue is a row in answers to tools and an index in clients; RocketMQ's own largest has 1024.
-QUEUES_MAX: Final = 16_384
+# One entry of the log holds them all, and so does one turn of the event loop.
+TOPICS_AT_ONCE_MAX: Final = 256
 
 _PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
 
@@ -79,8 +80,13 @@ class TopicAdministration:
 
     def create_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 18: create or change topics together, all or none."""
-        body = fastjson.loads(request.body)
+        body = fastjson.loads_standard(request.body)
         configs = TopicConfigList.from_json_value(body).topic_config_list
+        if len(configs) > TOPICS_AT_ONCE_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{len(configs)} topics at once are too many; send at most {TOPICS_AT_ONCE_MAX}",
+            )
         records = [self._judge(config, None) for config in configs]
         if not records:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the list of topics is empty")
@@ -216,18 +222,21 @@ class TopicAdministration:
                 f"another number messages of one key would go to another queue than before them; "
                 f"create a new topic with the wished number and move the producers to it",
             )
-        for queue_id in range(max(counts), topic.queue_count):
-            self._check_drained(topic, queue_id)
+        if max(counts) >= topic.queue_count:
+            return
+        groups = sorted(groups_of(self._context, topic.name))
+        for queue_id in sorted(topic.queues):
+            if queue_id >= max(counts):
+                self._check_drained(topic, queue_id, groups)
 
-    def _check_drained(self, topic: Topic, queue_id: int) -> None:
+    def _check_drained(self, topic: Topic, queue_id: int, groups: Sequence[str]) -> None:
         queue = topic.queues.get(queue_id)
         if queue is None or queue.min_offset == queue.next_offset:
             return
         offsets = self._context.state.offsets
-        groups = groups_of(self._context, topic.name)
         behind = [
             group
-            for group in sorted(groups)
+            for group in groups
             if (offsets.get(group, topic.name, queue_id) or 0) < queue.next_offset
         ]
         if behind:

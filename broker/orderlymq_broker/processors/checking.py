@@ -12,9 +12,12 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from orderlymq_broker.processors.appending import Appender, Draft
+from orderlymq_broker.processors.appending import Appender
 from orderlymq_broker.processors.context import Context
-from orderlymq_broker.processors.effects import Effect, Now, Propose, Send
+from orderlymq_broker.processors.delaying import SIZE_MAX
+from orderlymq_broker.processors.draft import Draft
+from orderlymq_broker.processors.effects import Effect, Now, Propose, Refusal, Send
+from orderlymq_broker.processors.reading import read_message
 from orderlymq_broker.processors.scanning import (
     PREPARED_OFFSET,
     REAL_QID,
@@ -38,6 +41,7 @@ from orderlymq_broker.store.layout import message_key
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
 from orderlymq_protocol.headers import CheckTransactionStateHeader
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
 from orderlymq_protocol.names import TRANS_HALF_TOPIC
 from orderlymq_protocol.record import (
     RecordTemplate,
@@ -203,7 +207,7 @@ class CheckService:
         )
         template = RecordTemplate(
             topic=(topic or opened.topic).encode(),
-            queue_id=int(queue_id or 0),
+            queue_id=read_integer(queue_id or "0", INT32_MIN, INT32_MAX),
             body=message.body,
             properties=with_checks(text, half.checks).encode(),
             flag=message.flag,
@@ -227,30 +231,39 @@ class CheckService:
     # -- giving up ---------------------------------------------------------------------------------
 
     def _give_up(self, halves: list[Half], now: Now) -> list[Effect]:
-        """Copy halves to where people find them and stop asking."""
-        if not halves:
-            return []
-        context = self._context
-        records: list[Record] = []
-        messages: list[bytes] = []
-        keys = [message_key(half.opened.physical) for half in halves]
-        for half, stored in zip(
-            halves, context.reader.multi_get(Family.MESSAGES, keys), strict=True
-        ):
+        """Copy halves to where people find them and stop asking; as many as one proposal should hold.
+
+        The others are due again at once: each look reads and proposes no more than the delay levels do.
+        """
+        records: list[Record | Draft] = []
+        taken: list[Half] = []
+        size = 0
+        for half in halves:
+            stored = read_message(self._context.reader, half.opened.physical)
+            size += 0 if stored is None else len(stored)
+            if taken and size > SIZE_MAX:
+                self._next_scan_ms = now.monotonic_ms
+                break
+            taken.append(half)
             if stored is not None:
                 draft = self._copy(half, decode_record(stored))
-                record, message = self._appender.append_given_up(draft, now.wall_ms)
-                records.append(record)
-                messages.append(message)
+                records.append(self._appender.append_given_up(draft))
             records.append(HalfGivenUp(half.offset))
-        context.counters["transactions_given_up"] += len(halves)
-        view, added = context.view, sum(map(len, messages))
-
-        def settled() -> list[Effect]:
-            view.uncommitted -= added
+        for half in halves[len(taken) :]:
+            self.watch(half)
+        if not taken:
             return []
 
-        return [Propose(records, messages, lambda _, __: settled(), settled)]
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            self._context.counters["transactions_given_up"] += len(taken)
+            return []
+
+        def lost(_: Refusal | None) -> list[Effect]:
+            for half in taken:
+                self.watch(half)
+            return []
+
+        return [Propose(records, applied, lost)]
 
     def _copy(self, half: Half, message: StoredMessage) -> Draft:
         """Return the copy of a half that nobody ended; it says by which number to resume it."""

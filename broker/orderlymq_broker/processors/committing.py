@@ -11,7 +11,7 @@ that a tool may set those of a group with nobody online, and that clients which 
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.processors.context import Context, RequestRefused, answer
+from orderlymq_broker.processors.context import Context, RequestRefused, answer, when_lost
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.fencing import EXT_CLIENT_ID, Fence
 from orderlymq_broker.state.records import (
@@ -86,7 +86,7 @@ class Committer:
             Propose(
                 records,
                 applied=lambda _, __: self._answer_commit(header, request, peer),
-                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+                lost=when_lost(request, peer, _LOST),
             )
         ]
 
@@ -206,7 +206,7 @@ class Committer:
             Propose(
                 [*self.take(), OffsetsReset((commit,))],
                 applied=lambda _, __: answer(request, peer),
-                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+                lost=when_lost(request, peer, _LOST),
             )
         ]
 

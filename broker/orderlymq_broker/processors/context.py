@@ -10,16 +10,22 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Send
+from orderlymq_broker.processors.effects import Effect, Lost, Now, Peer, Refusal, Send
+from orderlymq_broker.processors.entrybuilder import EntryBuilder
 from orderlymq_broker.processors.livesettings import effective
-from orderlymq_broker.processors.sessions import Sessions
+from orderlymq_broker.processors.sessions import Session, Sessions, TooManyClients
 from orderlymq_broker.processors.view import LeaderView
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Record
 from orderlymq_broker.store.kv import Reader
-from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode
-from orderlymq_protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode, ResponseCode
+from orderlymq_protocol.command import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    RemotingCommand,
+    bounded_remark,
+)
 from orderlymq_protocol.record import pack_host
 
 Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
@@ -60,6 +66,7 @@ class Context:
         leading: this replica leads and has applied its whole log.
         leader_known: as a follower, somebody else is known to lead.
         view: what the leader has promised beyond the applied state.
+        entries: what proposals pass on their way into the log; gives offsets.
         counters: how often things happened, by name; shown in the status and as metrics.
         duplicate_clients: client ids seen on two live connections, with the older and the newer.
         not_holding: groups that should hold keys, and whose members handed a dead letter over without.
@@ -76,7 +83,7 @@ class Context:
         self.leading = False
         self.leader_known = False
         self.term = 0
-        self.view = LeaderView(0)
+        self.view = LeaderView()
         self.sessions = Sessions()
         self.counters: Counter[str] = Counter()
         self.duplicate_clients: dict[str, tuple[int, int]] = {}
@@ -85,6 +92,7 @@ class Context:
         self.disk_full = False
         self.replication: dict[str, Any] = {}
         self.store_host = pack_host(settings.address.host, settings.address.port)
+        self.entries = EntryBuilder(self.store_host)
         self.message_id_prefix = self.store_host.hex().upper()
         self._opaque = 0
 
@@ -117,6 +125,17 @@ class Context:
         if (session is None or not session.heartbeat) and self.state.members.of_group(group):
             self.sessions.consumed(group, peer.connection)
 
+    def identify(self, peer: Peer, client_id: str) -> Session:
+        """Note who is behind a connection.
+
+        Raises:
+            RequestRefused: too many have said that they are (1).
+        """
+        try:
+            return self.sessions.identify(peer, client_id)
+        except TooManyClients as refused:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(refused)) from refused
+
     def set_disk(self, ratio: float) -> None:
         """Take over how full the disk is; refusing starts and ends at different marks."""
         storage = self.settings.storage
@@ -132,7 +151,7 @@ class Context:
         """
         if self.disk_full:
             raise RequestRefused(14, REFUSED_DISK.format(ratio=self.disk_ratio))
-        if self.view.uncommitted > self.settings.raft.uncommitted_size_max:
+        if self.entries.uncommitted > self.settings.raft.uncommitted_size_max:
             raise RequestRefused(2, REFUSED_BUSY)
 
     def not_leader(self) -> RequestRefused:
@@ -159,10 +178,31 @@ def answer(
         FLAG_RESPONSE,
         {} if ext is None else ext,
         body,
-        remark,
+        bounded_remark(remark),
         LanguageCode.PYTHON,
         REPORTED_VERSION,
         request.serialize_type,
     )
 
     return [Send(peer.connection, command)]
+
+
+def answer_lost(
+    request: RemotingCommand,
+    peer: Peer,
+    refusal: Refusal | None,
+    remark: str,
+    code: int = ResponseCode.SYSTEM_ERROR,
+) -> list[Effect]:
+    """Return the reply to a request whose records were not stored: why, or *remark* if they were lost."""
+    if refusal is not None:
+        code, remark = refusal.code, refusal.remark
+
+    return answer(request, peer, code, remark=remark)
+
+
+def when_lost(
+    request: RemotingCommand, peer: Peer, remark: str, code: int = ResponseCode.SYSTEM_ERROR
+) -> Lost:
+    """Return what a proposal does that only has to answer *request* when it is lost."""
+    return lambda refusal: answer_lost(request, peer, refusal, remark, code)

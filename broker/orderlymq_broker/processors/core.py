@@ -25,14 +25,14 @@ from orderlymq_broker.processors.context import (
 )
 from orderlymq_broker.processors.delaying import DelayService
 from orderlymq_broker.processors.dividing import DivisionProcessor
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.processors.fencing import Fence
 from orderlymq_broker.processors.following import Followers
 from orderlymq_broker.processors.founding import founding_records
 from orderlymq_broker.processors.growing import GrowthProcessor
 from orderlymq_broker.processors.holding import HoldProcessor
 from orderlymq_broker.processors.locking import LockProcessor
-from orderlymq_broker.processors.membership import MembershipProcessor
+from orderlymq_broker.processors.membership import Ends, MembershipProcessor
 from orderlymq_broker.processors.noticing import Notices
 from orderlymq_broker.processors.pulling import PullProcessor
 from orderlymq_broker.processors.querying import QueryProcessor
@@ -56,6 +56,7 @@ from orderlymq_broker.state.records import (
     LocksFreed,
     LocksGranted,
     MembersChanged,
+    OffsetsCommitted,
     Outcome,
     TopicChanged,
 )
@@ -244,7 +245,9 @@ class BrokerCore:
                 return self.handle(request, peer, now)
             return self._run(self._handlers[request.code], request, peer, now, creations=creations)
 
-        def lost() -> list[Effect]:
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            if refusal is not None:
+                return answer(request, peer, refusal.code, remark=refusal.remark)
             return self._refuse_as_follower(request, peer)
 
         return Propose(first.records, applied=applied, lost=lost)
@@ -261,7 +264,8 @@ class BrokerCore:
         """Begin to lead; everything in the log is applied and *physical_end* is its end."""
         context = self.context
         context.term = term
-        context.view = LeaderView(physical_end)
+        context.view = LeaderView()
+        context.entries.reset(physical_end)
         context.leader_known = True
         records = founding_records(context.settings, context.state)
         if not records:
@@ -297,7 +301,8 @@ class BrokerCore:
         self.committer.forget()
         self.locks.stop()
         self.notices.stop()
-        context.view = LeaderView(0)
+        context.view = LeaderView()
+        context.entries.reset(context.state.physical_end)
 
         effects = self.pulls.release_all()
         for companion in self._companions:
@@ -308,7 +313,8 @@ class BrokerCore:
     def proposals_lost(self, reason: str) -> None:
         """Drop the view: offsets given to records that may never be applied are worth nothing."""
         self.context.counters["views_dropped"] += 1
-        self.context.view = LeaderView(self.context.state.physical_end)
+        self.context.view = LeaderView()
+        self.context.entries.reset(self.context.state.physical_end)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -360,6 +366,17 @@ class BrokerCore:
             case _:
                 return []
 
+    def refused(self, proposal: Propose, refusal: Refusal) -> list[Effect]:
+        """Tell who proposed what cannot be stored; nothing else has noticed it."""
+        self.context.counters["proposals_refused"] += 1
+        effects = proposal.lost(refusal) if proposal.lost is not None else []
+        # Commits of others may ride along; they are stored all the same.
+        commits = [each for each in proposal.records if type(each) is OffsetsCommitted]
+        if 0 < len(commits) < len(proposal.records):
+            effects.append(Propose(commits))
+
+        return effects
+
     def tick(self, now: Now) -> list[Effect]:
         """Do what is due; called about every 100 ms."""
         if not self.context.leading:
@@ -391,9 +408,9 @@ class BrokerCore:
 
         return effects
 
-    def client_dead(self, client_id: str, proof: str, now: Now) -> list[Effect]:
-        """Take locks and memberships of a client that is proven dead."""
-        return self.members.client_dead(client_id, proof) if self.context.leading else []
+    def client_dead(self, client_id: str, proof: str, now: Now, ends: Ends = None) -> list[Effect]:
+        """Take locks and memberships of a client that is proven dead; *ends* as in `MembershipProcessor`."""
+        return self.members.client_dead(client_id, proof, ends) if self.context.leading else []
 
     def group_status(self) -> dict[str, Any]:
         """Return what operators want to see, ready for JSON."""

@@ -2,17 +2,19 @@
 The delay levels: messages wait in queues of the schedule topic and are appended where they belong when due.
 
 The rules: never early by the leader's clock; the copies and the progress of their level are records of
-one proposal, so a change of leader neither loses nor repeats one; within a level due times do not
-fall, so only the first waiting message of each is looked at; a tick hands on many, up to a limit
-that keeps the loop responsive. Which message waits how long: ``appending.py``.
+one proposal, so a change of leader neither loses nor repeats one; a level has one proposal under way, so
+the next begins where it ended; within a level due times do not fall, so only the first waiting message of
+each is looked at; a tick hands on many, up to a limit that keeps the loop responsive. Which message waits
+how long: ``appending.py``.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.processors.appending import Appender, Draft, real_queue
+from orderlymq_broker.processors.appending import Appender, real_queue
 from orderlymq_broker.processors.context import Context
-from orderlymq_broker.processors.effects import Effect, Now, Propose
+from orderlymq_broker.processors.draft import Draft
+from orderlymq_broker.processors.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.processors.scanning import REAL_TOPIC, find_text
 from orderlymq_broker.state.queues import Queue
 from orderlymq_broker.state.records import DelayProgress, Outcome, Record
@@ -56,7 +58,9 @@ class DelayService:
         self._next_scan_ms = now.monotonic_ms + self._context.settings.timers.delay_scan_ms
         effects: list[Effect] = []
         for queue_id, queue in schedule.queues.items():
-            start = self._position(queue_id)
+            if queue_id in self._context.view.handing_on:
+                continue
+            start = self._context.state.delay.get(queue_id, 0)
             if start < queue.next_offset and self._next_due.get(queue_id, 0) <= now.wall_ms:
                 effects += self._hand_on(queue, start, now)
 
@@ -76,12 +80,6 @@ class DelayService:
 
     # -- parts -------------------------------------------------------------------------------------
 
-    def _position(self, queue_id: int) -> int:
-        """Return up to where a level has been handed on, proposals under way counted."""
-        progress = self._context.state.delay.get(queue_id, 0)
-
-        return max(progress, self._context.view.delay_end.get(queue_id, 0))
-
     def _hand_on(self, queue: Queue, start: int, now: Now) -> list[Effect]:
         due: list[QueueEntry] = []
         size = 0
@@ -97,33 +95,29 @@ class DelayService:
             due.append(entry)
         if not due:
             return []
-        view = self._context.view
-        records: list[Record] = []
-        messages: list[bytes] = []
+        counters, handing_on = self._context.counters, self._context.view.handing_on
+        records: list[Record | Draft] = []
         keys = [message_key(entry.physical) for entry in due]
         for stored in self._context.reader.multi_get(Family.MESSAGES, keys):
             draft = released(self._context, stored)
             if draft is None:
-                self._context.counters["delayed_dropped"] += 1
+                counters["delayed_dropped"] += 1
                 continue
-            record, message = self._appender.append(draft, now.wall_ms)
-            records.append(record)
-            messages.append(message)
-        end = start + len(due)
-        records.append(DelayProgress(queue.queue_id, start, end))
-        view.delay_end[queue.queue_id] = end
-        self._context.counters["delayed_delivered"] += len(messages)
-        added = sum(map(len, messages))
+            records.append(self._appender.append(draft))
+        count = len(records)
+        records.append(DelayProgress(queue.queue_id, start, start + len(due)))
+        handing_on.add(queue.queue_id)
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
-            view.uncommitted -= added
+            handing_on.discard(queue.queue_id)
+            counters["delayed_delivered"] += count
             return []
 
-        def lost() -> list[Effect]:
-            view.uncommitted -= added
+        def lost(_: Refusal | None) -> list[Effect]:
+            handing_on.discard(queue.queue_id)
             return []
 
-        return [Propose(records, messages, applied, lost)]
+        return [Propose(records, applied, lost)]
 
     def _entries(self, queue: Queue, start: int, count: int) -> list[QueueEntry]:
         """Return what waits from *start* on; from memory when it is young enough."""

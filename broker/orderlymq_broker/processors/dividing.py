@@ -9,7 +9,7 @@ What a member that asks is answered: ``assigning.py``.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from orderlymq_broker.processors.context import Context, RequestRefused, answer
+from orderlymq_broker.processors.context import Context, RequestRefused, answer, when_lost
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.growing import check_token
 from orderlymq_broker.processors.locking import check_client
@@ -18,6 +18,7 @@ from orderlymq_broker.state.records import AssignmentSet, MemberSeen, Outcome, R
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.integers import INT32_MAX
 
 # As many queues as a topic may have; a row of them is some 100 KiB.
 OWNERS_MAX: Final = 16_384
@@ -37,7 +38,7 @@ class DivisionProcessor:
 
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20507: set a division (*action* set), or only tell the group to look again (notify)."""
-        token = check_token(self._context, request.ext)
+        token = check_token(self._context, request.ext, now)
         group = request.ext.get("consumerGroup", "")
         check_client("operator", group)
         if request.ext.get("action", "set") == "notify":
@@ -51,10 +52,7 @@ class DivisionProcessor:
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=found.reason)
             return answer(request, peer)
 
-        def lost() -> list[Effect]:
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST)
-
-        return [Propose([record], applied=applied, lost=lost)]
+        return [Propose([record], applied=applied, lost=when_lost(request, peer, _LOST))]
 
     def members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20508: the members of a group, and the division of its queues."""
@@ -83,7 +81,10 @@ def _owners(body: bytes) -> tuple[tuple[str, int, str], ...]:
     owners = []
     for each in found:
         match each:
-            case [str(broker), int(queue), str(client)] if client and queue >= 0:
+            # JSON's true is an int of Python.
+            case [str(broker), int(queue), str(client)] if (
+                client and type(queue) is int and 0 <= queue <= INT32_MAX
+            ):
                 owners.append((broker, queue, client))
             case _:
                 raise RequestRefused(

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from orderlymq_broker.processors.draft import Draft
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_protocol.command import RemotingCommand
 
@@ -49,21 +50,35 @@ class Close:
     reason: str
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a proposal cannot be stored, as its sender is told; nothing was stored and nothing will be."""
+
+    code: int
+    remark: str
+
+
+Lost: TypeAlias = Callable[[Refusal | None], "list[Effect]"]
+
+
 @dataclass(slots=True)
 class Propose:
     """Replicate *records*; exactly one of *applied* and *lost* is called, once.
 
     Attributes:
-        records: what the state machine will apply, all or nothing, in this order.
-        messages: the stored records of the ``Append`` records, in their order.
+        records: what the state machine will apply, all or nothing, in this order; a draft becomes the record
+            of its message, and a ``HalfOpened`` names the place of the draft before it.
         applied: called with one outcome per record, after commit and apply on this leader.
-        lost: called when it is certain that the records were not and will not be applied.
+        lost: called when it is certain that the records were not and will not be applied: with a refusal when
+            they cannot be stored at all, with None when another leader has taken over.
+        size: bytes in the log, about; the entry builder counts them.
+        view: number of the leadership under which they were counted.
     """
 
-    records: Sequence[Record]
-    messages: Sequence[bytes] = ()
+    records: Sequence[Record | Draft]
     applied: "Callable[[Sequence[Outcome], Now], list[Effect]] | None" = None
-    lost: "Callable[[], list[Effect]] | None" = None
+    lost: Lost | None = None
+    size: int = 0
+    view: int = 0
 
 
 Effect: TypeAlias = Send | Close | Propose

@@ -3,8 +3,11 @@ The fence: who may pull and commit the queues of an ordered group.
 
 The rules: a queue of an ordered group in CLUSTERING serves nobody but the holder of its lock; a client
 that says who it is (ext omqClientId, omqEpoch) is judged exactly; any other is known by the heartbeats
-and lock requests of its connection; before those, after a fail-over, a connection from the holder's
-address is taken for the holder, unless the holder is known to do the same over another connection. A
+and lock requests of its connection. Before those, after a fail-over, RocketMQ's Java consumer says in its pulls
+one thing that is its own: the millisecond in which it made its subscription, which the holder's last heartbeat
+has put into the state. Who says the holder's, from the holder's address, is taken for the holder, unless another
+member there has the same, or the holder is known to pull over another connection; such a connection may commit,
+too. Everybody else is refused until the next heartbeat or lock request, 20 s later at most (ADR 22). A
 client that gave its lock back may still commit until another holds the queue: Java unlocks first.
 Broadcasting members and tools under other groups pass. Table: RebalanceLockManager has none of this.
 """
@@ -15,10 +18,12 @@ from orderlymq_broker.processors.context import Context
 from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.processors.sessions import Session
 from orderlymq_broker.state.locks import Lock
+from orderlymq_broker.state.records import MemberSeen
 from orderlymq_protocol.clientbodies import BROADCASTING
 
 EXT_CLIENT_ID: Final = "omqClientId"
 EXT_EPOCH: Final = "omqEpoch"
+EXT_SUB_VERSION: Final = "subVersion"
 
 
 class Verdict(NamedTuple):
@@ -42,7 +47,7 @@ PASSES: Final = Verdict()
 
 
 class Fence:
-    """Judges pulls and offset commits; reads the state and the sessions, changes neither."""
+    """Judges pulls and offset commits; of what it reads it changes nothing but whom it takes for whom."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -52,7 +57,7 @@ class Fence:
     ) -> Verdict:
         """Tell whether this pull is the holder's."""
         if not self._context.state.is_ordered(group):
-            return PASSES
+            return self._judge_unordered(group, topic, queue_id, ext)
         return self._judge(group, topic, queue_id, peer, ext, pulls=True)
 
     def judge_commit(
@@ -71,7 +76,7 @@ class Fence:
         sends the same request without waiting for one, or commits with a pull.
         """
         if not self._context.state.is_ordered(group):
-            return PASSES
+            return self._judge_unordered(group, topic, queue_id, ext)
         verdict = self._judge(group, topic, queue_id, peer, ext, pulls=False)
         if verdict.passes or self._context.state.locks.get(group, topic, queue_id) is not None:
             return verdict
@@ -81,6 +86,19 @@ class Fence:
             return Verdict(epoch=released.epoch)
 
         return PASSES if wants_answer and self._is_tool(group, peer, ext) else verdict
+
+    def _judge_unordered(
+        self, group: str, topic: str, queue_id: int, ext: dict[str, str]
+    ) -> Verdict:
+        """Let all pass but who names an epoch of a group that was deleted since."""
+        locks = self._context.state.locks
+        if ext.get(EXT_EPOCH, "") in ("", str(locks.epoch(group, topic, queue_id))):
+            return PASSES
+
+        return Verdict(
+            refusal=f"epoch {ext[EXT_EPOCH]} of queue {queue_id} of topic {topic} ended when group {group} was "
+            f"deleted; lock the queue again (code 41) before pulling or committing"
+        )
 
     def _judge(
         self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str], *, pulls: bool
@@ -101,7 +119,7 @@ class Fence:
                 return Verdict(epoch=lock.epoch)
             if self._broadcasts(group, session.client_ids):
                 return PASSES
-        elif lock is not None and self._may_be_holder(lock, peer, pulls=pulls):
+        elif lock is not None and self._must_be_holder(lock, peer, ext, pulls=pulls):
             return Verdict(epoch=lock.epoch)
         elif context.state.members.is_broadcasting(group):
             return PASSES
@@ -116,13 +134,33 @@ class Fence:
             for client_id in client_ids
         )
 
-    def _may_be_holder(self, lock: Lock, peer: Peer, *, pulls: bool) -> bool:
-        """Tell whether a connection that has not said who it is may be the holder's."""
-        if lock.address.rpartition(":")[0] != peer.host:
+    def _must_be_holder(self, lock: Lock, peer: Peer, ext: dict[str, str], *, pulls: bool) -> bool:
+        """Tell whether a connection that has not said who it is can be nobody's but the holder's."""
+        sessions = self._context.sessions
+        others = sessions.of_client(lock.client_id)
+        if _host(lock.address) != peer.host or any(_does_the_same(o, pulls=pulls) for o in others):
             return False
-        others = self._context.sessions.of_client(lock.client_id)
+        if EXT_SUB_VERSION not in ext:  # an offset commit
+            return sessions.recognized(lock.group, peer.connection) == lock.client_id
+        if not self._is_alone_with(ext[EXT_SUB_VERSION], lock):
+            return False
+        sessions.recognize(lock.group, peer.connection, lock.client_id)
 
-        return not any(_does_the_same(session, pulls=pulls) for session in others)
+        return True
+
+    def _is_alone_with(self, version: str, lock: Lock) -> bool:
+        """Tell whether the holder, and no other member at its address, has this version of its subscription."""
+        members = self._context.state.members.of_group(lock.group)
+        holder = members.get(lock.client_id)
+        if holder is None or version in ("", "0") or _version(holder, lock.topic) != version:
+            return False
+
+        return not any(
+            member is not holder
+            and _host(member.address) == _host(lock.address)
+            and _version(member, lock.topic) == version
+            for member in members.values()
+        )
 
     def _is_client(self, client_id: str, peer: Peer, ext: dict[str, str]) -> bool:
         """Tell whether a request is surely of this client."""
@@ -142,7 +180,16 @@ class Fence:
             is_member = any(client_id in members for client_id in session.client_ids)
             return not is_member and not session.consumes(group)
 
-        return all(member.address.rpartition(":")[0] != peer.host for member in members.values())
+        return all(_host(member.address) != peer.host for member in members.values())
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def _version(member: MemberSeen, topic: str) -> str:
+    """Return the version of a member's subscription as its pulls say it; empty when it has none."""
+    return next((str(wish.version) for wish in member.subscriptions if wish.topic == topic), "")
 
 
 def _does_the_same(session: Session, *, pulls: bool) -> bool:

@@ -115,7 +115,9 @@ def _matches_expression(expression: str | None) -> Matches | None:
 
 @lru_cache(maxsize=_CACHE_SIZE)
 def _matches_sql(expression: str) -> Matches:
-    return PropertyTest(compile_sql(expression).matches)
+    compiled = compile_sql(expression)
+
+    return PropertyTest(compiled.matches, compiled.cost)
 
 
 @lru_cache(maxsize=_CACHE_SIZE)

@@ -12,8 +12,9 @@ anew. What the phases mean, and who blocks: ``state/growth.py``.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from orderlymq_broker.processors.context import Context, RequestRefused, answer
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.context import Context, RequestRefused, answer, answer_lost
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.processors.entrybuilder import in_pieces
 from orderlymq_broker.processors.retrywatch import RetryWatch
 from orderlymq_broker.state.growth import (
     NO_QUEUE,
@@ -40,7 +41,9 @@ from orderlymq_broker.state.topics import Topic
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.configbodies import QUEUES_MAX
 from orderlymq_protocol.names import InvalidName, check_topic_name
+from orderlymq_protocol.operatortoken import token_max_at
 
 # Fields of requests. *omqQueueTotal* rides with a send: how many queues its sender chose from.
 EXT_TOKEN: Final = "operatorToken"  # noqa: S105 - the name of a field
@@ -48,10 +51,14 @@ EXT_QUEUE_TOTAL: Final = "omqQueueTotal"
 
 # A fence or a settling beyond an hour is a mistake in a manifest, not a plan.
 LIMIT_MS_MAX: Final = 60 * 60 * 1_000
-QUEUES_MAX: Final = 16_384
+# An operator counts one on from the greatest number that it sees on any raft group. A greater step than
+# this would use the numbers up, and no growth could follow.
+ATTEMPTS_AHEAD_MAX: Final = 1_000_000
 # Who is told about in one answer; the first ones are those farthest behind.
 BLOCKERS_SHOWN_MAX: Final = 64
+_TEXT_SHOWN_MAX: Final = 64
 
+_DIGITS_MAX: Final = 19
 _LOST: Final = "the leader changed before the growth was stored; look at the topic and ask again"
 
 
@@ -72,7 +79,7 @@ def check_send(context: Context, topic: Topic, ext: dict[str, str]) -> None:
     if growth is None and not fencing:
         return
     said = ext.get(EXT_QUEUE_TOTAL, "")
-    total = int(said) if said.isdecimal() else 0
+    total = int(said) if said.isdecimal() and len(said) <= _DIGITS_MAX else 0
     if topic.name in fencing:
         raise _changing(context, topic, total)
     if growth is None:
@@ -127,7 +134,7 @@ class GrowthProcessor:
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20505: one step of a growth (*action* fence, lift, switch or publish)."""
         ext = request.ext
-        token = check_token(self._context, ext)
+        token = check_token(self._context, ext, now)
         name = ext.get("topic", "")
         try:
             check_topic_name(name)
@@ -212,7 +219,9 @@ class GrowthProcessor:
     def tick(self, now: Now) -> list[Effect]:
         """Lift fences that did not go on in time; end settlings that have lasted long enough."""
         records: list[Record] = []
-        for name, growth in self._context.state.growth.by_topic.items():
+        by_topic = self._context.state.growth.by_topic
+        self._ends = {name: end for name, end in self._ends.items() if by_topic.get(name) == end[0]}
+        for name, growth in by_topic.items():
             if growth.phase not in (GrowthPhase.FENCED, GrowthPhase.SETTLING):
                 continue
             known = self._ends.get(name)
@@ -223,7 +232,7 @@ class GrowthProcessor:
                 self._ends[name] = (growth, now.monotonic_ms + growth.limit_ms)
                 records.append(self._end(growth))
 
-        return [Propose(records)] if records else []
+        return in_pieces(records)
 
     def _end(self, growth: Growth) -> Record:
         if growth.phase is GrowthPhase.SETTLING:
@@ -240,9 +249,10 @@ class GrowthProcessor:
 
     def _fence(self, name: str, request: RemotingCommand, peer: Peer, token: int) -> list[Effect]:
         ext = request.ext
+        present = self._context.state.growth.by_topic.get(name, Growth(name))
         record = GrowthFenced(
             name,
-            _number(ext, "attempt"),
+            _number(ext, "attempt", present.attempt + ATTEMPTS_AHEAD_MAX),
             _number(ext, "total", QUEUES_MAX),
             _number(ext, "queues", QUEUES_MAX),
             _number(ext, "limitMillis", LIMIT_MS_MAX),
@@ -261,7 +271,7 @@ class GrowthProcessor:
         ext = request.ext
         groups: tuple[str, ...] = ()
         if request.body:
-            body = fastjson.loads(request.body)
+            body = fastjson.loads_standard(request.body)
             listed = body.get("groups") if isinstance(body, dict) else None
             if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
                 raise RequestRefused(
@@ -314,21 +324,28 @@ class GrowthProcessor:
             body = fastjson.dumps(self.describe(request.ext["topic"], now))
             return answer(request, peer, body=body)
 
-        def lost() -> list[Effect]:
+        def lost(refusal: Refusal | None) -> list[Effect]:
             ended()
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST)
+            return answer_lost(request, peer, refusal, _LOST)
 
         return Propose(records, applied=applied, lost=lost)
 
 
-def check_token(context: Context, ext: dict[str, str]) -> int:
+def check_token(context: Context, ext: dict[str, str], now: Now) -> int:
     """Return the token of the operator that asks; who names none has the smallest, 0.
 
     Raises:
-        RequestRefused: another operator has followed it (1).
+        RequestRefused: another operator has followed it, or no operator has such a token yet (1).
     """
     token = _number(ext, EXT_TOKEN) if EXT_TOKEN in ext else 0
-    greatest = context.state.operator_token
+    greatest, maximum = context.state.operator_token, token_max_at(now.wall_ms)
+    if token > maximum:
+        context.counters["impossible_operators"] += 1
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"operatorToken {token} is greater than {maximum}, the greatest one that an operator can have "
+            f"at this broker's time; compare the clocks of operator and brokers",
+        )
     if token < greatest:
         context.counters["stale_operators"] += 1
         raise RequestRefused(ResponseCode.SYSTEM_ERROR, stale_operator(token, greatest))
@@ -342,9 +359,11 @@ def _retry_text(topic: str, group: str, count: int) -> str:
 
 def _number(ext: dict[str, str], name: str, maximum: int = (1 << 62)) -> int:
     text = ext.get(name, "")
-    if not (text.isascii() and text.isdecimal()) or int(text) > maximum:
+    # A longer text is no number of a protocol, and converting it costs time that grows with its square.
+    if not (text.isascii() and text.isdecimal()) or len(text) > _DIGITS_MAX or int(text) > maximum:
         raise RequestRefused(
-            ResponseCode.SYSTEM_ERROR, f"{name} is {text!r}; say a number from 0 to {maximum}"
+            ResponseCode.SYSTEM_ERROR,
+            f"{name} is {text[:_TEXT_SHOWN_MAX]!r}; say a number from 0 to {maximum}",
         )
 
     return int(text)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from orderlymq_broker.processors.changing import raise_unknown_group
-from orderlymq_broker.processors.context import Context, RequestRefused, answer
+from orderlymq_broker.processors.context import Context, RequestRefused, answer, when_lost
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.locking import check_client
 from orderlymq_broker.processors.scanning import SHARDING_KEY, find_text
@@ -118,10 +118,7 @@ class HoldProcessor:
             remark = _STALE.format(queue=record.queue_id, topic=record.topic, group=record.group)
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
 
-        def lost() -> list[Effect]:
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST)
-
-        return Propose([record], applied=applied, lost=lost)
+        return Propose([record], applied=applied, lost=when_lost(request, peer, _LOST))
 
     def held(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20510: the held keys of a group on this raft group."""
@@ -141,10 +138,7 @@ class HoldProcessor:
             rows = [self._shown(held) for held in found.keys] if type(found) is KeysLetGo else []
             return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
 
-        def lost() -> list[Effect]:
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST)
-
-        return [Propose([record], applied=applied, lost=lost)]
+        return [Propose([record], applied=applied, lost=when_lost(request, peer, _LOST))]
 
     def _shown(self, held: HeldKey) -> dict[str, Any]:
         return {

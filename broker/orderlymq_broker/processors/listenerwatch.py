@@ -14,6 +14,7 @@ from typing import Any, Final
 from orderlymq_broker.processors.asking import Asker, Silence
 from orderlymq_broker.processors.context import Context, RequestRefused
 from orderlymq_broker.processors.effects import Effect, Now, Peer
+from orderlymq_broker.processors.requestbodies import ANSWER_SIZE_MAX
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
@@ -150,6 +151,8 @@ class ListenerWatch:
 
 def read_running_info(body: bytes) -> dict[tuple[str, int], dict[str, Any]]:
     """Return what a consumer says of its queues, by topic and queue; nothing when it cannot be read."""
+    if len(body) > ANSWER_SIZE_MAX:
+        return {}
     try:
         table = fastjson.loads(body)["mqTable"].items()
     except (JsonError, KeyError, TypeError, AttributeError):

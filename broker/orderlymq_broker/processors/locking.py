@@ -9,16 +9,19 @@ later than the lease; what is gathered of offset commits goes into the log befor
 lock. The table itself, and why an expiry cannot free a renewed lock: ``state/locks.py``.
 """
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
 from orderlymq_broker.processors.committing import Committer
-from orderlymq_broker.processors.context import Context, RequestRefused, answer
+from orderlymq_broker.processors.context import Context, RequestRefused, answer, when_lost
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.entrybuilder import in_pieces
 from orderlymq_broker.processors.lockreports import LockReports
 from orderlymq_broker.state.locks import Lock
 from orderlymq_broker.state.records import (
+    GroupSet,
     LockRef,
     LocksExpired,
     LocksGranted,
@@ -29,7 +32,7 @@ from orderlymq_broker.state.records import (
     Record,
 )
 from orderlymq_protocol import fastjson
-from orderlymq_protocol.clientbodies import BROADCASTING, LockBatchRequest
+from orderlymq_protocol.clientbodies import BROADCASTING, LOCK_QUEUES_MAX, LockBatchRequest
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -39,8 +42,13 @@ from orderlymq_protocol.names import InvalidName, check_group_name
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 10 * 60 * 1_000
 CLIENT_ID_LENGTH_MAX: Final = 512
+# Locks that one record ends: some 100 KiB.
+EXPIRED_MAX: Final = 1_024
 # Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
 REFUSAL_MS: Final = 30_000
+
+# A follower is not told which locks end; it looks when it has noted many more than are held.
+_SEEN_SLACK: Final = 1_000
 
 _LOST: Final = "the leader changed before the locks were decided; ask again"
 
@@ -68,15 +76,17 @@ class LockProcessor:
         """Serve 41: grant what is free or already the client's."""
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
+        check_count(body)
         context = self._context
-        session = context.sessions.identify(peer, body.client_id)
+        session = context.identify(peer, body.client_id)
         session.language, session.version = request.language, request.version
         context.sessions.glimpse(body.consumer_group, body.client_id, peer.connection, now)
         wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
         if not wanted:
             return answer(request, peer, body=_granted_body(()))
         member = context.state.members.get(body.consumer_group, body.client_id)
-        records: list[Record] = self._committer.take()
+        missing = _missing_group(context, body.consumer_group)
+        records: list[Record] = [*self._committer.take(), *missing]
         over = self._over(body, wanted, now)
         holders = self._holders(body.consumer_group, wanted, over)
         if over:
@@ -105,16 +115,15 @@ class LockProcessor:
             self._report(body, dict(pairs), holders, then)
             return answer(request, peer, body=_granted_body(pairs, self._held(body, pairs)))
 
-        def lost() -> list[Effect]:
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST)
-
-        return [Propose(records, applied=applied, lost=lost)]
+        return [Propose(records, applied=applied, lost=when_lost(request, peer, _LOST))]
 
     def unlock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 42: give back what is the client's and ignore the rest."""
         body = LockBatchRequest.from_json(request.body)
         check_client(body.client_id, body.consumer_group)
-        queues = tuple((queue.topic, queue.queue_id) for queue in body.queues)
+        check_count(body)
+        # Nobody holds a queue without a number.
+        queues = tuple((each.topic, each.queue_id) for each in body.queues if each.queue_id >= 0)
         if not queues:
             return answer(request, peer)
 
@@ -126,7 +135,7 @@ class LockProcessor:
                     LocksReleased(body.consumer_group, body.client_id, queues),
                 ],
                 applied=lambda _, __: answer(request, peer),
-                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+                lost=when_lost(request, peer, _LOST),
             )
         ]
 
@@ -189,6 +198,9 @@ class LockProcessor:
             lock = self._context.state.locks.get(outcome.group, topic, queue_id)
             if lock is not None:
                 self._seen[outcome.group, topic, queue_id] = (lock.stamp, now.monotonic_ms)
+        locks = self._context.state.locks
+        if len(self._seen) > 2 * locks.held_count + _SEEN_SLACK:
+            self._seen = {key: seen for key, seen in self._seen.items() if locks.get(*key)}
 
     def freed(self, queues: Sequence[_Key]) -> list[_Key]:
         """Stop the leases of freed queues; return those that are free now."""
@@ -214,7 +226,7 @@ class LockProcessor:
             return []
         self._context.counters["leases_expired"] += sum(map(len, over.values()))
 
-        return [Propose([*self._committer.take(), *self._end(over)])]
+        return in_pieces([*self._committer.take(), *self._end(over)])
 
     def expiring(self, now: Now, part: int) -> list[tuple[Lock, int]]:
         """Return the locks with less than one *part* of their lease left, and what is left (ms)."""
@@ -232,21 +244,31 @@ class LockProcessor:
     def _end(self, over: Mapping[str, Sequence[LockRef]]) -> list[Record]:
         """Return what ends these leases, and the memberships of holders that nobody has heard of.
 
+        Holders that this leader has heard of are noted, and leave when their next heartbeat does not come.
+
         A leader that waited for them as for other members, which may come back until its grace ends,
         would hold their share of the queues as often as the leader changes.
         """
         state, sessions = self._context.state, self._context.sessions
         records: list[Record] = []
         for group, refs in over.items():
-            records.append(LocksExpired(group, tuple(refs)))
-            ending = {(ref.topic, ref.queue_id) for ref in refs}
-            held = list(state.locks.held(group))
-            staying = {each.client_id for each in held if (each.topic, each.queue_id) not in ending}
             records += [
-                MemberLeft(group, client_id)
-                for client_id in sorted({each.client_id for each in held} - staying)
-                if (group, client_id) not in sessions.presence
+                LocksExpired(group, tuple(refs[start : start + EXPIRED_MAX]))
+                for start in range(0, len(refs), EXPIRED_MAX)
             ]
+            ending: Counter[str] = Counter()
+            for ref in refs:
+                lock = state.locks.get(group, ref.topic, ref.queue_id)
+                if lock is not None:
+                    ending[lock.client_id] += 1
+            for client_id, count in sorted(ending.items()):
+                if count < len(state.locks.held_by(client_id, group)):
+                    continue
+                presence = sessions.presence.get((group, client_id))
+                if presence is None:
+                    records.append(MemberLeft(group, client_id))
+                else:
+                    presence.lapsed = True
 
         return records
 
@@ -371,6 +393,36 @@ def check_client(client_id: str, group: str | None = None) -> None:
             check_group_name(group)
         except InvalidName as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def check_count(body: LockBatchRequest) -> None:
+    """Refuse a request for more queues than one turn of the loop can take.
+
+    Raises:
+        RequestRefused: it names too many (1).
+    """
+    if len(body.queues) > LOCK_QUEUES_MAX:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the request names {len(body.queues)} queues, at most {LOCK_QUEUES_MAX} are locked or given back "
+            f"at once: divide them over several requests or consumers",
+        )
+
+
+def _missing_group(context: Context, group: str) -> list[Record]:
+    """Return what makes a group that does not exist: it owns what is stored of its locks.
+
+    Raises:
+        RequestRefused: groups are not made in passing (26).
+    """
+    if group in context.state.groups.by_name:
+        return []
+    if context.settings.auto_create_group:
+        return [GroupSet(group, only_if_absent=True)]
+    raise RequestRefused(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        f"subscription group [{group}] does not exist; create it first",
+    )
 
 
 def _granted_body(

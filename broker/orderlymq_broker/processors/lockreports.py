@@ -2,12 +2,13 @@
 What the log says of queue locks: got, taken over after an expiry, refused because somebody else has them.
 
 The rules: the words are those of RocketMQ's RebalanceLockManager, so that they can be searched for; one line
-per request and kind, whatever the number of queues; a renewal says nothing; who goes on asking in vain is
-told once a minute. Pure: the shell takes the lines and writes them.
+per request, kind and holder, whatever the number of queues, and few holders; a renewal says nothing; who goes
+on asking in vain is told once a minute. Pure: the shell takes the lines and writes them.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from orderlymq_broker.processors.effects import Now
@@ -18,6 +19,9 @@ LINES_MAX: Final = 200
 REFUSED_AGAIN_MS: Final = 60_000
 REFUSED_MAX: Final = 1_000
 QUEUES_SHOWN: Final = 4
+# A request may name thousands of queues, each with another holder.
+HOLDERS_SHOWN: Final = 4
+NAME_SHOWN: Final = 127
 
 
 class Line(NamedTuple):
@@ -70,14 +74,14 @@ class LockReports:
                 "info",
                 f"{begin} not locked, I got it. Group: {group} NewClientId: {client_id} {_named(got)}",
             )
-        for holder, queues in taken.items():
+        for holder, queues in islice(taken.items(), HOLDERS_SHOWN):
             self._add(
                 "warning",
                 f"{begin} lock expired, I got it. Group: {group} OldClientId: {holder} NewClientId: "
                 f"{client_id} {_named(queues)}",
             )
         if others and self._may_say(group, client_id, now):
-            for holder, queues in others.items():
+            for holder, queues in islice(others.items(), HOLDERS_SHOWN):
                 self._add(
                     "warning",
                     f"{begin} locked by other client. Group: {group} OtherClientId: {holder} "
@@ -98,7 +102,9 @@ class LockReports:
 
 
 def _named(queues: Sequence[MessageQueue]) -> str:
-    shown = ", ".join(f"{queue.topic}:{queue.queue_id}" for queue in queues[:QUEUES_SHOWN])
+    shown = ", ".join(
+        f"{queue.topic[:NAME_SHOWN]}:{queue.queue_id}" for queue in queues[:QUEUES_SHOWN]
+    )
     left = len(queues) - QUEUES_SHOWN
 
     return f"mq: {shown}" + (f" and {left} more" if left > 0 else "")

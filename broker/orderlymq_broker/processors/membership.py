@@ -10,15 +10,18 @@ queues. What the others are told: ``noticing.py``.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from orderlymq_broker.processors.committing import Committer
-from orderlymq_broker.processors.context import Context, answer
+from orderlymq_broker.processors.context import Context, RequestRefused, answer, when_lost
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.entrybuilder import in_pieces
 from orderlymq_broker.processors.filtering import check_expression
 from orderlymq_broker.processors.growing import check_token
 from orderlymq_broker.processors.locking import check_client
+from orderlymq_broker.processors.requestbodies import read_heartbeat
 from orderlymq_broker.processors.sessions import Session
+from orderlymq_broker.processors.sqlfilter import WORDS_MAX, count_words
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     NO_TOKEN,
@@ -51,7 +54,14 @@ from orderlymq_protocol.tags import TagExpressionError, TagFilter
 # How many client ids seen on two connections the status shows; the counter counts them all.
 DUPLICATES_SHOWN_MAX: Final = 100
 
+# A sentence about a pod and its node; it stands in the log.
+PROOF_LENGTH_MAX: Final = 1_024
+
 _LOST: Final = "the leader changed before the membership was stored; send it again"
+
+
+# Where a client's connections come from, None when they are not asked about.
+Ends: TypeAlias = frozenset[tuple[str, int]] | None
 
 
 class MembershipProcessor:
@@ -85,7 +95,7 @@ class MembershipProcessor:
             Propose(
                 records,
                 applied=lambda _, __: answer(request, peer),
-                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+                lost=when_lost(request, peer, _LOST),
             )
         ]
 
@@ -119,7 +129,7 @@ class MembershipProcessor:
             Propose(
                 records,
                 applied=lambda _, __: answer(request, peer),
-                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+                lost=when_lost(request, peer, _LOST),
             )
         ]
 
@@ -146,10 +156,10 @@ class MembershipProcessor:
 
     def report_death(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20502: a client is proven dead."""
-        token = check_token(self._context, request.ext)
+        token = check_token(self._context, request.ext, now)
         client_id = request.ext.get("clientId", "")
         check_client(client_id)
-        proof = request.ext.get("proof") or "reported without saying why"
+        proof = request.ext.get("proof", "")[:PROOF_LENGTH_MAX] or "reported without saying why"
         records = self._bury(client_id, proof, token)
         if not records:
             return answer(request, peer)
@@ -164,7 +174,7 @@ class MembershipProcessor:
             Propose(
                 records,
                 applied=applied,
-                lost=lambda: answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST),
+                lost=when_lost(request, peer, _LOST),
             )
         ]
 
@@ -180,13 +190,22 @@ class MembershipProcessor:
                 for consumer in consumers:
                     records += self._missing(consumer, client_id, session)
 
-        return [Propose(records)] if records else []
+        return in_pieces(records)
 
-    def client_dead(self, client_id: str, proof: str) -> list[Effect]:
-        """Take a dead client's locks and memberships."""
+    def client_dead(self, client_id: str, proof: str, ends: Ends = None) -> list[Effect]:
+        """Take a dead client's locks and memberships.
+
+        *ends* are those of its connections when the proof is of the program behind them: a lock that was
+        asked for from elsewhere is of another program with the same client id, which may live.
+        """
+        if ends is not None and any(
+            lock.client_id == client_id and lock.address not in {f"{h}:{p}" for h, p in ends}
+            for lock in self._context.state.locks.held()
+        ):
+            return []
         records = self._bury(client_id, proof)
 
-        return [Propose(records)] if records else []
+        return in_pieces(records)
 
     def closed(self, session: Session) -> list[Effect]:
         """Take the clients of a closed connection out of their groups, unless they are elsewhere.
@@ -211,7 +230,7 @@ class MembershipProcessor:
         if not gone or not context.leading:
             return []
 
-        return [Propose([*self._committer.take(), *gone])]
+        return in_pieces([*self._committer.take(), *gone])
 
     def tick(self, now: Now) -> list[Effect]:
         """Take out the members that have been silent too long."""
@@ -231,7 +250,11 @@ class MembershipProcessor:
                         and not self._context.state.locks.holds(group, client_id)
                     )
                 else:
-                    silent = now.monotonic_ms - presence.seen_ms > timers.client_expiry_ms
+                    # Who renews no lock is paused or cut off unless its next heartbeat comes.
+                    patience_ms = timers.client_expiry_ms
+                    if presence.lapsed:
+                        patience_ms = min(patience_ms, timers.member_return_grace_ms)
+                    silent = now.monotonic_ms - presence.seen_ms > patience_ms
                 if silent:
                     gone.append(MemberLeft(group, client_id))
         for record in gone:
@@ -240,20 +263,21 @@ class MembershipProcessor:
                 self._forget_heartbeat(record.client_id)
         self._context.counters["members_expired"] += len(gone)
 
-        return [Propose(gone)] if gone else []
+        return in_pieces(gone)
 
     # -- parts -------------------------------------------------------------------------------------
 
     def _read_heartbeat(self, request: RemotingCommand, peer: Peer) -> Session:
-        body = HeartbeatData.from_json(request.body)
+        body = read_heartbeat(request.body)
         check_client(body.client_id)
+        _check_filters(body)
         for consumer in body.consumer_data_set:
             check_client(body.client_id, consumer.group_name)
             for wish in consumer.subscription_data_set:
                 # Tags are left to the pull, as old clients write them in ways nobody foresaw.
                 if wish.expression_type == EXPRESSION_SQL92:
                     check_expression(self._context, wish.expression_type, wish.sub_string)
-        session = self._context.sessions.identify(peer, body.client_id)
+        session = self._context.identify(peer, body.client_id)
         self._context.sessions.introduced(peer.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version
@@ -313,9 +337,7 @@ class MembershipProcessor:
         state = self._context.state
         for group in state.members.groups_of(client_id):
             self._context.sessions.leave(group, client_id)
-        known = state.members.groups_of(client_id) or any(
-            lock.client_id == client_id for lock in state.locks.held()
-        )
+        known = state.members.groups_of(client_id) or state.locks.holds_any(client_id)
         if known:
             self._context.counters["clients_buried"] += 1
         elif token <= state.operator_token:
@@ -328,6 +350,25 @@ class MembershipProcessor:
         # The next heartbeat must be read again, although it says the same as before.
         for session in self._context.sessions.of_client(client_id):
             session.heartbeat = b""
+
+
+def _check_filters(body: HeartbeatData) -> None:
+    """Refuse a heartbeat with more SQL92 than one expression may have.
+
+    Raises:
+        RequestRefused: it has (23); the remark says what to do.
+    """
+    words = 0
+    for consumer in body.consumer_data_set:
+        for wish in consumer.subscription_data_set:
+            if wish.expression_type == EXPRESSION_SQL92:
+                words += count_words(wish.sub_string)
+            if words > WORDS_MAX:
+                raise RequestRefused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"the SQL92 subscriptions of one client have more than {WORDS_MAX} words and signs; "
+                    f"divide them over several clients",
+                )
 
 
 def _subscription(wish: SubscriptionData) -> Subscription:

@@ -27,6 +27,10 @@ SCAN_MAX: Final = 800  # entries of a queue that one pull looks at when a filter
 
 _PHYSICAL_SIZE: Final = 8
 
+# How much work one pull spends on messages that it must read to know whether they are wanted: a comparison is 1,
+# and so is every so many bytes of properties. All of it takes some 10 ms.
+SCAN_WORK_MAX: Final = 10_000
+_WORK_BYTES: Final = 32
 # How many stored bytes a pull looks at when it must read messages to know whether they are wanted.
 SCAN_SIZE_MAX: Final = 4 << 20
 # Messages read at a time for that; most pulls find enough in the first few.
@@ -35,13 +39,21 @@ _SCAN_STEP: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PropertyTest:
-    """A filter that needs the stored properties of a message; *wants* is given them."""
+    """A filter that needs the stored properties of a message; *wants* is given them.
+
+    *cost* is about how many comparisons that takes.
+    """
 
     wants: Callable[[bytes], bool]
+    cost: int = 1
 
     def passes(self, message: bytes | memoryview) -> bool:
         """Tell whether a stored message is wanted."""
         return self.wants(record_properties(message))
+
+    def work(self, message: bytes | memoryview) -> int:
+        """Return how much work it is to look at a stored message."""
+        return self.cost + len(record_properties(message)) // _WORK_BYTES
 
 
 # Tells whether a message passes: by its tags code, or by its properties. None lets everything pass.
@@ -123,9 +135,11 @@ def _read_tail(
     position = offset - queue.tail_start
     end = min(len(tail), position + SCAN_MAX)
     messages: list[bytes | memoryview] = []
-    size = 0
-    while position < end and len(messages) < count_max:
+    size = work = 0
+    while position < end and len(messages) < count_max and work < SCAN_WORK_MAX:
         entry = tail[position]
+        if isinstance(matches, PropertyTest):
+            work += matches.work(entry.message)
         if matches is None or is_wanted(matches, entry):
             message = entry.message
             size += len(message)
@@ -179,8 +193,8 @@ def _search_store(
     start = queue_key(queue.topic_id, queue.queue_id, offset)
     entries = reader.scan(Family.CONSUME_QUEUE, start, end, limit=SCAN_MAX)
     messages: list[bytes | memoryview] = []
-    size = looked = at = 0
-    while at < len(entries) and looked < SCAN_SIZE_MAX:
+    size = looked = work = at = 0
+    while at < len(entries) and looked < SCAN_SIZE_MAX and work < SCAN_WORK_MAX:
         keys: list[bytes] = []
         for _, value in entries[at : at + _SCAN_STEP]:
             if keys and looked >= SCAN_SIZE_MAX:
@@ -188,6 +202,9 @@ def _search_store(
             keys.append(value[:_PHYSICAL_SIZE])
             looked += int.from_bytes(value[8:12], "big")
         for message in reader.multi_get(Family.MESSAGES, keys):
+            if work >= SCAN_WORK_MAX:
+                return offset + at, messages
+            work += test.work(message) if message is not None else 1
             if message is not None and test.passes(message):
                 size += len(message)
                 if messages and size > size_max:

@@ -10,8 +10,8 @@ of RecallMessageProcessor (5.3.1). Nothing is stored for a recall: the timer end
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.processors.context import Context, RequestRefused, answer
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.context import Context, RequestRefused, answer, answer_lost
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.processors.timing import TimerService
 from orderlymq_broker.state.records import Outcome
 from orderlymq_protocol.codes import ResponseCode
@@ -46,9 +46,10 @@ class RecallProcessor:
             timers.ended(ending, view)
             return answer(request, peer, ext=ext)
 
-        def lost() -> list[Effect]:
+        def lost(refusal: Refusal | None) -> list[Effect]:
             timers.ended(ending, view)
-            return answer(request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=_LOST)
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+            return answer_lost(request, peer, refusal, _LOST, code)
 
         return [Propose([ending], applied=applied, lost=lost)]
 

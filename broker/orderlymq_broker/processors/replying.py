@@ -14,9 +14,10 @@ from typing import Final
 from orderlymq_broker.processors.asking import Asker, Silence
 from orderlymq_broker.processors.context import Context, Handler, RequestRefused, answer
 from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.draft import Draft
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.processors.scanning import REPLY_TO_CLIENT, extended, find_text
-from orderlymq_broker.state.records import Append, Outcome, Refused
+from orderlymq_broker.state.records import Append, Outcome
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import ReplyMessageHeader
@@ -69,27 +70,20 @@ class ReplyProcessor:
 
     def reply(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 324 and 325."""
-        context = self._context
-        header, record, message = self._sends.append_plain(request, peer, now)
+        header, draft = self._sends.append_plain(request, peer, now)
         reply = Reply(request, peer)
-        view = context.view
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
-            view.uncommitted -= len(message)
-            if type(outcomes[0]) is Refused:
-                return reply.stored({})
-            return reply.stored(self._sends.ext_of(record))
+            stored = outcomes[0]
+            return reply.stored(self._sends.ext_of(stored) if type(stored) is Append else {})
 
-        def lost() -> list[Effect]:
-            view.uncommitted -= len(message)
+        def lost(_: Refusal | None) -> list[Effect]:
             return reply.stored({})
 
-        store = Propose([record], [message], applied, lost)
-
-        return [*self._push(reply, header, record, now), store]
+        return [*self._push(reply, header, draft, now), Propose([draft], applied, lost)]
 
     def _push(
-        self, reply: Reply, header: SendMessageHeader, record: Append, now: Now
+        self, reply: Reply, header: SendMessageHeader, draft: Draft, now: Now
     ) -> list[Effect]:
         """Send the reply to the client that asked."""
         text = header.properties
@@ -107,13 +101,13 @@ class ReplyProcessor:
             topic=header.topic,
             default_topic=header.default_topic,
             default_topic_queue_nums=header.default_topic_queue_nums,
-            queue_id=record.queue_id,
+            queue_id=draft.queue_id,
             sys_flag=header.sys_flag,
             born_timestamp=header.born_timestamp,
             flag=header.flag,
             born_host=f"{peer.host}:{peer.port}",
             store_host=f"{address.host}:{address.port}",
-            store_timestamp=record.store_timestamp,
+            store_timestamp=now.wall_ms,
             properties=extended(text, "PUSH_REPLY_TIME", str(now.wall_ms)),
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,

@@ -10,9 +10,15 @@ by the client's own send because the reply was lost, is stored once: both have t
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.processors.appending import Appender, Draft
-from orderlymq_broker.processors.context import Context, CreateFirst, RequestRefused, answer
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.appending import Appender
+from orderlymq_broker.processors.context import (
+    Context,
+    CreateFirst,
+    RequestRefused,
+    answer,
+)
+from orderlymq_broker.processors.draft import Draft
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.processors.reading import read_message
 from orderlymq_broker.processors.scanning import (
     DELAY,
@@ -28,7 +34,7 @@ from orderlymq_broker.processors.scanning import (
 from orderlymq_broker.processors.sending import VERSION_WITH_MAX_RECONSUME
 from orderlymq_broker.processors.view import Flight
 from orderlymq_broker.state.dedup import send_identity
-from orderlymq_broker.state.records import Outcome, Refused, TopicSet
+from orderlymq_broker.state.records import Append, Outcome, Refused, TopicSet
 from orderlymq_broker.state.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
@@ -81,32 +87,29 @@ class RetryProcessor:
         level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
         if dead:
             context.counters["dead_letters"] += 1
-            record, stored = self._appender.append(draft, now.wall_ms)
+            self._appender.append(draft)
         else:
             draft.properties = extended(draft.properties, "DELAY", str(level))
-            record, stored = self._appender.append_delayed(draft, level, now.wall_ms)
+            self._appender.append_delayed(draft, level)
         view = context.view
-        flight = Flight(record)
+        flight = Flight()
         if draft.identity:
             view.flights[draft.identity] = flight
 
-        def settled(code: int, remark: str | None) -> list[Effect]:
-            view.uncommitted -= len(stored)
+        def settled(landed: Append | Refused) -> list[Effect]:
             view.flights.pop(draft.identity, None)
-            effects = answer(request, peer, code, remark=remark)
-            for other_request, other_peer, ext in flight.waiters:
-                effects += answer(other_request, other_peer, code, ext=ext, remark=remark)
-            return effects
+            repeats = flight.land(landed)
+            return _answer_landed(flight, request, peer) + repeats
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             outcome = outcomes[0]
-            if type(outcome) is Refused:
-                return settled(ResponseCode.SYSTEM_ERROR, outcome.reason)
-            return settled(ResponseCode.SUCCESS, None)
+            assert type(outcome) is Append or type(outcome) is Refused
+            return settled(outcome)
 
-        return [
-            Propose([record], [stored], applied, lambda: settled(ResponseCode.SYSTEM_ERROR, _LOST))
-        ]
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            return settled(Refused(_LOST if refusal is None else refusal.remark))
+
+        return [Propose([draft], applied, lost)]
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -164,6 +167,14 @@ class RetryProcessor:
         flight = self._context.view.flights.get(identity)
         if flight is None:
             return answer(request, peer)
-        flight.waiters.append((request, peer, {}))
+
+        flight.waiters.append(lambda: _answer_landed(flight, request, peer))
 
         return []
+
+
+def _answer_landed(flight: Flight, request: RemotingCommand, peer: Peer) -> list[Effect]:
+    if type(flight.landed) is Refused:
+        return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=flight.landed.reason)
+
+    return answer(request, peer)

@@ -10,9 +10,17 @@ as a whole and without gaps, or not at all. How a message gets its place: ``appe
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from orderlymq_broker.processors.appending import NO_WAIT, Appender, Draft, Wait
-from orderlymq_broker.processors.context import Context, CreateFirst, RequestRefused, answer
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.appending import NO_WAIT, Appender, Wait
+from orderlymq_broker.processors.context import (
+    Context,
+    CreateFirst,
+    RequestRefused,
+    answer,
+    answer_lost,
+)
+from orderlymq_broker.processors.draft import Draft
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.processors.entrybuilder import PROPOSAL_SIZE_MAX
 from orderlymq_broker.processors.growing import check_send
 from orderlymq_broker.processors.holding import check_hand_over
 from orderlymq_broker.processors.scanning import (
@@ -93,7 +101,7 @@ class SendProcessor:
         """Serve 10, 310 and 320."""
         context = self._context
         header = SendMessageHeader.from_request(request.code, request.ext)
-        if context.disk_full or context.view.uncommitted:
+        if context.disk_full or context.entries.uncommitted:
             context.check_room()
         topic = context.state.topics.by_name.get(header.topic)
         if topic is None:
@@ -116,9 +124,8 @@ class SendProcessor:
         half = is_half(topic, header.sys_flag, header.properties)
         wait = self._complete(draft, now, half=half, dead=dead)
         handle = {} if half else self._recall_handle(draft, wait)
-        if draft.identity and (place := self._known(draft.identity)) is not None:
-            ext = {**self._ext([place]), **handle}
-            return self._answer_repeat([draft.identity], ext, request, peer)
+        if draft.identity and self._is_known(draft.identity):
+            return self._answer_repeat([draft.identity], handle, request, peer)
         # Only now: what was stored before is never said to be refused.
         check_send(context, topic, request.ext)
         beside: HalfOpened | TimersEnded | None = None
@@ -127,22 +134,19 @@ class SendProcessor:
                 raise RequestRefused(
                     ResponseCode.NO_PERMISSION, _NO_TRANSACTIONS.format(broker=settings.address)
                 )
-            (record, message), beside = self._transactions.append_half(
-                draft, header.producer_group, peer.connection, now
-            )
+            beside = self._transactions.append_half(draft, header.producer_group, peer.connection)
         elif wait is NO_WAIT:
-            record, message = self._appender.append(draft, now.wall_ms)
+            self._appender.append(draft)
         else:
-            record, message = self._appender.append_waiting(draft, wait, now.wall_ms)
+            self._appender.append_waiting(draft, wait)
             if wait.cancels:
                 beside = self._timers.cancelled(topic.name, wait.cancels)
-        ext = {**self.ext_of(record), **handle} if handle else self.ext_of(record)
-        return [self._propose([record], [message], ext, request, peer, beside)]
+        return [self._propose_one(draft, handle, request, peer, beside)]
 
     def append_plain(
         self, request: RemotingCommand, peer: Peer, now: Now
-    ) -> tuple[SendMessageHeader, Append, bytes]:
-        """Check a message as ``send`` does and give it its place; the caller proposes it.
+    ) -> tuple[SendMessageHeader, Draft]:
+        """Check a message as ``send`` does and aim it; the caller proposes it.
 
         For messages that are neither delayed nor half, such as replies.
         """
@@ -158,7 +162,7 @@ class SendProcessor:
         self._complete(draft, now)
         check_send(self._context, topic, request.ext)
 
-        return header, *self._appender.append(draft, now.wall_ms)
+        return header, self._appender.append(draft)
 
     def ext_of(self, record: Append) -> dict[str, str]:
         """Return what the sender of a message is told."""
@@ -182,7 +186,14 @@ class SendProcessor:
         drafts: list[Draft] = []
         common = header.properties
         header.queue_id = self._queue_id(header, topic)
-        for entry in self._entries(request.body):
+        entries = self._entries(request.body)
+        if len(request.body) + len(entries) * len(common) > PROPOSAL_SIZE_MAX:
+            # Every message is stored with the properties of the batch: a small body may be a huge entry.
+            raise self._illegal(
+                f"{len(entries)} messages with {len(common)} B of common properties each are too much for "
+                "one batch: split it"
+            )
+        for entry in entries:
             try:
                 own = entry.properties.decode()
             except UnicodeDecodeError as error:
@@ -195,28 +206,28 @@ class SendProcessor:
             if waits[-1].cancels:
                 raise self._illegal("a timer message cannot be cancelled in a batch")
             drafts.append(draft)
-        if not all(each.identity and self._known(each.identity) is not None for each in drafts):
-            check_send(self._context, topic, request.ext)
-        # Only now, when nothing can be refused any more, places are handed out.
-        places: list[Place] = []
-        records: list[Append] = []
-        messages: list[bytes] = []
-        fresh: dict[bytes, Place] = {}
-        for draft, wait in zip(drafts, waits, strict=True):
-            place = fresh.get(draft.identity) or self._known(draft.identity)
-            if place is None:
-                record, message = self._appender.append_waiting(draft, wait, now.wall_ms)
-                place = Place(record.reply_queue, record.queue_offset, record.physical)
-                records.append(record)
-                messages.append(message)
-                if draft.identity:
-                    fresh[draft.identity] = place
-            places.append(place)
-        if not records:
+        fresh = self._fresh(drafts)
+        if not fresh:
             identities = [draft.identity for draft in drafts]
-            return self._answer_repeat(identities, self._ext(places), request, peer)
+            return self._answer_repeat(identities, {}, request, peer)
+        check_send(self._context, topic, request.ext)
+        for draft, wait in zip(drafts, waits, strict=True):
+            self._appender.append_waiting(draft, wait)
 
-        return [self._propose(records, messages, self._ext(places), request, peer)]
+        return [self._propose_batch(drafts, fresh, request, peer)]
+
+    def _fresh(self, drafts: list[Draft]) -> list[Draft]:
+        """Return the messages of a batch that are not known, each once."""
+        fresh: list[Draft] = []
+        seen: set[bytes] = set()
+        for draft in drafts:
+            if draft.identity:
+                if draft.identity in seen or self._is_known(draft.identity):
+                    continue
+                seen.add(draft.identity)
+            fresh.append(draft)
+
+        return fresh
 
     # -- checks ------------------------------------------------------------------------------------
 
@@ -387,34 +398,61 @@ class SendProcessor:
 
     # -- answers -----------------------------------------------------------------------------------
 
-    def _known(self, identity: bytes) -> Place | None:
-        """Return where the first send of an identity is or will be."""
-        if not identity:
-            return None
-        first = self._context.state.dedup.get(identity)
-        if first is not None:
-            return Place(first.queue_id, first.queue_offset, first.physical)
+    def _is_known(self, identity: bytes) -> bool:
+        context = self._context
+
+        return context.state.dedup.get(identity) is not None or identity in context.view.flights
+
+    def _first(self, identity: bytes) -> Flight | Place:
+        """Return where the first send of a known identity is, or its flight."""
         flight = self._context.view.flights.get(identity)
         if flight is not None:
-            record = flight.record
-            return Place(record.reply_queue, record.queue_offset, record.physical)
+            return flight
+        first = self._context.state.dedup.get(identity)
+        assert first is not None, "nobody has asked whether the send is known"
 
-        return None
+        return Place(first.queue_id, first.queue_offset, first.physical)
 
     def _answer_repeat(
-        self, identities: list[bytes], ext: dict[str, str], request: RemotingCommand, peer: Peer
+        self, identities: list[bytes], more: dict[str, str], request: RemotingCommand, peer: Peer
     ) -> list[Effect]:
-        """Answer what was sent before with *ext*, when the last of it is applied."""
-        context = self._context
-        context.counters["duplicate_sends"] += 1
-        flights = [
-            flight for each in identities if (flight := context.view.flights.get(each)) is not None
-        ]
-        if not flights:
-            return answer(request, peer, ext=ext)
-        max(flights, key=lambda flight: flight.record.physical).waiters.append((request, peer, ext))
+        """Answer what was sent before with *more*, when the last of it has landed."""
+        self._context.counters["duplicate_sends"] += 1
+        firsts = [self._first(each) for each in identities]
+        flights = {id(first): first for first in firsts if type(first) is Flight}
 
-        return []
+        def landed() -> list[Effect]:
+            if any(flight.landed is None for flight in flights.values()):
+                return []
+            return self._answer_places(firsts, more, request, peer)
+
+        for flight in flights.values():
+            flight.waiters.append(landed)
+
+        return [] if flights else landed()
+
+    def _answer_places(
+        self,
+        firsts: Sequence[Flight | Place],
+        more: dict[str, str],
+        request: RemotingCommand,
+        peer: Peer,
+    ) -> list[Effect]:
+        """Answer a send with the places of its messages, all of which have landed."""
+        places: list[Place] = []
+        for first in firsts:
+            if type(first) is Place:
+                places.append(first)
+                continue
+            assert type(first) is Flight
+            landed = first.landed
+            if type(landed) is not Append:
+                remark = landed.reason if type(landed) is Refused else _LOST_REMARK
+                code = ResponseCode.SERVICE_NOT_AVAILABLE
+                return answer(request, peer, code, remark=remark)
+            places.append(Place(landed.reply_queue, landed.queue_offset, landed.physical))
+
+        return answer(request, peer, ext={**self._ext(places), **more})
 
     def _recall_handle(self, draft: Draft, wait: Wait) -> dict[str, str]:
         """Return what a timer message can be recalled by (370), nothing for other messages.
@@ -440,66 +478,102 @@ class SendProcessor:
             **_REGION,
         }
 
-    def _propose(
+    # -- proposing ---------------------------------------------------------------------------------
+
+    def _propose_one(
         self,
-        records: list[Append],
-        messages: list[bytes],
-        ext: dict[str, str],
+        draft: Draft,
+        handle: dict[str, str],
         request: RemotingCommand,
         peer: Peer,
-        beside: HalfOpened | TimersEnded | None = None,
+        beside: HalfOpened | TimersEnded | None,
     ) -> Propose:
         # The view of now, not of then: what was lost with a view must not touch the next one.
         view = self._context.view
-        flights: dict[bytes, Flight] | None = None
-        for record in records:
-            if record.identity:
-                flights = {} if flights is None else flights
-                flights[record.identity] = view.flights[record.identity] = Flight(record)
+        identity = draft.identity
+        if identity:
+            view.flights[identity] = Flight()
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
-            for message in messages:
-                view.uncommitted -= len(message)
-            refused = next((each for each in outcomes if type(each) is Refused), None)
+            stored = outcomes[0]
+            assert type(stored) is Append or type(stored) is Refused
             if type(beside) is TimersEnded:
                 self._timers.ended(beside, view)
-            if refused is None:
+            if isinstance(stored, Refused):
+                code = ResponseCode.TOPIC_NOT_EXIST
+                effects = answer(request, peer, code, remark=stored.reason)
+            else:
                 if type(beside) is HalfOpened:
-                    self._transactions.opened(beside)
+                    self._transactions.opened(stored.queue_offset)
+                ext = self.ext_of(stored)
+                if handle:
+                    ext |= handle
                 effects = answer(request, peer, ext=ext)
+            if identity:
+                effects += view.flights.pop(identity).land(stored)
+            return effects
+
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            if type(beside) is TimersEnded:
+                self._timers.ended(beside, view)
+            effects = self._answer_lost(request, peer, refusal)
+            if identity:
+                effects += _fail(view.flights.pop(identity), refusal)
+            return effects
+
+        return Propose([draft] if beside is None else [draft, beside], applied, lost)
+
+    def _propose_batch(
+        self, drafts: list[Draft], fresh: list[Draft], request: RemotingCommand, peer: Peer
+    ) -> Propose:
+        """Propose the messages of a batch that are *fresh*; the answer has the places of all."""
+        view = self._context.view
+        flights: dict[bytes, Flight] = {}
+        own: list[Flight] = []
+        firsts: list[Flight | Place] = []
+        number = 0
+        for draft in drafts:
+            if number < len(fresh) and draft is fresh[number]:
+                number += 1
+                flight = Flight()
+                own.append(flight)
+                firsts.append(flight)
+                if draft.identity:
+                    flights[draft.identity] = view.flights[draft.identity] = flight
             else:
-                effects = answer(request, peer, ResponseCode.TOPIC_NOT_EXIST, remark=refused.reason)
-            if flights is not None:
-                effects += _land(flights, view.flights, refused)
-            return effects
+                firsts.append(self._first(draft.identity))
 
-        def lost() -> list[Effect]:
-            for message in messages:
-                view.uncommitted -= len(message)
-            effects = answer(request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=_LOST_REMARK)
-            if flights is not None:
-                effects += _land(flights, view.flights, Refused(_LOST_REMARK))
-            return effects
-
-        return Propose(records if beside is None else [*records, beside], messages, applied, lost)
-
-
-def _land(
-    flights: dict[bytes, Flight], in_flight: dict[bytes, Flight], refused: Refused | None
-) -> list[Effect]:
-    """Take sends out of the view and answer the repeats that waited for them."""
-    effects: list[Effect] = []
-    for identity, flight in flights.items():
-        in_flight.pop(identity, None)
-        for request, peer, ext in flight.waiters:
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            repeats: list[Effect] = []
+            for identity in flights:
+                view.flights.pop(identity)
+            for flight, stored in zip(own, outcomes, strict=True):
+                assert type(stored) is Append or type(stored) is Refused
+                repeats += flight.land(stored)
+            refused = next((each for each in outcomes if type(each) is Refused), None)
             if refused is None:
-                effects += answer(request, peer, ext=ext)
-            else:
-                effects += answer(
-                    request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=refused.reason
-                )
+                return self._answer_places(firsts, {}, request, peer) + repeats
+            code = ResponseCode.TOPIC_NOT_EXIST
+            return answer(request, peer, code, remark=refused.reason) + repeats
 
-    return effects
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            effects = self._answer_lost(request, peer, refusal)
+            for identity, flight in flights.items():
+                view.flights.pop(identity)
+                effects += _fail(flight, refusal)
+            return effects
+
+        return Propose(fresh, applied, lost)
+
+    @staticmethod
+    def _answer_lost(request: RemotingCommand, peer: Peer, refusal: Refusal | None) -> list[Effect]:
+        code = ResponseCode.SERVICE_NOT_AVAILABLE
+        return answer_lost(request, peer, refusal, _LOST_REMARK, code)
+
+
+def _fail(flight: Flight, refusal: Refusal | None) -> list[Effect]:
+    """Let repeats know that the send has not been stored."""
+    return flight.land(Refused(_LOST_REMARK if refusal is None else refusal.remark))
 
 
 def _joined(own: str, common: str) -> str:

@@ -16,8 +16,14 @@ from orderlymq_protocol.clientbodies import ConsumerData
 
 # Producer groups that are remembered per connection beside its heartbeats; programs have one or two.
 SENT_FOR_MAX: Final = 64
+# Client ids behind one connection: a program has one, or one for each cluster that it shares it for.
+CLIENTS_MAX: Final = 64
 # Groups that one connection may consume for before its first heartbeat; programs have one or two.
 CONSUMED_MAX: Final = 64
+
+
+class TooManyClients(Exception):  # noqa: N818 - named for what the sender must know
+    """More clients than one connection may have."""
 
 
 @dataclass(slots=True)
@@ -61,11 +67,13 @@ class Presence:
     """A member of a group that this leader has heard of: where, and when last (monotonic ms).
 
     *by_heartbeat* is false for one that only asked for locks: old clients do so over a second port.
+    *lapsed* tells that it has let its last lock expire and has sent no heartbeat since.
     """
 
     connection: int
     seen_ms: int
     by_heartbeat: bool
+    lapsed: bool = False
 
 
 class Sessions:
@@ -83,17 +91,27 @@ class Sessions:
         # Connections that consume and have sent no heartbeat yet, by group, and the groups by connection.
         self._unnamed: dict[str, set[int]] = {}
         self._unnamed_groups: dict[int, set[str]] = {}
+        # Whom the fence takes such a connection for, by connection and group.
+        self._recognized: dict[int, dict[str, str]] = {}
 
     def get(self, connection: int) -> Session | None:
         """Return the session of a connection, None while it has not said who it is."""
         return self._connections.get(connection)
 
     def identify(self, peer: Peer, client_id: str) -> Session:
-        """Note that *client_id* is behind the connection of *peer*."""
+        """Note that *client_id* is behind the connection of *peer*.
+
+        Raises:
+            TooManyClients: there are many others already.
+        """
         session = self._connections.get(peer.connection)
         if session is None:
             session = self._connections[peer.connection] = Session(peer)
         if client_id not in session.client_ids:
+            if len(session.client_ids) >= CLIENTS_MAX:
+                raise TooManyClients(
+                    f"{CLIENTS_MAX} clients have named themselves over this connection; open another one"
+                )
             session.client_ids.add(client_id)
             self._clients.setdefault(client_id, set()).add(peer.connection)
 
@@ -155,8 +173,19 @@ class Sessions:
             groups.add(group)
             self._unnamed.setdefault(group, set()).add(connection)
 
+    def recognize(self, group: str, connection: int, client_id: str) -> None:
+        """Note whose connection of a group's consumer this must be, though it has not said so."""
+        groups = self._recognized.setdefault(connection, {})
+        if len(groups) < CONSUMED_MAX or group in groups:
+            groups[group] = client_id
+
+    def recognized(self, group: str, connection: int) -> str:
+        """Return whose connection this must be; empty when nobody knows."""
+        return self._recognized.get(connection, {}).get(group, "")
+
     def introduced(self, connection: int) -> None:
         """Forget what was guessed of a connection: it says who it is, or it is gone."""
+        self._recognized.pop(connection, None)
         for group in self._unnamed_groups.pop(connection, ()):
             connections = self._unnamed[group]
             connections.discard(connection)

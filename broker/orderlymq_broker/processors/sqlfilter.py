@@ -11,30 +11,43 @@ import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, NoReturn, TypeAlias, TypeGuard
 
 from lark import Lark, Transformer
 from lark.exceptions import LarkError, UnexpectedInput, UnexpectedToken, VisitError
 
 from orderlymq_broker.processors.sqlgrammar import GRAMMAR
-from orderlymq_protocol.properties import find_property
+from orderlymq_protocol.properties import decode_properties, find_property
 
-# Far more than a person writes; parsing takes a millisecond per KiB, on the loop that serves everybody.
+# Far more than a person writes. Parsing takes some 10 microseconds per word, on the loop that serves everybody.
 EXPRESSION_SIZE_MAX: Final = 16_384
+WORDS_MAX: Final = 2_000
+# A property is looked for in the stored bytes; of more than this they are cut into all properties once.
+_SEARCHES_MAX: Final = 4
+_WORDS_PER_COMPARISON: Final = 4  # a = 1 AND
 # Evaluation recurses once per level, and Python's own stack is bounded.
 NESTING_MAX: Final = 100
 # As many groups as subscribe with SQL at the same time; each is a few KB.
 CACHE_SIZE: Final = 1_024
 
 _LONG_MAX: Final = 2**63 - 1
+# The largest number has 309 digits; a longer text is none.
+_NUMBER_LENGTH_MAX: Final = 400
+# What the lexer stops at. Each alternative takes all that it can and gives nothing back, so the search is linear.
+_WORD: Final = re.compile(
+    r"'(?:''|[^'])*+'?|--[^\r\n]*+|/\*(?:[^*]|\*(?!/))*+(?:\*/)?|[A-Za-z0-9_$]++|[^ \t\r\n\f]"
+)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,40}", re.ASCII)
-_FLOAT: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_FLOAT: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
 Value: TypeAlias = str | int | float | bool | None
-# Gives a value from the stored properties of a message.
-Term: TypeAlias = Callable[[bytes], Value]
-# Gives True, False or None (unknown) from the stored properties of a message.
-Condition: TypeAlias = Callable[[bytes], bool | None]
+# Gives the text of a property, None when the message has none of that name.
+Properties: TypeAlias = Callable[[str], str | None]
+# Gives a value from the properties of a message.
+Term: TypeAlias = Callable[[Properties], Value]
+# Gives True, False or None (unknown) from the properties of a message.
+Condition: TypeAlias = Callable[[Properties], bool | None]
 
 
 class SqlError(ValueError):
@@ -42,20 +55,29 @@ class SqlError(ValueError):
 
 
 class SqlFilter:
-    """A compiled expression; equal expressions share one."""
+    """A compiled expression; equal expressions share one.
 
-    __slots__ = ("_condition", "expression")
+    Attributes:
+        cost: about how many comparisons a message takes.
+    """
 
-    def __init__(self, expression: str, condition: Condition) -> None:
+    __slots__ = ("_condition", "_searches", "cost", "expression")
+
+    def __init__(self, expression: str, condition: Condition, words: int) -> None:
         self.expression = expression
+        self.cost = 1 + words // _WORDS_PER_COMPARISON
         self._condition = condition
+        self._searches = self.cost <= _SEARCHES_MAX
 
     def __repr__(self) -> str:
         return f"SqlFilter({self.expression!r})"
 
     def matches(self, properties: bytes) -> bool:
         """Tell whether a message with these stored properties is wanted."""
-        return self._condition(properties) is True
+        if self._searches:
+            return self._condition(lambda name: find_property(properties, name)) is True
+
+        return self._condition(decode_properties(properties).get) is True
 
 
 @lru_cache(maxsize=CACHE_SIZE)
@@ -68,6 +90,12 @@ def compile_sql(expression: str) -> SqlFilter:
     if len(expression) > EXPRESSION_SIZE_MAX:
         raise SqlError(
             f"the SQL92 expression has {len(expression)} characters; {EXPRESSION_SIZE_MAX} are allowed"
+        )
+    words = count_words(expression)
+    if words > WORDS_MAX:
+        raise SqlError(
+            f"the SQL92 expression has more than {WORDS_MAX} words and signs; divide it over several "
+            f"consumer groups, or let the producer set one property that says what is wanted"
         )
     if not expression.strip():
         raise SqlError("the SQL92 expression is empty; subscribe with the tag * for everything")
@@ -82,7 +110,12 @@ def compile_sql(expression: str) -> SqlFilter:
     except LarkError as error:
         raise SqlError(f"the SQL92 expression {expression!r} cannot be read: {error}") from error
 
-    return SqlFilter(expression, condition)
+    return SqlFilter(expression, condition, words)
+
+
+def count_words(expression: str) -> int:
+    """Return how many words, texts, signs and comments there are, at most one more than are allowed."""
+    return sum(1 for _ in islice(_WORD.finditer(expression), WORDS_MAX + 1))
 
 
 # -- parsing ---------------------------------------------------------------------------------------
@@ -154,11 +187,11 @@ class _Builder(Transformer[Any, Any]):
 
     def is_null(self, parts: list[_Node]) -> _Node:
         term = parts[0].term
-        return _boolean(lambda raw: term(raw) is None, "IS NULL", *parts)
+        return _boolean(lambda of: term(of) is None, "IS NULL", *parts)
 
     def is_not_null(self, parts: list[_Node]) -> _Node:
         term = parts[0].term
-        return _boolean(lambda raw: term(raw) is not None, "IS NOT NULL", *parts)
+        return _boolean(lambda of: term(of) is not None, "IS NOT NULL", *parts)
 
     def greater(self, parts: list[_Node]) -> _Node:
         return _ordering(parts, ">", lambda left, right: left > right)
@@ -221,8 +254,8 @@ class _Builder(Transformer[Any, Any]):
     def minus(self, parts: list[_Node]) -> _Node:
         term = parts[0].term
 
-        def negate(raw: bytes) -> Value:
-            value = term(raw)
+        def negate(of: Properties) -> Value:
+            value = term(of)
             return -value if _is_number(value) else None
 
         return _Node(negate, f"-{parts[0].symbol}", *parts)
@@ -253,14 +286,12 @@ class _Builder(Transformer[Any, Any]):
 
     def property(self, parts: list[str]) -> _Node:
         name = str(parts[0])
-        key = name.encode()
-        return _Node(lambda raw: find_property(raw, key), name, name=name)
+        return _Node(lambda of: of(name), name, name=name)
 
 
 @lru_cache(maxsize=1)
 def _parser() -> Lark:
-    # Made at first use: most brokers never see an expression. The transformer works while parsing, so
-    # that no deep tree is walked by recursion.
+    # The transformer works while parsing, so that no deep tree is walked by recursion.
     return Lark(GRAMMAR, parser="lalr", transformer=_Builder())
 
 
@@ -300,8 +331,8 @@ def _condition(node: _Node) -> Condition:
     if node.name is None:
         _refuse(f"{node.symbol} is no condition; compare it with something")
 
-    def is_true(raw: bytes) -> bool | None:
-        value = term(raw)
+    def is_true(of: Properties) -> bool | None:
+        value = term(of)
         return None if value is None else _as_bool(str(value))
 
     return is_true
@@ -310,18 +341,18 @@ def _condition(node: _Node) -> Condition:
 def _negated(node: _Node) -> _Node:
     condition = _condition(node)
 
-    def negate(raw: bytes) -> bool | None:
-        result = condition(raw)
+    def negate(of: Properties) -> bool | None:
+        result = condition(of)
         return None if result is None else not result
 
     return _boolean(negate, "NOT", node)
 
 
 def _any(conditions: list[Condition]) -> Condition:
-    def any_of(raw: bytes) -> bool | None:
+    def any_of(of: Properties) -> bool | None:
         result: bool | None = False
         for condition in conditions:
-            one = condition(raw)
+            one = condition(of)
             if one:
                 return True
             if one is None:
@@ -332,10 +363,10 @@ def _any(conditions: list[Condition]) -> Condition:
 
 
 def _all(conditions: list[Condition]) -> Condition:
-    def all_of(raw: bytes) -> bool | None:
+    def all_of(of: Properties) -> bool | None:
         result: bool | None = True
         for condition in conditions:
-            one = condition(raw)
+            one = condition(of)
             if one is False:
                 return False
             if one is None:
@@ -355,8 +386,8 @@ def _membership(
     test = make([_unquote(token) for token in parts[1:]])
     term = node.term
 
-    def check(raw: bytes) -> bool | None:
-        value = term(raw)
+    def check(of: Properties) -> bool | None:
+        value = term(of)
         return test(value) if isinstance(value, str) else None
 
     return _boolean(check, symbol, node)
@@ -370,19 +401,19 @@ def _ordering(parts: list[_Node], symbol: str, order: Callable[[float, float], b
             )
     left, right = (part.term for part in parts)
 
-    def compare(raw: bytes) -> bool | None:
-        one = _as_number(left(raw))
+    def compare(of: Properties) -> bool | None:
+        one = _as_number(left(of))
         if one is None:
             return None
-        other = _as_number(right(raw))
+        other = _as_number(right(of))
         return None if other is None else order(one, other)
 
     return _boolean(compare, symbol, *parts)
 
 
 def _equal(left: Term, right: Term) -> Condition:
-    def compare(raw: bytes) -> bool | None:
-        one, other = left(raw), right(raw)
+    def compare(of: Properties) -> bool | None:
+        one, other = left(of), right(of)
         if one is None or other is None:
             return None
         if isinstance(one, str) and isinstance(other, str):
@@ -419,6 +450,8 @@ def _equals_bool(value: str | float | bool, expected: bool) -> bool:
 def _as_number(value: Value) -> int | float | None:
     """Return a number, or what a text says as one; None when it says none."""
     if isinstance(value, str):
+        if len(value) > _NUMBER_LENGTH_MAX:
+            return None
         if _INTEGER.fullmatch(value):
             return int(value)
         if _FLOAT.fullmatch(value):

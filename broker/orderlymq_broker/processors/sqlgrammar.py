@@ -3,7 +3,7 @@ The grammar of SQL92 subscriptions, for lark; what the words mean is decided in 
 
 The rule: what RocketMQ's SelectorParser takes is taken. Two differences, both wider: NOT binds weaker than a
 comparison, as in SQL (there ``NOT a = 1`` compares ``NOT a`` with 1), and the text operators of
-RocketMQ 5 are known. Keywords are of any case and end where a name could go on.
+RocketMQ 5 are known. Every pattern is linear in the text it looks at. Keywords are of any case and end where a name could go on.
 """
 
 from typing import Final
@@ -68,5 +68,5 @@ NAME: /(?!(?:AND|OR|NOT|IS|IN|BETWEEN|NULL|TRUE|FALSE)(?![a-z0-9_$]))[a-z_$][a-z
 
 %ignore /[ \t\r\n\f]+/
 %ignore /--[^\r\n]*/
-%ignore /\/\*(?:[^*]|\*+[^*\/])*\*+\//
+%ignore /\/\*(?:[^*]|\*(?!\/))*+\*\//
 """

@@ -8,13 +8,14 @@ stored like a timer itself, as its sender wants an answer, and goes nowhere when
 Which properties say what: ``wait_of``. What waits for a level instead: ``delaying.py``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from orderlymq_broker.processors.appending import Appender
 from orderlymq_broker.processors.context import Context
 from orderlymq_broker.processors.delaying import COUNT_MAX, SIZE_MAX, released
-from orderlymq_broker.processors.effects import Effect, Now, Propose
+from orderlymq_broker.processors.draft import Draft
+from orderlymq_broker.processors.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.processors.reading import read_message
 from orderlymq_broker.processors.scanning import (
     REAL_QID,
@@ -42,6 +43,8 @@ from orderlymq_broker.store.layout import (
 from orderlymq_protocol.names import TIMER_TOPIC
 from orderlymq_protocol.record import decode_record
 
+# Messages that are read at a time; the largest are some MiB.
+READ_COUNT: Final = 32
 # Index entries that one cancellation looks at: copies of one message under one unique key.
 CANCEL_SCAN_MAX: Final = 32
 
@@ -157,15 +160,20 @@ class TimerService:
 
         return due, len(pairs) < limit
 
+    def _read(self, due: list[TimerRef]) -> Iterator[tuple[TimerRef, bytes | None]]:
+        """Yield timers with their messages, read a few at a time: nobody knows their sizes before."""
+        for start in range(0, len(due), READ_COUNT):
+            part = due[start : start + READ_COUNT]
+            keys = [message_key(timer.physical) for timer in part]
+            yield from zip(part, self._context.reader.multi_get(Family.MESSAGES, keys), strict=True)
+
     def _hand_on(self, due: list[TimerRef], now: Now, first_ms: int) -> Propose:
         context = self._context
         view = context.view
-        records: list[Record] = []
-        messages: list[bytes] = []
+        records: list[Record | Draft] = []
         ended: list[TimerRef] = []
         size = 0
-        keys = [message_key(timer.physical) for timer in due]
-        for timer, stored in zip(due, context.reader.multi_get(Family.MESSAGES, keys), strict=True):
+        for timer, stored in self._read(due):
             size += 0 if stored is None else len(stored)
             if ended and size > SIZE_MAX:
                 break
@@ -175,26 +183,23 @@ class TimerService:
                 context.counters["timers_dropped"] += 1
             elif find_text(draft.properties, TIMER_DEL_UNIQKEY) is None:
                 draft.properties = without(without(draft.properties, REAL_TOPIC), REAL_QID)
-                record, message = self._appender.append(draft, now.wall_ms)
-                records.append(record)
-                messages.append(message)
+                records.append(self._appender.append(draft))
         end = TimersEnded(tuple(ended))
         view.timers_ending.update(timer.offset for timer in ended)
-        context.counters["timers_delivered"] += len(messages)
-        added = sum(map(len, messages))
+        delivered = len(records)
         all_due = len(ended) == len(due)
         term = context.term
 
         def settled() -> list[Effect]:
-            view.uncommitted -= added
             self.ended(end, view)
             return []
 
-        def lost() -> list[Effect]:
+        def lost(_: Refusal | None) -> list[Effect]:
             self._first_ms = self._seen_ms = 0
             return settled()
 
         def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            context.counters["timers_delivered"] += delivered
             # Whatever was proposed before this has been applied; what comes later is due later.
             if context.term == term and now.wall_ms <= self._wall_ms:
                 self._seen_ms = now.wall_ms
@@ -202,4 +207,4 @@ class TimerService:
                     self._first_ms = first_ms
             return settled()
 
-        return Propose([*records, end], messages, applied, lost)
+        return Propose([*records, end], applied, lost)

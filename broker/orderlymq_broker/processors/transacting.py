@@ -10,10 +10,11 @@ ends a half must name its group and both of its offsets. What nobody ends: ``che
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.processors.appending import Appended, Appender, Draft, real_queue
+from orderlymq_broker.processors.appending import Appender, real_queue
 from orderlymq_broker.processors.checking import CheckService, with_checks
-from orderlymq_broker.processors.context import Context, RequestRefused, answer
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.context import Context, RequestRefused, answer, when_lost
+from orderlymq_broker.processors.draft import Draft
+from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.processors.reading import read_message
 from orderlymq_broker.processors.scanning import (
     CHECK_IMMUNITY,
@@ -31,7 +32,6 @@ from orderlymq_broker.state.records import (
     HalfOpened,
     HalfResumed,
     Outcome,
-    Record,
     Refused,
 )
 from orderlymq_broker.state.topics import Topic
@@ -101,29 +101,19 @@ class TransactionProcessor:
             halves.id, draft.unique_key, draft.reconsume_times, draft.body_crc
         )
 
-    def append_half(
-        self, draft: Draft, producer_group: str, connection: int, now: Now
-    ) -> tuple[Appended, HalfOpened]:
-        """Give a half its place; return it with the record that opens its transaction."""
+    def append_half(self, draft: Draft, producer_group: str, connection: int) -> HalfOpened:
+        """Aim a half; return the record that opens its transaction, which lacks the place of the half."""
         group = find_text(draft.properties, PGROUP) or producer_group
         immunity_ms = _immunity_ms(draft.properties)
-        record, message = self._appender.append_half(draft, now.wall_ms)
+        self._appender.append_half(draft)
         # Who sends halves of a group can be asked about them, before its first heartbeat too.
         self._context.sessions.produced(group, connection)
 
-        return (record, message), HalfOpened(
-            record.queue_offset,
-            record.physical,
-            group,
-            draft.topic.name,
-            draft.unique_key,
-            record.store_timestamp,
-            immunity_ms,
-        )
+        return HalfOpened(0, 0, group, draft.topic.name, draft.unique_key, 0, immunity_ms)
 
-    def opened(self, record: HalfOpened) -> None:
+    def opened(self, offset: int) -> None:
         """Learn that a half is stored."""
-        half = self._context.state.transactions.open.get(record.offset)
+        half = self._context.state.transactions.open.get(offset)
         if half is not None:
             self._context.counters["transactions_opened"] += 1
             self._checks.watch(half)
@@ -155,12 +145,11 @@ class TransactionProcessor:
             waiting.append((request, peer))
             return []
         if choice == TRANSACTION_ROLLBACK:
-            return [self._propose(half, [], [], request, peer)]
+            return [self._propose(half, None, request, peer)]
 
         context.check_room()
-        record, message = self._append_commit(half, now)
 
-        return [self._propose(half, [record], [message], request, peer)]
+        return [self._propose(half, self._append_commit(half, now), request, peer)]
 
     def refuse_end(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Refuse 37 on a replica that does not lead, with RocketMQ's code for slaves."""
@@ -187,7 +176,7 @@ class TransactionProcessor:
 
         return answer(request, peer, remark=_ENDED)
 
-    def _append_commit(self, half: Half, now: Now) -> Appended:
+    def _append_commit(self, half: Half, now: Now) -> Draft:
         """Append the visible copy of a half where it belongs."""
         context = self._context
         stored = read_message(context.reader, half.opened.physical)
@@ -207,7 +196,7 @@ class TransactionProcessor:
         draft = self._draft(half, topic, decode_record(stored))
         wait = self._appender.wait_of(draft, now.wall_ms)
 
-        return self._appender.append_waiting(draft, wait, now.wall_ms)
+        return self._appender.append_waiting(draft, wait)
 
     def _draft(self, half: Half, topic: Topic, message: StoredMessage) -> Draft:
         text = with_checks(message.properties.decode(errors="replace"), half.checks)
@@ -221,20 +210,13 @@ class TransactionProcessor:
         return draft
 
     def _propose(
-        self,
-        half: Half,
-        appends: list[Record],
-        messages: list[bytes],
-        request: RemotingCommand,
-        peer: Peer,
+        self, half: Half, copy: Draft | None, request: RemotingCommand, peer: Peer
     ) -> Propose:
-        context, view = self._context, self._context.view
-        offset, added = half.offset, sum(map(len, messages))
+        context, view, offset = self._context, self._context.view, half.offset
         view.ending[offset] = []
-        kind = "committed" if appends else "rolled_back"
+        kind = "committed" if copy is not None else "rolled_back"
 
         def settled(code: int, remark: str | None) -> list[Effect]:
-            view.uncommitted -= added
             effects = answer(request, peer, code, remark=remark)
             for other, other_peer in view.ending.pop(offset):
                 again = remark if code else _ENDED
@@ -242,18 +224,20 @@ class TransactionProcessor:
             return effects
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
-            context.counters[f"transactions_{kind}"] += 1
             refused = next((each for each in outcomes if type(each) is Refused), None)
             if refused is not None:
                 return settled(ResponseCode.TOPIC_NOT_EXIST, refused.reason)
+            context.counters[f"transactions_{kind}"] += 1
             return settled(ResponseCode.SUCCESS, None)
 
-        def lost() -> list[Effect]:
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            if refusal is not None:
+                return settled(refusal.code, refusal.remark)
             return settled(ResponseCode.SYSTEM_ERROR, _LOST)
 
-        records = [*appends, HalfEnded(offset, committed=bool(appends))]
+        end = HalfEnded(offset, committed=copy is not None)
 
-        return Propose(records, messages, applied, lost)
+        return Propose([end] if copy is None else [copy, end], applied, lost)
 
     # -- asking again ------------------------------------------------------------------------------
 
@@ -274,10 +258,9 @@ class TransactionProcessor:
                 self._checks.watch(half)
             return answer(request, peer)
 
-        def lost() -> list[Effect]:
-            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=_LOST)
-
-        return [Propose([HalfResumed(offset)], applied=applied, lost=lost)]
+        return [
+            Propose([HalfResumed(offset)], applied=applied, lost=when_lost(request, peer, _LOST))
+        ]
 
     def _find(self, message_id: str) -> int:
         """Return the offset of the half that an offset id means, itself or its given up copy."""
@@ -297,7 +280,7 @@ class TransactionProcessor:
                 return message.queue_offset
             text = message.properties.decode(errors="replace")
             number = find_text(text, PREPARED_OFFSET) or ""
-            if message.topic == TRANS_CHECK_MAX_TIME_TOPIC and number.isdigit():
+            if message.topic == TRANS_CHECK_MAX_TIME_TOPIC and number.isdecimal():
                 return int(number)
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,

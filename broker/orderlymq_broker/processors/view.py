@@ -1,72 +1,59 @@
 """
-The leader's view: what it has handed out beyond the applied state.
+The leader's view: what is on its way into the log, beyond the applied state.
 
-The rules: queue offsets and physical offsets are given when a record is built, from the end of the
-log and not from what is committed; a new leader starts from its applied log; when leadership is
-lost the whole view is thrown away, never repaired. Calls that were under way keep the view they
-were made with, so nothing of an old term leaks into a new one.
+The rules: when leadership is lost the whole view is thrown away, never repaired. Calls that were under
+way keep the view they were made with, so nothing of an old term leaks into a new one. Which offsets are
+given: ``entrybuilder.py``.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from orderlymq_broker.processors.effects import Peer
-from orderlymq_broker.state.queues import Queue
-from orderlymq_broker.state.records import Append
+from orderlymq_broker.processors.effects import Effect, Peer
+from orderlymq_broker.state.records import Append, Refused
 from orderlymq_broker.state.topics import Topic
 from orderlymq_protocol.command import RemotingCommand
 
 
 @dataclass(slots=True)
-class Head:
-    """Where the next message of a queue goes, uncommitted ones counted."""
-
-    next_offset: int
-    timestamp: int
-
-
-@dataclass(slots=True)
 class Flight:
-    """A send of a deduplicated topic that is not committed yet, and the repeats that wait for it.
+    """A send of a deduplicated topic on its way into the log.
 
-    Each waiter is answered with its ext when the send is applied.
+    Attributes:
+        landed: where it is stored, or why it is not; None as long as nobody knows.
+        waiters: repeats of the send, which are answered when it has landed. A repeat has no fate of its own: refused
+            for certain while the first may still be stored, it would lie.
     """
 
-    record: Append
-    waiters: list[tuple[RemotingCommand, Peer, dict[str, str]]] = field(default_factory=list)
+    landed: Append | Refused | None = None
+    waiters: list[Callable[[], list[Effect]]] = field(default_factory=list)
+
+    def land(self, landed: Append | Refused) -> list[Effect]:
+        """Note what became of the send; return the answers of those that waited for it."""
+        self.landed = landed
+
+        return [effect for answer in self.waiters for effect in answer()]
 
 
 class LeaderView:
     """What one term of leadership has handed out.
 
     Attributes:
-        next_physical: physical offset of the next message.
-        uncommitted: bytes of messages that were proposed and neither applied nor lost.
         flights: uncommitted sends by identity.
         ending: half messages whose end was proposed and is not applied, with the requests to end
             them again that wait for it.
-        delay_end: per delay queue, how far messages have been handed on, uncommitted ones counted.
+        handing_on: delay queues of which some messages are on their way to where they belong.
         fencing: topics whose fence was proposed and is not applied: nobody writes to them any more.
         timers_ending: offsets of timers whose end was proposed and is not applied.
     """
 
-    def __init__(self, next_physical: int) -> None:
-        self.next_physical = next_physical
-        self.uncommitted = 0
+    def __init__(self) -> None:
         self.flights: dict[bytes, Flight] = {}
         self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
-        self.delay_end: dict[int, int] = {}
+        self.handing_on: set[int] = set()
         self.fencing: set[str] = set()
         self.timers_ending: set[int] = set()
-        self._heads: dict[Queue, Head] = {}
         self._turns: dict[int, int] = {}
-
-    def head(self, queue: Queue) -> Head:
-        """Return the end of a queue; the caller moves it when it appends."""
-        head = self._heads.get(queue)
-        if head is None:
-            head = self._heads[queue] = Head(queue.next_offset, queue.last_timestamp)
-
-        return head
 
     def choose_queue(self, topic: Topic) -> int:
         """Return the queue for a sender that leaves the choice to us: each in turn."""

@@ -1,6 +1,16 @@
 """The headers of frames between replicas that are not raft messages; ``frames.py`` cuts the frames."""
 
+from typing import Annotated, Literal, TypeAlias
+
 import msgspec
+from msgspec import Meta
+
+NodeNumber: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+# A name of the DNS has 253 characters.
+Host: TypeAlias = Annotated[str, Meta(max_length=255)]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65_535)]
+# Numbers of connections rise for as long as a process lives.
+ConnectionNumber: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -9,11 +19,11 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     version: int
     cluster: str
     group: str
-    sender: int
+    sender: NodeNumber
     target: int
-    purpose: str  # "raft" or "snapshot"
-    host: str  # where the caller itself is reached by its peers
-    port: int
+    purpose: Literal["raft", "snapshot"]
+    host: Host  # where the caller itself is reached by its peers
+    port: Port
     has_forgotten: bool = False  # the caller has lost its log and begins anew
 
 
@@ -24,12 +34,12 @@ class Forward(msgspec.Struct, frozen=True, array_like=True):
     client's, because locks and membership know a client by them.
     """
 
-    connection: int
-    host: str
-    port: int
+    connection: ConnectionNumber
+    host: Host
+    port: Port
 
 
 class ForwardedConnection(msgspec.Struct, frozen=True, array_like=True):
     """Names the client connection that a reply, or a close, is about."""
 
-    connection: int
+    connection: ConnectionNumber

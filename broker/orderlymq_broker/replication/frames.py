@@ -12,17 +12,18 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, Union, get_origin, get_type_hints
 
 import msgspec
 
+from orderlymq_broker.replication.frameheaders import NodeNumber
+from orderlymq_broker.state.numbers import Natural, Position
 from orderlymq_protocol.unreadable import UNREADABLE
 from orderlymq_raft.messages import (
     Append,
     AppendResponse,
     Heartbeat,
     HeartbeatResponse,
-    InstallSnapshot,
     InstallSnapshotResponse,
     Message,
     PreVote,
@@ -31,7 +32,7 @@ from orderlymq_raft.messages import (
     Vote,
     VoteResponse,
 )
-from orderlymq_raft.types import Entry, EntryKind, Index, Membership, NodeId, SnapshotMeta, Term
+from orderlymq_raft.types import Entry, EntryKind, Index, NodeId, Term
 
 # Raised when frames change their meaning; replicas of different versions refuse each other.
 WIRE_VERSION: Final = 1
@@ -39,6 +40,13 @@ WIRE_VERSION: Final = 1
 # One entry may be 4 MiB of messages beyond the one that passed the bound (at most 4 MiB and a
 # little), several entries share an append: 64 MiB is far above all of it and still no danger.
 FRAME_SIZE_MAX: Final = 64 << 20
+
+# A header of that size takes tens of milliseconds to read. It has room for 100 000 entries or 40 000 files of a snapshot.
+HEADER_SIZE_MAX: Final = 4 << 20
+# Whoever calls says no more than a greeting before it has an answer.
+GREETING_SIZE_MAX: Final = 64 << 10
+# Messages share a frame up to here, so that 64 appends of 1 MiB are no frame beyond the limit.
+MESSAGES_SIZE_USUAL: Final = 4 << 20
 
 _Header = TypeVar("_Header")
 
@@ -77,11 +85,16 @@ class Frame:
 
 
 class FrameReader:
-    """Cuts the bytes of one connection into frames; holds at most one frame and one chunk."""
+    """Cuts the bytes of one connection into frames; holds at most one frame and one chunk.
 
-    __slots__ = ("_buffer", "_needed")
+    Attributes:
+        size_max: a longer frame is refused.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_buffer", "_needed", "size_max")
+
+    def __init__(self, size_max: int = FRAME_SIZE_MAX) -> None:
+        self.size_max = size_max
         self._buffer = bytearray()
         self._needed = _PREFIX.size
 
@@ -102,7 +115,7 @@ class FrameReader:
             while size - position >= _PREFIX.size:
                 length, header_length, kind = _PREFIX.unpack_from(view, position)
                 end = position + _LENGTH_SIZE + length
-                _check_prefix(length, header_length)
+                _check_prefix(length, header_length, self.size_max)
                 if end > size:
                     break
                 start = position + _PREFIX.size
@@ -134,25 +147,42 @@ def encode_frame(kind: FrameKind, header: object, payload: Sequence[bytes] = ())
 
 
 def encode_messages(messages: Sequence[Message]) -> list[bytes]:
-    """Return one frame that holds *messages*, which all go to the same peer."""
+    """Return the frames that hold *messages*, which all go to the same peer."""
+    pieces: list[bytes] = []
+    header: list[list[object]] = []
     payload: list[bytes] = []
-    header = [_message_fields(message, payload) for message in messages]
+    size = 0
+    for message in messages:
+        header.append(_message_fields(message))
+        if isinstance(message, Append):
+            data = [entry.data for entry in message.entries]
+            payload += data
+            size += sum(map(len, data)) + len(data)
+            if size > MESSAGES_SIZE_USUAL:
+                pieces += encode_frame(FrameKind.RAFT, header, payload)
+                header, payload, size = [], [], 0
+    if header:
+        pieces += encode_frame(FrameKind.RAFT, header, payload)
 
-    return encode_frame(FrameKind.RAFT, header, payload)
+    return pieces
 
 
 def decode_messages(frame: Frame) -> list[Message]:
     """Return the messages of a RAFT frame.
 
     Raises:
-        FrameCorrupt: the header names what this version does not know, or sizes do not fit.
+        FrameCorrupt: the header names what this version does not know, a number is none or out of its range, or
+            sizes do not fit.
     """
     reader = _PayloadReader(frame.payload)
     try:
-        header = msgspec.msgpack.decode(frame.header, type=list[list[Any]])
-        return [_message(values, reader) for values in header]
-    except (*UNREADABLE, KeyError, IndexError, TypeError, ValueError) as error:
+        messages = [_message(each, reader) for each in _DECODER.decode(frame.header)]
+    except (*UNREADABLE, ValueError) as error:
         raise FrameCorrupt(f"a frame of raft messages cannot be read: {error}") from error
+    if reader.rest:
+        raise FrameCorrupt(f"{reader.rest} bytes behind the last entry of a frame")
+
+    return messages
 
 
 def decode_header(frame: Frame, kind: type[_Header]) -> _Header:
@@ -167,7 +197,8 @@ def decode_header(frame: Frame, kind: type[_Header]) -> _Header:
         raise FrameCorrupt(f"a frame of kind {frame.kind.name} cannot be read: {error}") from error
 
 
-# Tag on the wire -> message; a number is never used again for something else.
+# Tag on the wire -> message; a number is never used again for something else. 9 was a snapshot's, which comes on a
+# connection of its own: one that nobody has received would end the process.
 _TYPES: Final[dict[int, type[Any]]] = {
     1: PreVote,
     2: PreVoteResponse,
@@ -177,12 +208,36 @@ _TYPES: Final[dict[int, type[Any]]] = {
     6: AppendResponse,
     7: Heartbeat,
     8: HeartbeatResponse,
-    9: InstallSnapshot,
     10: InstallSnapshotResponse,
     11: TimeoutNow,
 }
 _TAGS: Final = {kind: tag for tag, kind in _TYPES.items()}
 _FIELDS: Final = {kind: tuple(field.name for field in fields(kind)) for kind in _TAGS}
+
+# How a field is read, by its type in the message; of entries only the tuple counts, since a compiled module keeps no
+# more of its annotations. An entry is its term, index, kind and size; its data is payload.
+_WIRE_TYPES: Final[dict[Any, Any]] = {
+    NodeId: NodeNumber,
+    Term: Position,
+    Index: Position,
+    int: Position,
+    bool: bool,
+    tuple: list[tuple[Position, Position, EntryKind, Natural]],
+}
+
+
+def _wire_form(tag: int, kind: type[Any]) -> type[msgspec.Struct]:
+    """Return the class that reads one kind of message, with the types and ranges of its numbers."""
+    hints = get_type_hints(kind)
+    types = {name: get_origin(hint) or hint for name, hint in hints.items()}
+    given = [(name, _WIRE_TYPES[types[name]]) for name in _FIELDS[kind]]
+    return msgspec.defstruct(
+        kind.__name__, given, array_like=True, tag=tag, forbid_unknown_fields=True
+    )
+
+
+_WIRE_FORMS: Final = {_wire_form(tag, kind): kind for tag, kind in _TYPES.items()}
+_DECODER: Final = msgspec.msgpack.Decoder(list[Union[tuple(_WIRE_FORMS)]])  # type: ignore[misc]  # noqa: UP007
 
 
 class _PayloadReader:
@@ -192,50 +247,47 @@ class _PayloadReader:
         self._payload = payload
         self._position = 0
 
+    @property
+    def rest(self) -> int:
+        return len(self._payload) - self._position
+
     def take(self, size: int) -> bytes:
         start = self._position
-        if size < 0 or start + size > len(self._payload):
+        if size > self.rest:
             raise ValueError("an entry passes the end of its frame")
         self._position = start + size
         return self._payload[start : start + size]
 
 
-def _message_fields(message: Message, payload: list[bytes]) -> list[object]:
+def _message_fields(message: Message) -> list[object]:
     kind = type(message)
-    tag = _TAGS[kind]
-    values: list[object] = [tag]
+    values: list[object] = [_TAGS[kind]]
     values.extend(getattr(message, name) for name in _FIELDS[kind])
     if isinstance(message, Append):
-        payload.extend(entry.data for entry in message.entries)
         values[-1] = [
             (entry.term, entry.index, int(entry.kind), len(entry.data)) for entry in message.entries
         ]
-    elif isinstance(message, InstallSnapshot):
-        meta = message.meta
-        values[-1] = (meta.index, meta.term, meta.membership.encode())
     return values
 
 
-def _message(values: list[Any], reader: _PayloadReader) -> Message:
-    kind = _TYPES[values[0]]
+def _message(form: msgspec.Struct, reader: _PayloadReader) -> Message:
+    kind = _WIRE_FORMS[type(form)]
+    values = msgspec.structs.astuple(form)
     if kind is Append:
-        sender, target, term, prev_index, prev_term, commit, entries = values[1:]
-        taken = tuple(
-            Entry(Term(entry_term), Index(index), reader.take(size), EntryKind(entry_kind))
-            for entry_term, index, entry_kind, size in entries
+        entries = tuple(
+            Entry(term, index, reader.take(size), entry_kind)
+            for term, index, entry_kind, size in values[-1]
         )
-        return Append(sender, target, term, prev_index, prev_term, commit, taken)
-    if kind is InstallSnapshot:
-        sender, target, term, (index, meta_term, membership) = values[1:]
-        meta = SnapshotMeta(Index(index), Term(meta_term), Membership.decode(membership))
-        return InstallSnapshot(NodeId(sender), NodeId(target), Term(term), meta)
-    message: Message = kind(*values[1:])
+        values = (*values[:-1], entries)
+    message: Message = kind(*values)
     return message
 
 
-def _check_prefix(length: int, header_length: int) -> None:
-    if length > FRAME_SIZE_MAX:
-        raise FrameCorrupt(f"a frame of {length} bytes is announced, the limit is {FRAME_SIZE_MAX}")
+def _check_prefix(length: int, header_length: int, size_max: int) -> None:
+    if length > size_max:
+        raise FrameCorrupt(f"a frame of {length} bytes is announced, the limit is {size_max}")
+    if header_length > HEADER_SIZE_MAX:
+        raise FrameCorrupt(f"a header of {header_length} bytes, the limit is {HEADER_SIZE_MAX}")
     if header_length + _PREFIX.size - _LENGTH_SIZE > length:
         raise FrameCorrupt(f"a header of {header_length} bytes in a frame of {length}")
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
+from typing import Final
 
 from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
@@ -38,6 +39,9 @@ from orderlymq_raft.types import HardState, Index, NodeId
 
 _log = logging.getLogger(__name__)
 
+# Of the time that a process has for its end: leadership and clients have had theirs before.
+WRITER_CLOSE_SHARE: Final = 0.4
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -61,6 +65,7 @@ class Instance:
         self, settings: BrokerSettings, store: RocksStore, surroundings: Surroundings
     ) -> None:
         self.store = store
+        self._writer_close_s = WRITER_CLOSE_SHARE * settings.shutdown_max_ms / 1000
         self.log = RaftLogStore(store, settings.storage.tail_cache_size)
         bootstrap(settings, store, self.log)
         self.state = BrokerState.load(store)
@@ -98,16 +103,17 @@ class Instance:
         """Return the counters of the loop."""
         return self.loop.figures
 
-    def close(self, *, orderly: bool) -> None:
+    def close(self, *, orderly: bool) -> bool:
         """Stop; with *orderly* everything that is staged is made durable first.
 
-        Blocks for as long as the writes that were submitted take, at most seconds.
+        Blocks for as long as the writes that were submitted take, at most seconds. Returns whether they
+        have ended; if not, the disk hangs, and the store must neither be closed nor replaced.
         """
         self.loop.stop()
         if orderly:
             ticket = self.store.prepare(None)
             self.writer.submit(ticket, sync=True, done=lambda _: None)
-        self.writer.close()
+        return self.writer.close(self._writer_close_s)
 
 
 def raft_config(node_id: int, settings: RaftSettings) -> Config:

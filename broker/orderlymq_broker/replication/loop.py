@@ -3,18 +3,17 @@ The turn of a replica: propose, send, persist, apply, answer.
 
 The rules, in the order in which they bite:
 
-* All that was proposed in one iteration of the event loop, or while an entry is on its way, shares
-  one log entry, within limits: one sync and one round to the followers for all of it.
-* What promises something leaves only after the write that it rests on; Readys are finished in
-  the order in which they were handed out.
-* Applied state is staged and becomes durable with the next write; the log is the truth, and a
-  restart applies again what the staged part had.
-* A proposal is answered when its fate is certain (``fates.py``); a new leader gives no offsets
-  before its own no-op, and with it the whole log, is applied.
+* All that was proposed in one iteration of the event loop, or while an entry is on its way, shares one log entry,
+  within limits: one sync and one round to the followers for all of it.
+* What promises something leaves only after the write that it rests on; Readys are finished in the order in which they
+  were handed out.
+* Applied state is staged and becomes durable with the next write; the log is the truth, and a restart applies again
+  what the staged part had.
+* A proposal is answered when its fate is certain (``fates.py``); a new leader gives no offsets before its own no-op,
+  and with it the whole log, is applied.
 
-Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients,
-`receive` by ``transport.py``, `tick` by a timer, completions by ``writer.py``. ``net`` decides
-who is answered; ``app.py`` wires it.
+Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients, `receive` by
+``transport.py``, `tick` by a timer, completions by ``writer.py``. ``net`` decides who is answered; ``app.py`` wires it.
 """
 
 import logging
@@ -23,13 +22,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from orderlymq_broker.processors.effects import Close, Effect, Peer, Propose, Send
+from orderlymq_broker.processors.effects import Close, Effect, Peer, Propose, Refusal, Send
+from orderlymq_broker.processors.entrybuilder import UNBUILT, Built, next_group
 from orderlymq_broker.replication.amnesia import Amnesia
+from orderlymq_broker.replication.authority import Authority
 from orderlymq_broker.replication.fates import Fates
+from orderlymq_broker.replication.founding import Founding
 from orderlymq_broker.replication.gathering import Gathering
 from orderlymq_broker.replication.ports import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
-from orderlymq_broker.state.records import Outcome, encode_records
-from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.replication.stall import STALL_ELECTIONS, WriteWatch
+from orderlymq_broker.state.records import Outcome
+from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch, StoreError
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_raft import (
@@ -41,6 +44,7 @@ from orderlymq_raft import (
     Message,
     NotLeader,
     ProposalRefused,
+    ProtocolViolation,
     Ready,
     Role,
     RoleChange,
@@ -50,10 +54,6 @@ from orderlymq_raft.types import NodeId, Term
 
 _log = logging.getLogger(__name__)
 
-# Large enough that the cost of an entry vanishes in it, small enough that its sync and its way
-# over the network do not delay the next one by more than tens of milliseconds.
-ENTRY_SIZE_MAX: Final = 4 << 20
-
 # One write runs, one waits in the writer's queue so that the disk never idles; whatever comes
 # later gathers into the next entry. A third would only make groups smaller.
 TICKETS_MAX: Final = 2
@@ -61,9 +61,6 @@ TICKETS_MAX: Final = 2
 # A process that was paused has lost its sense of time: it makes up for so many ticks and then
 # asks the others, instead of running through an election time-out in one go.
 TICKS_CATCH_UP_MAX: Final = 3
-
-# Replicas of a new group start together; who is not there by then is not waited for.
-FOUNDING_WAIT_S: Final = 5.0
 
 
 @dataclass(slots=True)
@@ -77,9 +74,8 @@ class _Flight:
 class ReplicationLoop:
     """Drives one Node, one BrokerCore and one store.
 
-    Life cycle: made, `start`, then events until `stop`. Invariants: at most TICKETS_MAX writes
-    are under way; flights are finished in order; *serving* is true from the moment the no-op of
-    the own term is applied until leadership is lost.
+    Life cycle: made, `start`, then events until `stop`. Invariants: at most TICKETS_MAX writes are under way; flights
+    are finished in order; *serving* is true from when the no-op of the own term is applied until leadership is lost.
     """
 
     def __init__(self, parts: ReplicaParts, ports: LoopPorts, limits: LoopLimits) -> None:
@@ -96,21 +92,19 @@ class ReplicationLoop:
         self._collected: deque[Propose] = deque()
         self._flights: deque[_Flight] = deque()
         self._tickets = 0
+        election_s = parts.node.election_ticks * limits.tick_s
+        self.writes = WriteWatch(STALL_ELECTIONS * election_s, ports.clock.seconds)
         self._gathering = Gathering()
         self._gathers = False
         self._turn_is_due = False
         self._refused = False
         self._stopped = False
-        self._physical_next = 0
         self._serving_term = Term(0)
         self._ticked_at = ports.clock.seconds()
-        # Set while this leader has reason to doubt that it still is one; the number is the read
-        # whose answer ends the doubt.
-        self._doubt: int | None = None
-        self._reads = 0
+        self._authority = Authority(parts.node)
         self._had_authority = False
-        # Set while the first leader of a group waits for all replicas: its term, and until when.
-        self._founding: tuple[Term, float] | None = None
+        self._was_confirmed = False
+        self._founding = Founding(self._authority)
         self._role = RoleChange(Role.FOLLOWER, None, parts.node.term)
         self._topics_version = parts.machine.state.topics_version
 
@@ -151,15 +145,27 @@ class ReplicationLoop:
                 case Send(connection, command):
                     self._ports.clients.send(connection, command)
                 case Propose():
-                    self._collected.append(effect)
-                    self._wake()
+                    self._collect(effect)
                 case Close(connection, reason):
                     self._ports.clients.close(connection, reason)
                 case _:
                     assert_never(effect)
 
+    def _collect(self, proposal: Propose) -> None:
+        refusal = self._core.context.entries.admit(proposal)
+        if refusal is None:
+            self._collected.append(proposal)
+            self._wake()
+        else:
+            self._refuse(proposal, refusal)
+
+    def _refuse(self, proposal: Propose, refusal: Refusal) -> None:
+        kinds = sorted({type(record).__name__ for record in proposal.records})
+        _log.warning("a proposal of %s is refused: %s", ", ".join(kinds), refusal.remark)
+        self.submit(self._core.refused(proposal, refusal))
+
     def receive(self, messages: Sequence[Message]) -> None:
-        """Take in messages of a peer."""
+        """Take in messages of a peer; raises ProtocolViolation at one that breaks the rules of raft."""
         if self._stopped:
             return
         try:
@@ -168,6 +174,11 @@ class ReplicationLoop:
             if self._amnesia.has_caught_up(messages, self._node.commit):
                 _log.info("this replica has caught up with its group and votes from now on")
                 self._remember()
+        except (
+            ProtocolViolation
+        ):  # the sender's fault: it loses its connection, this replica goes on
+            self._wake()
+            raise
         except Exception as error:
             self._fail(error)
         self._wake()
@@ -206,17 +217,19 @@ class ReplicationLoop:
         if due > TICKS_CATCH_UP_MAX:
             _log.warning("this process stood still for %.0f ms", 1000 * (now - self._ticked_at))
             self._ticked_at = now
+            self.writes.forgive()
             due = TICKS_CATCH_UP_MAX
-            self._begin_doubt()
+            self._authority.doubt()
         else:
             self._ticked_at += due * self._limits.tick_s
         try:
             for _ in range(due):
                 self._node.tick()
+            self._authority.tick()
+            self._maybe_step_down()
+            self._maybe_end_founding()
         except Exception as error:
             self._fail(error)
-        if self._founding is not None:
-            self._maybe_end_founding(*self._founding)
         self._wake()
 
     # -- steering --------------------------------------------------------------------------------
@@ -244,35 +257,42 @@ class ReplicationLoop:
         """Return how many proposals are in the log and not known to be committed or lost."""
         return len(self._fates)
 
+    @property
+    def idle_s(self) -> float:
+        """Return how long ago the last tick was."""
+        return self._ports.clock.seconds() - self._ticked_at
+
     def may_answer(self) -> bool:
         """Tell whether an answer given now is the truth of the group: the lease is good.
 
-        Time that has passed without ticks counts, so that a process that was paused does not
-        speak for a group that has meanwhile chosen another leader.
+        Time without ticks counts: a process that was paused does not speak for a group that has chosen another leader.
         """
         if not self.serving:
             return False
-        if self._ports.clock.seconds() - self._ticked_at >= self._limits.tick_s:
+        if self.idle_s >= self._limits.tick_s:
             self.tick()
-        return self.serving and self._has_authority()
+        return self.serving and self._authority.has_lease
+
+    def request_confirmation(self) -> int:
+        """Ask the group whether this replica still leads; return what to give to `is_confirmed`.
+
+        For requests that have arrived and that `may_answer` holds back; `Host.authority_changed` tells the end.
+        """
+        number = self._authority.ask()
+        self._wake()
+        return number
+
+    def is_confirmed(self, number: int) -> bool:
+        """Tell whether this replica led after *number* was given out, so that it may answer."""
+        return self.serving and self._authority.is_confirmed(number)
 
     # -- leadership ------------------------------------------------------------------------------
 
-    def _has_authority(self) -> bool:
-        return self._doubt is None and self._node.lease_valid
-
     def _watch_authority(self) -> None:
-        authority = self.serving and self._has_authority()
-        if authority != self._had_authority:
-            self._had_authority = authority
+        authority = self.serving and self._authority.has_lease
+        if authority != self._had_authority or self._was_confirmed:
+            self._had_authority, self._was_confirmed = authority, False
             self._ports.host.authority_changed()
-
-    def _begin_doubt(self) -> None:
-        if not self._node.is_leader:
-            return
-        self._reads += 1
-        self._doubt = self._reads
-        self._node.read_index(self._doubt)
 
     def _watch_role(self) -> None:
         node = self._node
@@ -280,17 +300,19 @@ class ReplicationLoop:
         if change == self._role:
             return
         self._role = change
-        _log.info(
-            "%s of term %d, leader %s",
-            change.role.value,
-            change.term,
-            "unknown" if change.leader is None else change.leader,
-        )
+        leader = "unknown" if change.leader is None else change.leader
+        _log.info("%s of term %d, leader %s", change.role.value, change.term, leader)
         if self.serving and (change.role is not Role.LEADER or change.term != self._serving_term):
             self._end_serving(change)
-        self._doubt = None
-        self._founding = None
+        self._authority.reset()
+        self._founding.reset()
         self._ports.host.role_changed(change)
+
+    def _maybe_step_down(self) -> None:
+        """Leave the group to a replica whose disk answers."""
+        if self.writes.is_stalled and self._node.step_down():
+            self.figures.disk_stalls += 1
+            _log.error("no write ended for %.1f s: this replica steps down", self.writes.waiting_s)
 
     def _remember(self) -> None:
         if not self._amnesia.active:
@@ -300,18 +322,13 @@ class ReplicationLoop:
         self._parts.store.stage(batch)
         self._node.set_forgetful(forgetful=False)
 
-    def _maybe_end_founding(self, term: Term, deadline_s: float) -> None:
-        """Begin to serve a new group when every replica has its beginning, or time is up.
-
-        From here on the group has begun, and a replica that does not know it cannot tell whether
-        it is new or has lost its disk (``amnesia.py``): if its leader died before the others
-        had heard of it, they would wait for that leader.
-        """
-        peers = self._node.status().progress.values()
-        is_due = all(peer.match for peer in peers) or self._ports.clock.seconds() >= deadline_s
-        # A majority must be there to hear of it: a leader that alone knows would be elected by nobody.
-        if is_due and self._has_authority():
-            self._founding = None
+    def _maybe_end_founding(self) -> None:
+        term = self._founding.term
+        if term is None:
+            return
+        all_are_there = all(peer.match for peer in self._node.status().progress.values())
+        if self._founding.is_over(self._ports.clock.seconds(), all_are_there=all_are_there):
+            self._founding.reset()
             self._begin_serving(term)
 
     def _begin_serving(self, term: Term) -> None:
@@ -319,26 +336,25 @@ class ReplicationLoop:
         self._remember()
         self.serving = True
         self._serving_term = term
-        self._physical_next = self._parts.log.physical_end()
         now = self._ports.clock.now()
-        self.submit(self._core.become_leader(term, self._physical_next, now))
+        self.submit(self._core.become_leader(term, self._parts.log.physical_end(), now))
         self._ports.host.serving_began()
 
     def _end_serving(self, change: RoleChange) -> None:
         self.serving = False
         # Listeners close first: whoever retries from now on must find the next leader.
         self._ports.host.serving_ended()
-        unsent = list(self._collected)
-        self._collected.clear()
+        unsent, self._collected = self._collected, deque()
         self.submit(self._core.become_follower(change.leader is not None))
         self._core.proposals_lost("this replica leads no more")
         self._lose(unsent)
 
-    def _lose(self, proposals: Iterable[Propose]) -> None:
+    def _lose(self, proposals: Sequence[Propose]) -> None:
+        self._core.context.entries.settle(proposals)
         for proposal in proposals:
             self.figures.proposals_lost += 1
             if proposal.lost is not None:
-                self.submit(proposal.lost())
+                self.submit(proposal.lost(None))
 
     # -- the turn --------------------------------------------------------------------------------
 
@@ -394,6 +410,7 @@ class ReplicationLoop:
     def _begin(self, ready: Ready) -> None:
         if ready.messages_now:
             self._send(ready.messages_now)
+        self._authority.round_left()
         if ready.snapshot is not None:
             self._hand_over_snapshot(ready, ready.snapshot)
             return
@@ -402,9 +419,8 @@ class ReplicationLoop:
         self._persist(flight)
         for entry in ready.committed:
             self._apply(entry)
-        for read in ready.read_states:
-            if read.context == self._doubt:
-                self._doubt = None
+        if self._authority.confirm(ready.read_states):
+            self._was_confirmed = True
         self._land()
 
     def _persist(self, flight: _Flight) -> None:
@@ -419,12 +435,14 @@ class ReplicationLoop:
             return
         ticket = self._parts.store.prepare(batch)
         self._tickets += 1
+        self.writes.began()
         self._gathering.began(self._ports.clock.seconds())
         self.figures.tickets += 1
-        sync = self._limits.sync_writes or not ready.entries
+        sync = self._limits.sync_writes or ready.promises
 
         def done(elapsed_s: float) -> None:
             self._tickets -= 1
+            self.writes.ended()
             self.figures.sync_seconds += elapsed_s
             self.figures.on_sync(elapsed_s)
             self._parts.store.settle(ticket)
@@ -446,18 +464,15 @@ class ReplicationLoop:
         for message in messages:
             if isinstance(message, InstallSnapshot):
                 self._ports.outbound.send_snapshot(message)
-        self._ports.outbound.send(
-            [message for message in messages if not isinstance(message, InstallSnapshot)]
-        )
+        others = [message for message in messages if not isinstance(message, InstallSnapshot)]
+        self._ports.outbound.send(others)
 
     def _hand_over_snapshot(self, ready: Ready, meta: SnapshotMeta) -> None:
         self._stopped = True
         unknown = self._fates.abandon()
         if unknown:
             # They may stand in the snapshot. Silence, and a closed connection, is the truth.
-            _log.warning(
-                "the fate of %d proposals is unknown: a snapshot replaces the log", unknown
-            )
+            _log.warning("the fate of %d proposals is unknown: a snapshot comes", unknown)
         assert ready.hard_state is not None, "a snapshot always moves the commit index"
         self._ports.host.snapshot_ready(meta, ready.hard_state)
 
@@ -489,51 +504,49 @@ class ReplicationLoop:
                 self._gather()
                 return
             if not self.serving:
-                unsent = list(self._collected)
-                self._collected.clear()
+                unsent, self._collected = self._collected, deque()
                 self._lose(unsent)
                 return
-            group = self._next_group()
+            group = next_group(self._collected)
             try:
                 self._propose_group(group)
-            except ProposalRefused as error:
+            except (ProposalRefused, NotLeader) as error:
                 # Too much waits for followers, or leadership is on its way to another: they
-                # keep their place and are tried again, nothing may overtake them.
+                # keep their place and are tried again, nothing may overtake them. Where it is
+                # lost, the next turn sees the change of role and loses what was collected.
                 self._collected.extendleft(reversed(group))
                 self._refused = True
                 _log.debug("proposals wait: %s", error)
                 return
-            except NotLeader:
-                # The role change is in the next Ready and loses what was collected.
-                self._collected.extendleft(reversed(group))
-                self._refused = True
-                return
-
-    def _next_group(self) -> list[Propose]:
-        collected = self._collected
-        group: list[Propose] = []
-        size = 0
-        while collected:
-            proposal = collected[0]
-            added = sum(map(len, proposal.messages))
-            if group and size + added > ENTRY_SIZE_MAX:
-                break
-            size += added
-            group.append(collected.popleft())
-        return group
 
     def _propose_group(self, group: Sequence[Propose]) -> None:
-        records = [record for proposal in group for record in proposal.records]
-        messages = [message for proposal in group for message in proposal.messages]
-        now = self._ports.clock.now()
-        data = encode_entry(encode_records(records), messages, self._physical_next, now.wall_ms)
-        term, index = self._node.propose(data)
-        size = sum(map(len, messages))
-        self._physical_next += size
+        entries = self._core.context.entries
+        built = self._build(group)
+        if built is None:
+            return
+        term, index = self._node.propose(built.data)
+        size = built.physical_end - entries.physical_next
+        entries.proposed(built)
         self._fates.add(index, term, group, self._ports.clock.seconds())
         self.figures.entries_proposed += 1
         self.figures.proposals += len(group)
         self.figures.bytes_proposed += size
+
+    def _build(self, group: Sequence[Propose]) -> Built | None:
+        """Return the entry of a group, or None when it was refused.
+
+        The gate has let it through, so this is a mistake of ours. The log knows nothing of it, and a process that ended
+        here would only hand the requests to the next leader, which would end as well.
+        """
+        entries = self._core.context.entries
+        try:
+            return entries.build(group, self._ports.clock.now().wall_ms)
+        except Exception:
+            _log.exception("an entry of %d proposals cannot be built; they are refused", len(group))
+        entries.settle(group)
+        for proposal in group:
+            self._refuse(proposal, UNBUILT)
+        return None
 
     # -- applying --------------------------------------------------------------------------------
 
@@ -564,6 +577,7 @@ class ReplicationLoop:
         committed, lost = self._fates.settle(entry.index, entry.term)
         if committed is not None:
             position = 0
+            self._core.context.entries.settle(committed.proposals)
             for proposal in committed.proposals:
                 end = position + len(proposal.records)
                 if proposal.applied is not None:
@@ -582,7 +596,5 @@ class ReplicationLoop:
                     if self._parts.machine.state.topics_version:
                         self._begin_serving(entry.term)
                     else:
-                        deadline_s = self._ports.clock.seconds() + FOUNDING_WAIT_S
-                        self._maybe_end_founding(entry.term, deadline_s)
-                        if not self.serving:
-                            self._founding = entry.term, deadline_s
+                        self._founding.begin(entry.term, self._ports.clock.seconds())
+                        self._maybe_end_founding()

@@ -4,10 +4,12 @@ Where each replica of the group is called.
 The rule: who belongs to the group is decided in the raft log, where a member is reached is not:
 every replica tells its address in each greeting, and everybody keeps what it was told beside its
 store. Settings give the first addresses, an administrator's "add-learner" gives a new member's,
-and a member that moves announces itself.
+and a member that moves announces itself. Who is no member may be one soon, so it is noted as well,
+up to a limit.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
@@ -17,6 +19,9 @@ from orderlymq_broker.store.layout import META_PEERS
 from orderlymq_raft import Membership
 from orderlymq_raft.types import NodeId
 
+# A group has 14 members at most. The rest is for those that join, and for strangers who say that they do.
+ADDRESSES_MAX: Final = 64
+
 
 class AddressBook:
     """Addresses by node id; what was learned wins over the settings until the next restart."""
@@ -25,6 +30,8 @@ class AddressBook:
         # Settings win at a start: they are what a person has corrected last.
         self._addresses = {NodeId(node): address for node, address in learned.items()}
         self._addresses |= {NodeId(node): address for node, address in settings.items()}
+        self._kept = frozenset(map(NodeId, settings))
+        self._members: frozenset[NodeId] = frozenset()
 
     @classmethod
     def load(cls, reader: Reader, settings: Mapping[int, Address]) -> "AddressBook":
@@ -41,6 +48,12 @@ class AddressBook:
         """Note where *node* is called; return whether that is news."""
         if self._addresses.get(node) == address:
             return False
+        if node not in self._addresses and len(self._addresses) >= ADDRESSES_MAX:
+            needed = self._kept | self._members
+            oldest = next((each for each in self._addresses if each not in needed), None)
+            if oldest is None:
+                return False
+            del self._addresses[oldest]
         self._addresses[node] = address
         return True
 
@@ -50,6 +63,7 @@ class AddressBook:
 
     def reachable(self, membership: Membership, own: NodeId) -> dict[NodeId, Address]:
         """Return whom to keep a link to: all members, and everybody for one that is none yet."""
+        self._members = membership.members
         everybody = own not in membership.members
         return {
             node: address

@@ -118,6 +118,7 @@ class LoopFigures:
     sync_seconds: float = 0.0
     entries_applied: int = 0
     proposals_lost: int = 0
+    disk_stalls: int = 0
     on_commit: Callable[[float, int], None] = field(default=lambda seconds, proposals: None)
     on_sync: Callable[[float], None] = field(default=lambda seconds: None)
 

@@ -24,6 +24,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from orderlymq_broker.replication.frameconnection import FrameConnection
 from orderlymq_broker.replication.frames import (
     Frame,
     FrameCorrupt,
@@ -31,7 +32,7 @@ from orderlymq_broker.replication.frames import (
     decode_header,
     encode_frame,
 )
-from orderlymq_broker.replication.transport import FrameConnection, Identity, Refused, dial
+from orderlymq_broker.replication.transport import Identity, Refused, dial
 from orderlymq_broker.settings import Address
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.rocks import RocksStore
@@ -44,7 +45,8 @@ from orderlymq_broker.store.snapshot import (
     verify_values,
 )
 from orderlymq_raft import InstallSnapshot
-from orderlymq_raft.types import NodeId, Term
+from orderlymq_raft.types import NodeId, ProtocolViolation, Term
+from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -113,8 +115,10 @@ class SnapshotSender:
         chunk_size: int,
         failed: Callable[[StoreError], None],
         context_for: Callable[[NodeId], ssl.SSLContext | None] = lambda _: None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._identity = identity
+        self._supervisor = supervisor or Supervisor()
         self._context_for = context_for
         self._store = store
         self._directory = data_dir / OUTGOING
@@ -122,7 +126,7 @@ class SnapshotSender:
         self._failed = failed
         self._chunk_size = chunk_size
         self._origin = uuid.uuid4().hex
-        self._tasks: dict[NodeId, asyncio.Task[bool]] = {}
+        self._tasks: dict[NodeId, asyncio.Task[bool | None]] = {}
         self._lowest: dict[NodeId, int] = {}
         # A crash may have left some behind.
         shutil.rmtree(self._directory, ignore_errors=True)
@@ -138,8 +142,8 @@ class SnapshotSender:
         if target in self._tasks:
             return
         self._lowest[target] = message.meta.index
-        task = asyncio.get_running_loop().create_task(
-            self._send(message, address), name=f"snapshot to node {target}"
+        task = self._supervisor.once(
+            "snapshot", self._send(message, address), name=f"snapshot to node {target}"
         )
         self._tasks[target] = task
         task.add_done_callback(lambda ended: self._ended(target, ended))
@@ -150,18 +154,14 @@ class SnapshotSender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.to_thread(shutil.rmtree, self._directory, ignore_errors=True)
+        await finish_in_thread(_remove, self._directory)
 
-    def _ended(self, target: NodeId, task: asyncio.Task[bool]) -> None:
+    def _ended(self, target: NodeId, task: "asyncio.Task[bool | None]") -> None:
         self._tasks.pop(target, None)
         self._lowest.pop(target, None)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
-            _log.error("sending a snapshot to node %d failed", target, exc_info=error)
-        # Only now: raft may ask for the next one at once, and must not find this one running.
-        self._report(target, error is None and task.result())
+        if not task.cancelled():
+            # Only now: raft may ask for the next one at once, and must not find this one running.
+            self._report(target, task.result() is True)
 
     async def _send(self, message: InstallSnapshot, address: Address) -> bool:
         """Return whether the peer has taken the state over."""
@@ -169,7 +169,8 @@ class SnapshotSender:
         directory = self._directory / f"{target}-{uuid.uuid4().hex}"
         began = time.monotonic()
         try:
-            manifest = await asyncio.to_thread(export_snapshot, self._store, directory)
+            # The store is closed when this task has ended: the thread must have ended, too.
+            manifest = await finish_in_thread(export_snapshot, self._store, directory)
             self._lowest[target] = manifest.index
             connection = await dial(
                 self._identity, target, address, "snapshot", tls=self._context_for(target)
@@ -195,7 +196,7 @@ class SnapshotSender:
             )
             return True
         finally:
-            await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+            await finish_in_thread(_remove, directory)
 
     async def _examine(self, directory: Path) -> None:
         """End this replica when the damage that a peer has found is its own."""
@@ -259,8 +260,13 @@ class SnapshotReceiver:
     """
 
     def __init__(
-        self, node: NodeId, data_dir: Path, deliver: Callable[[InstallSnapshot, Path], None]
+        self,
+        node: NodeId,
+        data_dir: Path,
+        deliver: Callable[[InstallSnapshot, Path], None],
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self._node = node
         self.directory = data_dir / INCOMING
         self._deliver = deliver
@@ -272,8 +278,10 @@ class SnapshotReceiver:
         if former is not None:
             former.cancel()
         frames = _Frames(connection)
-        self._task = asyncio.get_running_loop().create_task(
-            self._receive(former, sender, connection, frames), name=f"snapshot from node {sender}"
+        self._task = self._supervisor.once(
+            "snapshot",
+            self._receive(former, sender, connection, frames),
+            name=f"snapshot from node {sender}",
         )
 
     async def close(self) -> None:
@@ -302,7 +310,10 @@ class SnapshotReceiver:
         else:
             connection.send(encode_frame(FrameKind.SNAPSHOT_DONE, Verdict(ok=True)))
             message = InstallSnapshot(sender, self._node, Term(offer.term), offer.manifest.meta)
-            self._deliver(message, self.directory)
+            try:
+                self._deliver(message, self.directory)
+            except ProtocolViolation as error:
+                _log.warning("the snapshot of node %d is not taken over: %s", sender, error)
         finally:
             connection.close()
 
@@ -311,7 +322,8 @@ class SnapshotReceiver:
         for file in manifest.files:
             if Path(file.name).name != file.name or file.name in {".", "..", _ORIGIN_FILE}:
                 raise SnapshotRefused(f"the snapshot names a file {file.name!r}")
-        wanted = await asyncio.to_thread(self._prepare, offer)
+        # The next offer uses the same directory: no thread of this one may be left then.
+        wanted = await finish_in_thread(self._prepare, offer)
         connection.send(encode_frame(FrameKind.SNAPSHOT_WANTED, Wanted(wanted)))
         total = sum(manifest.files[number].size for number in wanted)
         _log.info("receiving the state up to entry %d: %d bytes", manifest.index, total)
@@ -326,9 +338,9 @@ class SnapshotReceiver:
             if not 0 <= chunk.file < len(manifest.files):
                 raise SnapshotRefused("a chunk of a file that was not announced")
             path = self.directory / manifest.files[chunk.file].name
-            await asyncio.to_thread(_write_at, path, chunk.offset, frame.payload)
+            await finish_in_thread(_write_at, path, chunk.offset, frame.payload)
             progress.advance(len(frame.payload))
-        await asyncio.to_thread(self._finish, manifest)
+        await finish_in_thread(self._finish, manifest)
 
     def _prepare(self, offer: Offer) -> tuple[int, ...]:
         """Keep what is already here of the same store, delete the rest, say what is missing."""
@@ -437,6 +449,10 @@ class _Progress:
 
 def _decode(frame: Frame, kind: type[_Struct]) -> _Struct:
     return decode_header(frame, kind)
+
+
+def _remove(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _write_at(path: Path, offset: int, data: bytes) -> None:

@@ -18,15 +18,16 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, cast
+from typing import Final, Literal, Protocol
 
+from orderlymq_broker.replication.frameconnection import FrameConnection
 from orderlymq_broker.replication.frameheaders import Hello
 from orderlymq_broker.replication.frames import (
+    GREETING_SIZE_MAX,
     WIRE_VERSION,
     Frame,
     FrameCorrupt,
     FrameKind,
-    FrameReader,
     decode_header,
     decode_messages,
     encode_frame,
@@ -37,7 +38,7 @@ from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
 from orderlymq_runtime.connecting import connect
 from orderlymq_runtime.server import PortInUseError
-from orderlymq_runtime.streamtransport import StreamTransport
+from orderlymq_runtime.supervisor import Supervisor
 from orderlymq_runtime.tls import PeerTls, SniffingListener
 
 _log = logging.getLogger(__name__)
@@ -46,16 +47,23 @@ _log = logging.getLogger(__name__)
 # costs one attempt a second.
 RECONNECT_FIRST_S: Final = 0.02
 RECONNECT_MAX_S: Final = 1.0
-# A handshake on a LAN takes a millisecond; half a second of a stalled peer is stalled for raft too.
-CONNECT_TIMEOUT_S: Final = 1.0
-GREETING_TIMEOUT_S: Final = 3.0
+# TCP, TLS and the greeting take a round trip each: 2.4 s where a round trip takes 800 ms.
+CONNECT_TIMEOUT_S: Final = 4.0
+GREETING_TIMEOUT_S: Final = 4.0
 
 # 64 appends of 1 MiB may be in flight; more than that waiting in one socket is a peer that does
 # not read, and what it lacks is sent again when it does.
 BACKLOG_MAX: Final = 64 << 20
 
-# A machine that lost power answers nothing: without this the kernel would wait for minutes.
-TCP_USER_TIMEOUT_MS: Final = 3_000
+# What is said on a connection for raft messages beside them.
+_FORWARDING: Final = frozenset(
+    {
+        FrameKind.FORWARD,
+        FrameKind.FORWARDED_SEND,
+        FrameKind.FORWARDED_CLOSE,
+        FrameKind.ORIGIN_CLOSED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +80,7 @@ class Receiver(Protocol):
     """What happens with what arrives; all calls come from the event loop and return at once."""
 
     def messages_received(self, messages: list[Message]) -> None:
-        """Handle raft messages of one peer, in the order they were sent."""
+        """Handle raft messages of one peer, in the order they were sent; raises ProtocolViolation."""
 
     def frame_received(self, node: NodeId, frame: Frame) -> None:
         """Handle a frame about forwarded client connections."""
@@ -89,110 +97,8 @@ class Receiver(Protocol):
     def peer_lost(self, node: NodeId) -> None:
         """Note that the connection on which *node* spoke to us is gone."""
 
-    def snapshot_caller(self, node: NodeId, connection: "FrameConnection") -> None:
+    def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take over a connection on which *node* offers a snapshot."""
-
-
-class FrameConnection(asyncio.Protocol):
-    """One TCP connection that carries frames, accepted or made.
-
-    Life cycle: connected, *on_frame* for each frame, *on_closed* once. After a frame that cannot
-    be read it is closed.
-    """
-
-    def __init__(
-        self,
-        on_frame: "Callable[[FrameConnection, Frame], None]",
-        on_closed: "Callable[[FrameConnection], None]",
-        on_opened: "Callable[[FrameConnection], None] | None" = None,
-    ) -> None:
-        self.on_frame = on_frame
-        self.on_closed = on_closed
-        self._on_opened = on_opened
-        self._reader = FrameReader()
-        self._transport: StreamTransport | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self.closed = asyncio.get_running_loop().create_future()
-        self.peer: tuple[str, int] = ("?", 0)
-        self.peer_has_forgotten = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Prepare the socket."""
-        self._transport = cast("StreamTransport", transport)
-        peer = transport.get_extra_info("peername")
-        if peer:
-            self.peer = (str(peer[0]), int(peer[1]))
-        connected = transport.get_extra_info("socket")
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_USER_TIMEOUT_MS)
-        if self._on_opened is not None:
-            self._on_opened(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Cut the stream into frames."""
-        try:
-            for frame in self._reader.receive_data(data):
-                self.on_frame(self, frame)
-        except FrameCorrupt as error:
-            _log.warning("closing the connection with %s:%d: %s", *self.peer, error)
-            self.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the owner once."""
-        self._transport = None
-        self._writable.set()
-        if not self.closed.done():
-            self.closed.set_result(None)
-        self.on_closed(self)
-
-    def pause_writing(self) -> None:
-        """Note that the peer reads slower than we write; matters to snapshots only."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        """Note that the peer caught up."""
-        self._writable.set()
-
-    @property
-    def is_open(self) -> bool:
-        """Tell whether bytes can still be written."""
-        return self._transport is not None and not self._transport.is_closing()
-
-    @property
-    def backlog_bytes(self) -> int:
-        """Return how many bytes wait for the peer to read."""
-        return 0 if self._transport is None else self._transport.get_write_buffer_size()
-
-    def send(self, pieces: Sequence[bytes]) -> None:
-        """Write the pieces of frames; nothing happens when the connection is gone."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.writelines(pieces)
-
-    async def drained(self) -> None:
-        """Wait until the peer has read enough for more to be written."""
-        await self._writable.wait()
-
-    def close(self) -> None:
-        """Close after what was written is out."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def pause_reading(self) -> None:
-        """Let the peer wait; for a receiver that writes to disk."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Go on after `pause_reading`."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
 
 
 class Refused(Exception):  # noqa: N818 - named for what the caller must know
@@ -203,7 +109,7 @@ async def dial(
     identity: Identity,
     target: NodeId,
     address: Address,
-    purpose: str,
+    purpose: Literal["raft", "snapshot"],
     *,
     has_forgotten: bool = False,
     tls: ssl.SSLContext | None = None,
@@ -259,6 +165,9 @@ class Transport:
 
     Life cycle: `listen`, then `send` and the calls of *receiver*, then `close`. `set_peers` may be
     called at any time; links to those who left are closed.
+
+    Attributes:
+        violations: connections that were closed because of what a peer said on them.
     """
 
     def __init__(
@@ -267,8 +176,11 @@ class Transport:
         receiver: Receiver,
         has_forgotten: Callable[[], bool] = lambda: False,
         tls: PeerTls | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self.violations = 0
         self._identity = identity
+        self._supervisor = supervisor or Supervisor()
         self._tls = tls
         self._has_forgotten = has_forgotten
         self._receiver = receiver
@@ -312,7 +224,13 @@ class Transport:
             if link is not None:
                 link.cancel()
             self._links[node] = PeerLink(
-                self._identity, node, address, self._receiver, self._has_forgotten, self._tls
+                self._identity,
+                node,
+                address,
+                self._receiver,
+                self._has_forgotten,
+                self._tls,
+                self._supervisor,
             )
 
     def address_of(self, node: NodeId) -> Address | None:
@@ -360,7 +278,16 @@ class Transport:
             await self._server.wait_closed()
 
     def _accept(self) -> FrameConnection:
-        return FrameConnection(self._greet, self._accepted_closed, self._accepted_opened)
+        return FrameConnection(
+            self._greet,
+            self._accepted_closed,
+            self._accepted_opened,
+            self._violated,
+            GREETING_SIZE_MAX,
+        )
+
+    def _violated(self) -> None:
+        self.violations += 1
 
     def _accepted_opened(self, connection: FrameConnection) -> None:
         self._accepted.add(connection)
@@ -385,6 +312,7 @@ class Transport:
             connection.close()
             return
         connection.send(encode_frame(FrameKind.WELCOME, self._has_forgotten()))
+        connection.take_large_frames()
         node = NodeId(hello.sender)
         if hello.purpose == "snapshot":
             self._receiver.snapshot_caller(node, connection)
@@ -397,9 +325,14 @@ class Transport:
 
         def on_frame(_: FrameConnection, frame: Frame) -> None:
             if frame.kind is FrameKind.RAFT:
-                self._receiver.messages_received(decode_messages(frame))
-            else:
+                messages = decode_messages(frame)
+                if any(message.sender != node for message in messages):
+                    raise FrameCorrupt(f"node {node} speaks in the name of another one")
+                self._receiver.messages_received(messages)
+            elif frame.kind in _FORWARDING:
                 self._receiver.frame_received(node, frame)
+            else:
+                raise FrameCorrupt(f"{frame.kind.name} is none of what follows a greeting")
 
         def on_closed(closed: FrameConnection) -> None:
             self._accepted_closed(closed)
@@ -457,6 +390,7 @@ class PeerLink:
         receiver: Receiver,
         has_forgotten: Callable[[], bool],
         tls: PeerTls | None,
+        supervisor: Supervisor,
     ) -> None:
         self.address = address
         self._tls = tls
@@ -467,9 +401,7 @@ class PeerLink:
         self._has_forgotten = has_forgotten
         self._connection: FrameConnection | None = None
         self._wake = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(
-            self._run(), name=f"link to node {node}"
-        )
+        self._task = supervisor.keep("peer link", self._run, name=f"link to node {node}")
 
     @property
     def is_up(self) -> bool:
@@ -543,8 +475,11 @@ class PeerLink:
                     _log.error("TLS with node %d at %s fails: %s", self._node, self.address, error)
                 self._try_other_way(error)
             else:
-                delay_s, complaint = RECONNECT_FIRST_S, ""
-                await self._hold(connection)
+                complaint = ""
+                held_s = await self._hold(connection)
+                # One that is closed at once is refused in another way: no reason to hurry.
+                short = held_s < RECONNECT_MAX_S
+                delay_s = min(2 * delay_s, RECONNECT_MAX_S) if short else RECONNECT_FIRST_S
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
@@ -557,7 +492,10 @@ class PeerLink:
         answered = isinstance(error, ssl.SSLError | ConnectionResetError | TimeoutError)
         self._plain = answered and not self._plain
 
-    async def _hold(self, connection: FrameConnection) -> None:
+    async def _hold(self, connection: FrameConnection) -> float:
+        """Write to *connection* until it is closed; return for how many seconds."""
+        seconds = asyncio.get_running_loop().time
+        began = seconds()
         _log.info("connected with node %d at %s", self._node, self.address)
         if connection.peer_has_forgotten:
             self._receiver.peer_forgot(self._node)
@@ -569,3 +507,4 @@ class PeerLink:
             connection.close()
         _log.info("lost node %d at %s", self._node, self.address)
         self._receiver.peer_unreachable(self._node)
+        return seconds() - began

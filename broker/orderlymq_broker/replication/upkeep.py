@@ -11,9 +11,10 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_broker.replication.instance import Instance
-from orderlymq_broker.store.kv import Batch, StoreError
+from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.retention import sweep_index
 from orderlymq_raft.types import Index
+from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +41,9 @@ class Upkeep:
         entries_kept: int,
         snapshot_needs: Callable[[], int | None],
         seconds: Callable[[], float],
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor()
         self._instance = instance
         self._entries_kept = entries_kept
         self._snapshot_needs = snapshot_needs
@@ -63,7 +66,7 @@ class Upkeep:
     async def close(self) -> None:
         """Wait for the thread that gives space back: the store must not be closed under it."""
         if self._working is not None:
-            await asyncio.gather(self._working, return_exceptions=True)
+            await asyncio.wait([self._working])
 
     def _compact(self) -> None:
         log = self._instance.log
@@ -102,10 +105,13 @@ class Upkeep:
             return
         if self._seconds() - self._reclaimed_at < RECLAIM_EVERY_S:
             return
-        self._reclaimed = floor
         self._reclaimed_at = self._seconds()
-        work = asyncio.to_thread(self._instance.store.reclaim)
-        self._working = asyncio.get_running_loop().create_task(work, name="reclaim space")
+        self._working = self._supervisor.once("reclaim", self._reclaim(floor), name="reclaim space")
+
+    async def _reclaim(self, floor: int) -> None:
+        # Noted when it is done: what has failed is tried again half a minute later.
+        await finish_in_thread(self._instance.store.reclaim)
+        self._reclaimed = floor
 
     def _maybe_flush(self) -> None:
         end, now = self._instance.state.physical_end, self._seconds()
@@ -115,14 +121,9 @@ class Upkeep:
         if self._is_working or not idle or end - self._flushed < FLUSH_SIZE_MIN:
             return
         self._flushed = end
-        self._working = asyncio.get_running_loop().create_task(self._flush(), name="flush")
-
-    async def _flush(self) -> None:
-        try:
-            await asyncio.to_thread(self._instance.store.flush)
-        except StoreError as error:
-            # Nothing is lost, it is all in the log; what stops writes is the writer's to tell.
-            _log.warning("memtables stay in memory: %s", error)
+        # When it fails nothing is lost, it is all in the log; what stops writes is the writer's to tell.
+        work = finish_in_thread(self._instance.store.flush)
+        self._working = self._supervisor.once("flush", work, name="flush memtables")
 
     @property
     def _is_working(self) -> bool:

@@ -64,11 +64,15 @@ class WriterThread:
         """Commit *ticket* after all before it, then call *done* on the event loop."""
         self._queue.put((ticket, sync, done))
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Commit what was submitted and end the thread; a full disk is not waited for."""
+    def close(self, timeout_s: float = 5.0) -> bool:
+        """Commit what was submitted and end the thread; a full disk is not waited for.
+
+        Returns whether the thread has ended. While it has not, the store is in use.
+        """
         self._stopping.set()
         self._queue.put(None)
         self._runner.join(timeout_s)
+        return not self._runner.is_alive()
 
     def _run(self) -> None:
         while True:

@@ -29,7 +29,7 @@ class _Globals(msgspec.Struct, frozen=True, array_like=True):
 
 
 class AccessTable:
-    """Accounts by access key, and the white addresses of all."""
+    """Accounts by access key, and the white addresses of all; ``processors/admin_access.py`` bounds both."""
 
     def __init__(self) -> None:
         self.accounts: dict[str, AccountSet] = {}

@@ -8,21 +8,29 @@ who may consume a queue is decided by its lock alone.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from heapq import heapify, heapreplace
+from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.records import AssignmentChanged, AssignmentSet
+from orderlymq_broker.state.records import AssignmentChanged, AssignmentSet, Refused
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
+
+# As many groups as anybody divides by hand; a row may have 100 KiB.
+DIVISIONS_MAX: Final = 10_000
 
 QueuePlace = tuple[str, int]
 """Broker name and number of a queue."""
 
 
 class AssignmentTable:
-    """Divisions by group and topic."""
+    """Divisions by group and topic.
+
+    Rows go with their group or topic, or when an operator ends the division. Groups and topics may stand on other raft
+    groups alone, so a bound keeps out the rest.
+    """
 
     def __init__(self) -> None:
         self._divisions: dict[tuple[str, str], AssignmentSet] = {}
@@ -51,7 +59,7 @@ class AssignmentTable:
             if name == group
         }
 
-    def set(self, record: AssignmentSet, writes: TableWrites) -> AssignmentChanged:
+    def set(self, record: AssignmentSet, writes: TableWrites) -> AssignmentChanged | Refused:
         """Replace a division; one without owners ends it."""
         key = (record.group, record.topic)
         # The token is about who may say so, not about the division.
@@ -59,6 +67,10 @@ class AssignmentTable:
         present = self._divisions.get(key)
         if present == row or (present is None and not record.owners):
             return AssignmentChanged(record.group, changed=False)
+        if present is None and len(self._divisions) >= DIVISIONS_MAX:
+            return Refused(
+                f"{DIVISIONS_MAX} divisions are kept at most; end those of groups that are gone"
+            )
         if record.owners:
             self._divisions[key] = row
             writes.put(Table.ASSIGNMENTS, *key, value=row)
@@ -97,9 +109,11 @@ def complete(
     shares = dict.fromkeys(members, 0)
     for owner in owners.values():
         shares[owner] += 1
+    takers = [(share, -members[member], member) for member, share in shares.items()]
+    heapify(takers)
     for queue in sorted(set(queues) - owners.keys()):
-        taker = min(shares, key=lambda member: (shares[member], -members[member], member))
+        share, age, taker = takers[0]
         owners[queue] = taker
-        shares[taker] += 1
+        heapreplace(takers, (share + 1, age, taker))
 
     return owners

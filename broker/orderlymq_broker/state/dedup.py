@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from orderlymq_broker.state.records import Append, Trimmed
-from orderlymq_broker.state.tables import erase_range, read_pairs
+from orderlymq_broker.state.tables import read_pairs
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import decode_u64, dedup_key
 
@@ -43,7 +43,7 @@ def send_identity(topic_id: int, unique_key: str, reconsume_times: int, body_crc
 
 
 class DedupWindow:
-    """Known sends by identity, and their order."""
+    """Known sends by identity, and their order; the leader's ``DedupTrimmed`` bounds number and age."""
 
     def __init__(self) -> None:
         self._sends: dict[bytes, FirstSend] = {}
@@ -99,7 +99,7 @@ class DedupWindow:
             del self._sends[identity]
             count += 1
         if count:
-            erase_range(batch, Family.DEDUP, b"", dedup_key(floor))
+            batch.delete_range(Family.DEDUP, b"", dedup_key(floor))
 
         return Trimmed(count)
 

@@ -160,7 +160,7 @@ def switch(
     for group in readers:
         for number in range(before, record.queues):
             if state.offsets.get(group, name, number) is None:
-                state.offsets.reset((Commit(group, name, number, 0),), writes)
+                state.offsets.reset((Commit(group, name, number, 0),), (name,), writes)
     growth = Growth(
         name,
         GrowthPhase.SWITCHED,

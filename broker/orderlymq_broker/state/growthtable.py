@@ -43,7 +43,7 @@ class Growth(msgspec.Struct, frozen=True, array_like=True):
 
 
 class GrowthTable:
-    """Growth by topic; a topic that never grew has no row."""
+    """Growth by topic; a topic that never grew has no row, and a row goes with its topic."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, Growth] = {}

@@ -8,6 +8,7 @@ late: what an administrator let go is not held again by the letters that were he
 ``processors/holding.py``.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Generic, TypeVar
 
@@ -41,48 +42,78 @@ FULL: Final = "full"
 STALE: Final = "stale"
 
 _Place = tuple[str, str, int]
+_Queue = tuple[str, int]
 Row = TypeVar("Row", HeldKey, LetGoKey)
-_NOTHING: Final[Mapping[str, HeldKey]] = {}
 
 
 class _Rows(Generic[Row]):
-    """Rows of one table by group, topic and queue, and there by key."""
+    """Rows of one table by group, there by topic and queue, and there by key."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self.places: dict[_Place, dict[str, Row]] = {}
+        self.groups: dict[str, dict[_Queue, dict[str, Row]]] = {}
+        self.counts: Counter[str] = Counter()
 
     def load(self, reader: Reader, kind: type[Row]) -> None:
         for value in read_rows(reader, self._table):
-            row = msgspec.msgpack.decode(value, type=kind)
-            self.places.setdefault(_place(row), {})[row.key] = row
+            self._add(msgspec.msgpack.decode(value, type=kind))
+
+    def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, Row]:
+        return self.groups.get(group, {}).get((topic, queue_id), {})
+
+    def of_group(self, group: str) -> list[Row]:
+        return [row for keys in self.groups.get(group, {}).values() for row in keys.values()]
 
     def put(self, row: Row, writes: TableWrites) -> None:
-        self.places.setdefault(_place(row), {})[row.key] = row
+        self._add(row)
         writes.put(self._table, *_place(row), row.key, value=row)
 
     def drop(self, found: Iterable[Row], writes: TableWrites) -> None:
         for row in found:
-            place = _place(row)
-            del self.places[place][row.key]
-            if not self.places[place]:
-                del self.places[place]
-            writes.delete(self._table, *place, row.key)
+            group, topic, queue_id = _place(row)
+            queues = self.groups[group]
+            del queues[topic, queue_id][row.key]
+            self.counts[group] -= 1
+            if not queues[topic, queue_id]:
+                del queues[topic, queue_id]
+            if not queues:
+                del self.groups[group], self.counts[group]
+            writes.delete(self._table, group, topic, queue_id, row.key)
 
     def drop_of(self, group: str | None, topic: str | None, writes: TableWrites) -> None:
-        self.drop([row for row in self.all() if group == row.group or topic == row.topic], writes)
-
-    def all(self) -> list[Row]:
-        return [row for keys in self.places.values() for row in keys.values()]
+        for name in list(self.groups) if group is None else [group]:
+            found = [each for each in self.of_group(name) if topic in (None, each.topic)]
+            self.drop(found, writes)
 
     def sorted(self) -> Iterator[Row]:
-        for place in sorted(self.places):
-            for key in sorted(self.places[place]):
-                yield self.places[place][key]
+        for group in sorted(self.groups):
+            for queue in sorted(self.groups[group]):
+                keys = self.groups[group][queue]
+                yield from (keys[key] for key in sorted(keys))
+
+    def check(self) -> None:
+        for group, queues in self.groups.items():
+            assert queues, group
+            assert self.counts[group] == sum(map(len, queues.values())), group
+            for (topic, queue_id), keys in queues.items():
+                assert keys, (group, topic, queue_id)
+                for key, row in keys.items():
+                    assert _place(row) == (group, topic, queue_id), row
+                    assert row.key == key, row
+
+    def _add(self, row: Row) -> None:
+        group, topic, queue_id = _place(row)
+        keys = self.groups.setdefault(group, {}).setdefault((topic, queue_id), {})
+        self.counts[group] += row.key not in keys
+        keys[row.key] = row
 
 
 class HeldTable:
-    """Held keys by group, topic and queue, and those that were let go."""
+    """Held keys by group, topic and queue, and those that were let go.
+
+    A group holds ``HELD_KEYS_MAX`` at most. What was let go is forgotten with the next release of its group when nobody
+    can ask for it any more; all rows go with their topic or group.
+    """
 
     def __init__(self) -> None:
         self._held = _Rows[HeldKey](Table.HELD_KEYS)
@@ -99,30 +130,21 @@ class HeldTable:
 
     def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, HeldKey]:
         """Return what is held in a queue, by key."""
-        return self._held.places.get((group, topic, queue_id), _NOTHING)
+        return self._held.of_queue(group, topic, queue_id)
 
     def of_group(self, group: str) -> list[HeldKey]:
         """Return everything that a group holds, the oldest first."""
-        found = [
-            held
-            for place, keys in self._held.places.items()
-            if place[0] == group
-            for held in keys.values()
-        ]
+        found = self._held.of_group(group)
 
         return sorted(found, key=lambda held: (held.since_ms, held.topic, held.key, held.queue_id))
 
     def counts(self) -> dict[str, int]:
         """Return how many keys each group holds."""
-        found: dict[str, int] = {}
-        for (group, _, _), keys in self._held.places.items():
-            found[group] = found.get(group, 0) + len(keys)
-
-        return found
+        return dict(self._held.counts)
 
     def is_held(self, group: str, key: str) -> bool:
         """Tell whether a group holds a key in any queue."""
-        return any(place[0] == group and key in keys for place, keys in self._held.places.items())
+        return any(key in keys for keys in self._held.groups.get(group, {}).values())
 
     def apply(
         self,
@@ -143,8 +165,8 @@ class HeldTable:
 
     def reset(self, commits: tuple[Commit, ...], writes: TableWrites) -> None:
         """Forget what was let go where an administrator sets an offset: what fails again is to hold again."""
-        places = {(commit.group, commit.topic, commit.queue_id) for commit in commits}
-        self._let_go.drop([gone for gone in self._let_go.all() if _place(gone) in places], writes)
+        for place in {(commit.group, commit.topic, commit.queue_id) for commit in commits}:
+            self._let_go.drop(list(self._let_go.of_queue(*place).values()), writes)
 
     def drop(
         self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
@@ -161,12 +183,9 @@ class HeldTable:
 
     def check(self) -> None:
         """Assert what always holds."""
-        for place, keys in self._held.places.items():
-            assert keys, place
-            for key, held in keys.items():
-                assert _place(held) == place, held
-                assert held.key == key, held
-                assert (held.behind == 0) == (held.last < 0), held
+        self._held.check()
+        self._let_go.check()
+        assert all((held.behind == 0) == (held.last < 0) for held in self._held.sorted())
         assert all(count <= HELD_KEYS_MAX for count in self.counts().values())
 
     def _hold(
@@ -186,10 +205,10 @@ class HeldTable:
             return Refused(STALE)
         if (offsets.get(*place) or 0) > record.offset:
             return HeldFound(None)
-        gone = self._let_go.places.get(place, {}).get(record.key)
+        gone = self._let_go.of_queue(*place).get(record.key)
         if gone is not None and gone.epoch == record.epoch and record.offset <= gone.last:
             return HeldFound(None)
-        if self.counts().get(record.group, 0) >= HELD_KEYS_MAX:
+        if self._held.counts[record.group] >= HELD_KEYS_MAX:
             return Refused(FULL)
         held = HeldKey(*place, record.key, record.offset, record.message_id, wall_ms)
         self._held.put(held, writes)
@@ -219,7 +238,7 @@ class HeldTable:
         self._let_go.drop(
             [
                 gone
-                for gone in self._let_go.all()
+                for gone in self._let_go.of_group(record.group)
                 if not locks.is_current(*_place(gone), gone.epoch)
                 or (offsets.get(*_place(gone)) or 0) > gone.last
             ],

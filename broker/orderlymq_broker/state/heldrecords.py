@@ -4,6 +4,8 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from orderlymq_broker.state.numbers import Long, Natural, Position
+
 
 class HeldKey(Struct, frozen=True, array_like=True):
     """One key whose messages go to the dead letters until an administrator lets go.
@@ -18,13 +20,13 @@ class HeldKey(Struct, frozen=True, array_like=True):
 
     group: str
     topic: str
-    queue_id: int
+    queue_id: Natural
     key: str
-    offset: int
+    offset: Position
     message_id: str
-    since_ms: int
-    behind: int = 0
-    last: int = -1
+    since_ms: Long
+    behind: Long = 0
+    last: Long = -1
 
 
 class LetGoKey(Struct, frozen=True, array_like=True):
@@ -32,10 +34,10 @@ class LetGoKey(Struct, frozen=True, array_like=True):
 
     group: str
     topic: str
-    queue_id: int
+    queue_id: Natural
     key: str
-    last: int
-    epoch: int
+    last: Long
+    epoch: Long
 
 
 class KeyHeld(Struct, frozen=True, array_like=True, tag=100):
@@ -47,11 +49,11 @@ class KeyHeld(Struct, frozen=True, array_like=True, tag=100):
 
     group: str
     topic: str
-    queue_id: int
+    queue_id: Natural
     key: str
-    offset: int
+    offset: Position
     message_id: str
-    epoch: int
+    epoch: Long
 
 
 class KeyFollowed(Struct, frozen=True, array_like=True, tag=101):
@@ -59,10 +61,10 @@ class KeyFollowed(Struct, frozen=True, array_like=True, tag=101):
 
     group: str
     topic: str
-    queue_id: int
+    queue_id: Natural
     key: str
-    offset: int
-    epoch: int
+    offset: Position
+    epoch: Long
 
 
 class KeyReleased(Struct, frozen=True, array_like=True, tag=102):

@@ -10,6 +10,8 @@ and stops the process. What leaders do with the outcomes: ``processors/core.py``
 from struct import Struct
 from typing import Final, TypeAlias, assert_never
 
+import msgspec
+
 from orderlymq_broker.state import growth
 from orderlymq_broker.state.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
@@ -55,7 +57,7 @@ from orderlymq_broker.state.records import (
     Trimmed,
     decode_records,
 )
-from orderlymq_broker.state.tables import TableWrites, erase_range
+from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.state.timerrecords import TimersEnded
 from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, EntryParts
 from orderlymq_broker.store.kv import Batch, Family
@@ -116,6 +118,8 @@ class Machine:
                 )
                 outcomes.append(self._append(record, blob[position:end], batch))
                 position = end
+            elif outcomes and type(outcomes[-1]) is Refused and _is_of_message(record):
+                outcomes.append(outcomes[-1])
             else:
                 outcomes.append(self._apply_other(record, index, parts.wall_ms, batch))
         assert position == len(blob), f"{len(blob) - position} bytes of messages without a record"
@@ -200,9 +204,9 @@ class Machine:
         state, writes = self.state, self._writes
         match record:
             case OffsetsCommitted():
-                return state.offsets.commit(record.commits, state.locks, writes)
+                return self._commit_offsets(record)
             case LocksRequested():
-                return state.locks.request(record, index, wall_ms, writes)
+                return state.locks.request(self._without_gone(record), index, wall_ms, writes)
             case LocksReleased():
                 return state.locks.release(record, writes)
             case LocksExpired():
@@ -265,9 +269,28 @@ class Machine:
             case _:
                 assert_never(record)
 
+    def _without_gone(self, record: LocksRequested) -> LocksRequested:
+        """Leave out what was deleted since the leader looked: nobody would ever remove its rows."""
+        state = self.state
+        if record.group not in state.groups.by_name:
+            return msgspec.structs.replace(record, queues=(), orderly=False)
+        topics = {name: state.topics.by_name.get(name) for name, _ in record.queues}
+        kept = tuple(
+            (name, queue_id)
+            for name, queue_id in record.queues
+            if (topic := topics[name]) is not None and queue_id < topic.queue_count
+        )
+
+        return record if kept == record.queues else msgspec.structs.replace(record, queues=kept)
+
+    def _commit_offsets(self, record: OffsetsCommitted) -> Outcome:
+        state = self.state
+        return state.offsets.commit(record.commits, state.locks, state.topics.by_name, self._writes)
+
     def _reset_offsets(self, record: OffsetsReset) -> Outcome:
-        self.state.held.reset(record.commits, self._writes)
-        return self.state.offsets.reset(record.commits, self._writes)
+        state = self.state
+        state.held.reset(record.commits, self._writes)
+        return state.offsets.reset(record.commits, state.topics.by_name, self._writes)
 
     def _apply_operators(self, record: OperatorRecord, wall_ms: int) -> Outcome:
         state, writes = self.state, self._writes
@@ -327,7 +350,7 @@ class Machine:
             assert floor.min_offset <= queue.next_offset, f"{floor} passes the end of {queue}"
             count += floor.min_offset - queue.min_offset
             queue.min_offset = floor.min_offset
-            erase_range(batch, Family.CONSUME_QUEUE, *trim_bounds(queue))
+            batch.delete_range(Family.CONSUME_QUEUE, *trim_bounds(queue))
             write_floor(queue, self._writes)
         if record.floor > state.floor:
             state.floor = min(record.floor, state.physical_end)
@@ -345,18 +368,17 @@ class Machine:
         state.assignments.drop(writes, topic=record.name)
         state.held.drop(writes, topic=record.name)
         state.offsets.drop_topic(record.name, writes)
-        state.locks.free_all(topic=record.name, reason="topic deleted", writes=writes)
+        state.locks.drop_topic(record.name, writes)
         prefix = _TOPIC_PREFIX.pack(topic.id)
         for family in (Family.CONSUME_QUEUE, Family.KEY_INDEX):
-            erase_range(batch, family, prefix, prefix_end(prefix))
+            batch.delete_range(family, prefix, prefix_end(prefix))
 
         return TopicChanged(record.name, changed=True, deleted=True)
 
     def _delete_group(self, record: GroupDeleted, wall_ms: int) -> Outcome:
         state, writes = self.state, self._writes
         existed = state.groups.delete(record.name, wall_ms, writes)
-        state.locks.free_all(group=record.name, reason="group deleted", writes=writes)
-        state.locks.forget_ordered(record.name, writes)
+        state.locks.drop_group(record.name, writes)
         state.assignments.drop(writes, group=record.name)
         state.held.drop(writes, group=record.name)
         for client_id in list(state.members.of_group(record.name)):
@@ -373,6 +395,11 @@ class Machine:
         self._writes.flush(batch)
         applied = Applied(index, term, state.physical_end, state.floor)
         batch.put(Family.META, META_APPLIED, encode_applied(applied))
+
+
+def _is_of_message(record: Record) -> bool:
+    """Tell whether a record stands behind that of a message and is true only if the message is stored."""
+    return type(record) is HalfOpened or (type(record) is HalfEnded and record.committed)
 
 
 def stale_operator(token: int, greatest: int) -> str:

@@ -15,15 +15,21 @@ from orderlymq_broker.state.records import MembersChanged, MemberSeen, Subscript
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
+from orderlymq_protocol.clientbodies import SubscriptionData
 
 _NO_MEMBERS: Mapping[str, MemberSeen] = {}
 
 
 class MemberTable:
-    """Members by group and client id."""
+    """Members by group and client id.
+
+    A row goes when its member says so, is silent too long, is proven dead, or its group is deleted; the leader sees to
+    all but the last (``processors/membership.py``).
+    """
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, MemberSeen]] = {}
+        self._groups_of: dict[str, set[str]] = {}
         self._subscriptions: dict[str, dict[str, Subscription]] = {}
 
     @classmethod
@@ -32,7 +38,7 @@ class MemberTable:
         table = cls()
         for value in read_rows(reader, Table.MEMBERS):
             member = msgspec.msgpack.decode(value, type=MemberSeen)
-            table._groups.setdefault(member.group, {})[member.client_id] = member
+            table._add(member)
         return table
 
     def of_group(self, group: str) -> Mapping[str, MemberSeen]:
@@ -49,7 +55,7 @@ class MemberTable:
 
     def groups_of(self, client_id: str) -> list[str]:
         """Return the groups that a client is a member of."""
-        return sorted(group for group, members in self._groups.items() if client_id in members)
+        return sorted(self._groups_of.get(client_id, ()))
 
     def subscriptions(self, group: str) -> Mapping[str, Subscription]:
         """Return what the group wants, by topic: of each topic the newest member's wish."""
@@ -79,9 +85,8 @@ class MemberTable:
         The outcome names the group only when the others must look again: a new member, or other
         topics. Another address or subscription version is nobody else's business.
         """
-        members = self._groups.setdefault(record.group, {})
-        present = members.get(record.client_id)
-        members[record.client_id] = record
+        present = self.get(record.group, record.client_id)
+        self._add(record)
         self._subscriptions.pop(record.group, None)
         writes.put(Table.MEMBERS, record.group, record.client_id, value=record)
         changed = present is None or _topics(present) != _topics(record)
@@ -95,6 +100,9 @@ class MemberTable:
             return MembersChanged(())
         if not members:
             del self._groups[group]
+        self._groups_of[client_id].discard(group)
+        if not self._groups_of[client_id]:
+            del self._groups_of[client_id]
         self._subscriptions.pop(group, None)
         writes.delete(Table.MEMBERS, group, client_id)
 
@@ -112,11 +120,29 @@ class MemberTable:
             assert members, f"group {group} without members is not removed"
             for client_id, member in members.items():
                 assert (member.group, member.client_id) == (group, client_id), member
+                assert group in self._groups_of[client_id], member
+        assert sum(map(len, self._groups_of.values())) == sum(map(len, self._groups.values()))
+
+    def _add(self, member: MemberSeen) -> None:
+        self._groups.setdefault(member.group, {})[member.client_id] = member
+        self._groups_of.setdefault(member.client_id, set()).add(member.group)
 
 
 def since_ms(member: MemberSeen) -> int:
     """Return when a member made its newest subscription, by its own clock: all raft groups hear the same."""
     return max((wish.version for wish in member.subscriptions), default=0)
+
+
+def subscription_data(wish: Subscription) -> SubscriptionData:
+    """Return a subscription as it is on the wire."""
+    return SubscriptionData(
+        wish.topic,
+        wish.expression,
+        wish.tags,
+        wish.codes,
+        wish.version,
+        wish.expression_type,
+    )
 
 
 def _topics(member: MemberSeen) -> set[str]:

@@ -6,7 +6,7 @@ only until the queue is locked with a higher epoch, so a late commit of a former
 what the new one reads; only a reset moves backwards.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +22,11 @@ _NO_TOPICS: Mapping[str, dict[int, int]] = {}
 
 
 class OffsetTable:
-    """Offsets by group, topic and queue."""
+    """Offsets by group, topic and queue.
+
+    Rows go with their topic, or with their group if its deletion says so; a commit that comes behind the deletion of
+    its topic is passed over.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, int]]] = {}
@@ -49,12 +53,16 @@ class OffsetTable:
         yield from self._groups
 
     def commit(
-        self, commits: tuple[Commit, ...], locks: LockTable, writes: TableWrites
+        self,
+        commits: tuple[Commit, ...],
+        locks: LockTable,
+        topics: Collection[str],
+        writes: TableWrites,
     ) -> OffsetsMoved:
-        """Move offsets forward."""
+        """Move offsets forward in *topics* that exist."""
         moved = 0
         for commit in commits:
-            if not self._is_allowed(commit, locks):
+            if commit.topic not in topics or not self._is_allowed(commit, locks):
                 continue
             queues = self._queues(commit)
             present = queues.get(commit.queue_id)
@@ -64,12 +72,15 @@ class OffsetTable:
 
         return OffsetsMoved(moved, len(commits) - moved)
 
-    def reset(self, commits: tuple[Commit, ...], writes: TableWrites) -> OffsetsMoved:
-        """Set offsets, also backwards."""
-        for commit in commits:
+    def reset(
+        self, commits: tuple[Commit, ...], topics: Collection[str], writes: TableWrites
+    ) -> OffsetsMoved:
+        """Set offsets in *topics* that exist, also backwards."""
+        known = [commit for commit in commits if commit.topic in topics]
+        for commit in known:
             self._set(self._queues(commit), commit, writes)
 
-        return OffsetsMoved(len(commits))
+        return OffsetsMoved(len(known), len(commits) - len(known))
 
     @staticmethod
     def _is_allowed(commit: Commit, locks: LockTable) -> bool:
@@ -86,9 +97,11 @@ class OffsetTable:
 
     def drop_topic(self, topic: str, writes: TableWrites) -> None:
         """Forget what all groups have committed in a topic."""
-        for group, topics in self._groups.items():
-            for queue_id in topics.pop(topic, _NO_QUEUES):
+        for group in [group for group, topics in self._groups.items() if topic in topics]:
+            for queue_id in self._groups[group].pop(topic):
                 writes.delete(Table.OFFSETS, group, topic, queue_id)
+            if not self._groups[group]:
+                del self._groups[group]
 
     def drop_group(self, group: str, writes: TableWrites) -> None:
         """Forget what a group has committed."""

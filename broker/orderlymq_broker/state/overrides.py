@@ -29,7 +29,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OverrideTable:
-    """By RocketMQ's name: the value, and the manifest's value that it replaced."""
+    """By RocketMQ's name: the value, and the manifest's value that it replaced; as many as there are live keys."""
 
     def __init__(self) -> None:
         self.values: dict[str, tuple[str, str]] = {}

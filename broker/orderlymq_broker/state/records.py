@@ -21,6 +21,7 @@ from orderlymq_broker.state.accessrecords import (
     WhiteAddressesSet,
 )
 from orderlymq_broker.state.heldrecords import HeldOutcome, HeldRecord
+from orderlymq_broker.state.numbers import Lease, Long, Natural, Position, QueueCount, QueueTotal
 from orderlymq_broker.state.timerrecords import TimersEnded, TimersMoved
 
 # Written by the broker itself, not by an operator: nothing to compare.
@@ -43,46 +44,46 @@ class Append(Struct, frozen=True, array_like=True, tag=1, gc=False):
         reply_queue: queue id that the sender was told: the requested one for a delayed message.
     """
 
-    topic_id: int
-    queue_id: int
-    queue_offset: int
-    physical: int
-    size: int
-    tags_code: int
-    store_timestamp: int
+    topic_id: Natural
+    queue_id: Natural
+    queue_offset: Position
+    physical: Position
+    size: Natural
+    tags_code: Long
+    store_timestamp: Position
     unique_key: str = ""
     keys: str = ""
     identity: bytes = b""
-    reply_queue: int = 0
+    reply_queue: Natural = 0
 
 
 class DelayProgress(Struct, frozen=True, array_like=True, tag=2):
     """Messages [start, end) of a delay queue have been appended to where they belong."""
 
-    queue_id: int
-    start: int
-    end: int
+    queue_id: Natural
+    start: Position
+    end: Position
 
 
 class DedupTrimmed(Struct, frozen=True, array_like=True, tag=3):
     """Sends below this physical offset have left the duplicate window."""
 
-    floor: int
+    floor: Position
 
 
 class QueueFloor(Struct, frozen=True, array_like=True):
     """The first message of a queue that is kept."""
 
-    topic_id: int
-    queue_id: int
-    min_offset: int
+    topic_id: Natural
+    queue_id: Natural
+    min_offset: Position
 
 
 class RetentionAdvanced(Struct, frozen=True, array_like=True, tag=4):
     """Old messages go: first the queue positions, last (floor > 0) the messages themselves."""
 
     queues: tuple[QueueFloor, ...] = ()
-    floor: int = 0
+    floor: Position = 0
 
 
 # -- topics and groups -----------------------------------------------------------------------------
@@ -96,11 +97,11 @@ class TopicSet(Struct, frozen=True, array_like=True, tag=10):
     """
 
     name: str
-    read_queues: int
-    write_queues: int
-    perm: int = 6
+    read_queues: Natural
+    write_queues: Natural
+    perm: Long = 6
     order: bool = False
-    sys_flag: int = 0
+    sys_flag: Long = 0
     filter_type: str = "SINGLE_TAG"
     attributes: dict[str, str] = {}
     only_if_absent: bool = False
@@ -125,13 +126,13 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
     consume_from_min_enable: bool = True
     consume_broadcast_enable: bool = True
     orderly: bool = False
-    retry_queues: int = 1
-    retry_max_times: int = 16
-    broker_id: int = 0
-    which_broker_when_slow: int = 1
+    retry_queues: Long = 1
+    retry_max_times: Long = 16
+    broker_id: Long = 0
+    which_broker_when_slow: Long = 1
     notify_changes: bool = True
-    sys_flag: int = 0
-    consume_timeout_minutes: int = 15
+    sys_flag: Long = 0
+    consume_timeout_minutes: Long = 15
     only_if_absent: bool = False
     on_dead_letter: str = "Continue"
 
@@ -151,9 +152,9 @@ class Commit(Struct, frozen=True, array_like=True):
 
     group: str
     topic: str
-    queue_id: int
-    offset: int
-    epoch: int = 0
+    queue_id: Natural
+    offset: Position
+    epoch: Long = 0
 
 
 class OffsetsCommitted(Struct, frozen=True, array_like=True, tag=20):
@@ -175,8 +176,8 @@ class LockRef(Struct, frozen=True, array_like=True):
     """One lock as the leader saw it; *stamp* is the raft index of its last grant or renewal."""
 
     topic: str
-    queue_id: int
-    stamp: int
+    queue_id: Natural
+    stamp: Position
 
 
 class LocksRequested(Struct, frozen=True, array_like=True, tag=30):
@@ -191,8 +192,8 @@ class LocksRequested(Struct, frozen=True, array_like=True, tag=30):
     group: str
     client_id: str
     address: str
-    lease_ms: int
-    queues: tuple[tuple[str, int], ...]
+    lease_ms: Lease
+    queues: tuple[tuple[str, Natural], ...]
     orderly: bool = True
 
 
@@ -201,7 +202,7 @@ class LocksReleased(Struct, frozen=True, array_like=True, tag=31):
 
     group: str
     client_id: str
-    queues: tuple[tuple[str, int], ...] | None
+    queues: tuple[tuple[str, Natural], ...] | None
 
 
 class LocksExpired(Struct, frozen=True, array_like=True, tag=32):
@@ -220,7 +221,7 @@ class ClientDead(Struct, frozen=True, array_like=True, tag=33):
 
     client_id: str
     proof: str
-    token: int = NO_TOKEN
+    token: Long = NO_TOKEN
 
 
 # -- membership ------------------------------------------------------------------------------------
@@ -232,8 +233,8 @@ class Subscription(Struct, frozen=True, array_like=True):
     topic: str
     expression: str = "*"
     expression_type: str = "TAG"
-    version: int = 0
-    codes: tuple[int, ...] = ()
+    version: Long = 0
+    codes: tuple[Long, ...] = ()
     tags: tuple[str, ...] = ()
 
 
@@ -243,8 +244,8 @@ class MemberSeen(Struct, frozen=True, array_like=True, tag=40):
     group: str
     client_id: str
     address: str
-    language: int = 0
-    version: int = 0
+    language: Long = 0
+    version: Long = 0
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
@@ -262,7 +263,7 @@ class MemberLeft(Struct, frozen=True, array_like=True, tag=41):
 
 
 class HalfOpened(Struct, frozen=True, array_like=True, tag=50):
-    """A half message of this entry waits for its producer's decision.
+    """The half message whose append stands before it waits for its producer's decision; refused as that is.
 
     Attributes:
         offset: its queue offset in the topic of halves.
@@ -274,38 +275,38 @@ class HalfOpened(Struct, frozen=True, array_like=True, tag=50):
         immunity_ms: do not ask before that long after opening; negative for the setting.
     """
 
-    offset: int
-    physical: int
+    offset: Position
+    physical: Position
     group: str
     topic: str
     unique_key: str
-    opened_ms: int
-    immunity_ms: int = -1
+    opened_ms: Position
+    immunity_ms: Long = -1
 
 
 class HalfEnded(Struct, frozen=True, array_like=True, tag=51):
-    """A transaction is over; the copy of a committed one is an append of the same entry."""
+    """A transaction is over; the append of a committed one's copy stands before it, and if that is refused, so is this."""
 
-    offset: int
+    offset: Position
     committed: bool
 
 
 class HalvesChecked(Struct, frozen=True, array_like=True, tag=52):
     """Producers are asked about these halves as soon as this is applied."""
 
-    offsets: tuple[int, ...]
+    offsets: tuple[Position, ...]
 
 
 class HalfGivenUp(Struct, frozen=True, array_like=True, tag=53):
     """Nobody answered; a copy for people is an append of the same entry."""
 
-    offset: int
+    offset: Position
 
 
 class HalfResumed(Struct, frozen=True, array_like=True, tag=54):
     """An administrator wants a half to be asked about again, from the first check on."""
 
-    offset: int
+    offset: Position
 
 
 # -- growth of ordered topics ------------------------------------------------------------------------
@@ -332,20 +333,20 @@ class GrowthFenced(Struct, frozen=True, array_like=True, tag=80):
     """
 
     topic: str
-    attempt: int
-    total: int
-    queues: int
-    limit_ms: int
-    token: int = NO_TOKEN
+    attempt: Long
+    total: QueueTotal
+    queues: QueueCount
+    limit_ms: Long
+    token: Long = NO_TOKEN
 
 
 class GrowthLifted(Struct, frozen=True, array_like=True, tag=81):
     """A growth is given up, and why."""
 
     topic: str
-    attempt: int
+    attempt: Long
     reason: str
-    token: int = NO_TOKEN
+    token: Long = NO_TOKEN
 
 
 class GrowthSwitched(Struct, frozen=True, array_like=True, tag=82):
@@ -357,21 +358,21 @@ class GrowthSwitched(Struct, frozen=True, array_like=True, tag=82):
     """
 
     topic: str
-    attempt: int
-    total: int
-    queues: int
+    attempt: Long
+    total: QueueTotal
+    queues: QueueCount
     groups: tuple[str, ...] = ()
-    perm: int = 6
-    token: int = NO_TOKEN
+    perm: Long = 6
+    token: Long = NO_TOKEN
 
 
 class GrowthPublished(Struct, frozen=True, array_like=True, tag=83):
     """Every name server tells the list of *total* queues; old ones are in use for *settle_ms* more."""
 
     topic: str
-    total: int
-    settle_ms: int
-    token: int = NO_TOKEN
+    total: QueueTotal
+    settle_ms: Long
+    token: Long = NO_TOKEN
 
 
 class AssignmentSet(Struct, frozen=True, array_like=True, tag=85):
@@ -384,8 +385,8 @@ class AssignmentSet(Struct, frozen=True, array_like=True, tag=85):
 
     group: str
     topic: str
-    owners: tuple[tuple[str, int, str], ...]
-    token: int = NO_TOKEN
+    owners: tuple[tuple[str, Natural, str], ...]
+    token: Long = NO_TOKEN
 
 
 class GrowthOpened(Struct, frozen=True, array_like=True, tag=84):

@@ -49,29 +49,10 @@ class TableWrites:
             return
         for key, value in self._rows.items():
             if value is None:
-                erase(batch, Family.TABLES, key)
+                batch.delete(Family.TABLES, key)
             else:
                 batch.put(Family.TABLES, key, value)
         self._rows.clear()
-
-
-def erase(batch: Batch, family: Family, key: bytes) -> None:
-    """Delete *key* also when an earlier entry in the same batch has put it.
-
-    A batch applies its deletes before its puts, and several entries may share one batch.
-    """
-    if any(put[1] == key and put[0] is family for put in batch.puts):
-        batch.puts[:] = [put for put in batch.puts if put[1] != key or put[0] is not family]
-    batch.delete(family, key)
-
-
-def erase_range(batch: Batch, family: Family, start: bytes, end: bytes) -> None:
-    """Delete a range also when an earlier entry in the same batch has put keys of it."""
-    if any(put[0] is family and start <= put[1] < end for put in batch.puts):
-        batch.puts[:] = [
-            put for put in batch.puts if put[0] is not family or not start <= put[1] < end
-        ]
-    batch.delete_range(family, start, end)
 
 
 def read_rows(reader: Reader, table: Table) -> Iterator[bytes]:

@@ -2,13 +2,15 @@
 
 from msgspec import Struct
 
+from orderlymq_broker.state.numbers import Position
+
 
 class TimerRef(Struct, frozen=True, array_like=True):
     """One timer message: when it is due (wall ms) and where it stands in the timer topic."""
 
-    due_ms: int
-    offset: int
-    physical: int
+    due_ms: Position
+    offset: Position
+    physical: Position
 
 
 class TimersEnded(Struct, frozen=True, array_like=True, tag=90):

@@ -26,7 +26,7 @@ _SUM_BITS: Final = 63  # msgpack's numbers end at 64 bits with a sign
 
 
 class TimerTable:
-    """How many timers wait, and the sum of their hashes; the rows are in the store."""
+    """How many timers wait, and the sum of their hashes; the rows are in the store and go with the record that ends them."""
 
     def __init__(self, count: int = 0, checksum: int = 0) -> None:
         self.count = count

@@ -117,7 +117,7 @@ class Versioned:
 
 
 class TopicTable:
-    """All topics, by name and by id."""
+    """All topics, by name and by id; a row and its queues go when the topic is deleted."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, Topic] = {}
@@ -208,7 +208,7 @@ class TopicTable:
 
 
 class GroupTable:
-    """Configuration of the consumer groups."""
+    """Configuration of the consumer groups; a row goes when the group is deleted."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, GroupSet] = {}

@@ -10,6 +10,7 @@ processors ``transacting.py`` (begin and end) and ``checking.py`` (asking the pr
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -54,7 +55,10 @@ class Half(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionTable:
-    """All halves that are open, and those that were given up; both in the order of their offsets."""
+    """All halves that are open, and those that were given up; both in the order of their offsets.
+
+    ``OPEN_MAX`` bounds the open ones; retention takes all whose messages it has taken.
+    """
 
     def __init__(self) -> None:
         self.open: dict[int, Half] = {}
@@ -143,8 +147,9 @@ class TransactionTable:
 
     def drop_below(self, floor: int, writes: TableWrites) -> None:
         """Forget halves whose messages retention has taken."""
-        for half in [*self.open.values(), *self.given_up.values()]:
-            if half.opened.physical < floor:
+        for halves in (self.open, self.given_up):
+            # Both are in the order of their offsets, hence of their places in the log.
+            for half in list(takewhile(lambda each: each.opened.physical < floor, halves.values())):
                 self._remove(half)
                 writes.delete(Table.TRANSACTIONS, half.offset)
 

@@ -58,7 +58,10 @@ class EntryParts:
 
 
 def encode_entry(
-    records_msgpack: bytes, messages: Sequence[bytes], physical_start: int, wall_ms: int
+    records_msgpack: bytes,
+    messages: Sequence[bytes | bytearray],
+    physical_start: int,
+    wall_ms: int,
 ) -> bytes:
     """Return the payload of one raft entry."""
     head = _HEAD.pack(ENTRY_VERSION, len(records_msgpack), physical_start, wall_ms)

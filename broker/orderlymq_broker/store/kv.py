@@ -26,31 +26,35 @@ class Family(IntEnum):
 
 @dataclass(slots=True)
 class Batch:
-    """Operations that become visible and durable together, in the order they were added."""
+    """Operations that become visible and durable together, with the effect of the order they were added in.
 
-    puts: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
-    deletes: list[tuple[Family, bytes]] = field(default_factory=list)
-    range_deletes: list[tuple[Family, bytes, bytes]] = field(default_factory=list)
+    Attributes:
+        puts: family, key and value; None removes the key.
+        range_deletes: how many of the puts come before it, family, start and end.
+    """
+
+    puts: list[tuple[Family, bytes, bytes | None]] = field(default_factory=list)
+    range_deletes: list[tuple[int, Family, bytes, bytes]] = field(default_factory=list)
     dropped: bytes = b""
 
     def put(self, family: Family, key: bytes, value: bytes) -> None:
-        """Set *key*; within one batch a key is put or deleted once, never both."""
+        """Set *key*."""
         self.puts.append((family, key, value))
 
     def delete(self, family: Family, key: bytes) -> None:
         """Remove *key*; removing what is not there is no error."""
-        self.deletes.append((family, key))
+        self.puts.append((family, key, None))
 
     def delete_range(self, family: Family, start: bytes, end: bytes) -> None:
-        """Remove every key with ``start <= key < end``; applied before the puts of this batch."""
-        self.range_deletes.append((family, start, end))
+        """Remove every key with ``start <= key < end``, also those that this batch has put so far."""
+        self.range_deletes.append((len(self.puts), family, start, end))
 
     def drop_messages(self, end: bytes) -> None:
         """Remove every key of `MESSAGES` below *end*, for good: none of them is put again."""
         self.dropped = max(self.dropped, end)
 
     def __bool__(self) -> bool:
-        return bool(self.puts or self.deletes or self.range_deletes or self.dropped)
+        return bool(self.puts or self.range_deletes or self.dropped)
 
 
 class Reader(Protocol):

@@ -40,17 +40,19 @@ class Layer:
 
     def merge(self, batch: Batch) -> None:
         """Add *batch*, which comes after everything in this layer."""
-        for family, start, end in batch.range_deletes:
+        values = self.values
+        puts, done = batch.puts, 0
+        for position, family, start, end in batch.range_deletes:
+            for owner, key, value in islice(puts, done, position):
+                values[owner][key] = value
+            done = position
             if start < end:
                 self._delete_range(family, start, end)
+        for owner, key, value in puts[done:] if done else puts:
+            values[owner][key] = value
         if batch.dropped:
             self._delete_range(Family.MESSAGES, b"", batch.dropped)
             self.dropped = max(self.dropped, batch.dropped)
-        values = self.values
-        for family, key in batch.deletes:
-            values[family][key] = None
-        for family, key, value in batch.puts:
-            values[family][key] = value
 
     def covers(self, family: Family, key: bytes) -> bool:
         """Tell whether a range deletion of this layer hides *key* below it."""
@@ -63,10 +65,12 @@ class Layer:
         return order[bisect_left(order, start) : bisect_left(order, end)]
 
     def _delete_range(self, family: Family, start: bytes, end: bytes) -> None:
-        values = self.values[family]
-        for key in self.keys_between(family, start, end):
+        values, order = self.values[family], self._sorted(family)
+        first, last = bisect_left(order, start), bisect_left(order, end)
+        for key in order[first:last]:
             del values[key]
-        self._order[family].clear()
+        # What is left is still sorted: many ranges cost one sort.
+        del order[first:last]
         self.ranges[family].append((start, end))
 
     def _sorted(self, family: Family) -> list[bytes]:

@@ -188,7 +188,6 @@ class RaftLogStore:
         For stores whose tables already hold the snapshot; a snapshot on disk goes through
         ``snapshot.py``, which calls this.
         """
-        _drop_puts(batch, Family.RAFT_LOG, layout.log_key(0))
         batch.delete_range(Family.RAFT_LOG, layout.log_key(0), _LOG_END)
         batch.delete_range(Family.MESSAGES, layout.message_key(physical_end), _MESSAGES_END)
         self._tail.clear()
@@ -260,10 +259,6 @@ class RaftLogStore:
 
     def _truncate(self, batch: Batch, first: int) -> None:
         physical = self._physical_after(first - 1)
-        # Range deletions of a batch go before its puts: what this very batch has put into the
-        # truncated range would come back.
-        _drop_puts(batch, Family.RAFT_LOG, layout.log_key(first))
-        _drop_puts(batch, Family.MESSAGES, layout.message_key(physical))
         batch.delete_range(Family.RAFT_LOG, layout.log_key(first), _LOG_END)
         batch.delete_range(Family.MESSAGES, layout.message_key(physical), _MESSAGES_END)
         for index in [index for index in self._tail if index >= first]:
@@ -413,7 +408,3 @@ def _decode(value: bytes, index: int) -> LogValue:
         return layout.decode_log_value(value)
     except layout.KeyCorrupt as error:
         raise EntryCorrupt(f"entry {index} is damaged on disk: {error}") from error
-
-
-def _drop_puts(batch: Batch, family: Family, start: bytes) -> None:
-    batch.puts[:] = [put for put in batch.puts if put[0] != family or put[1] < start]

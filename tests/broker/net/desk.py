@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from orderlymq_broker.net.clients import Clients
+from orderlymq_broker.net.clients import Clients, Line
 from orderlymq_broker.net.forwarding import Inbox, Outbox
 from orderlymq_broker.net.leadership import Leadership
 from orderlymq_broker.processors.effects import Peer
@@ -34,13 +34,16 @@ class DeskOf:
 
     Attributes:
         holds: codes that are not answered at once, as a long poll is not.
+        refused: clients that may ask for nothing.
     """
 
     def __init__(self, world: "World", node: int, *, always_open: bool = False) -> None:
         self.world = world
         self.node = NodeId(node)
         self.certain = True
+        self.asked = self.confirmed = 0
         self.holds: set[int] = set()
+        self.refused: set[int] = set()
         self.handled: list[tuple[int, Peer]] = []
         self.gone: list[int] = []
         self.outbox = Outbox(self._send, lambda: world.at_s)
@@ -63,8 +66,18 @@ class DeskOf:
         if request.code not in self.holds and not request.is_oneway:
             self.clients.send(peer.connection, request.reply(remark=f"node {self.node}"))
 
+    def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
+        return command.reply(1, remark="no right") if line.id in self.refused else None
+
     def may_answer(self) -> bool:
         return self.leadership.serving and self.certain
+
+    def request_confirmation(self) -> int:
+        self.asked += 1
+        return self.asked
+
+    def is_confirmed(self, number: int) -> bool:
+        return self.leadership.serving and number <= self.confirmed
 
     def connection_closed(self, connection: int) -> None:
         self.gone.append(connection)

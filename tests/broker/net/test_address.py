@@ -1,6 +1,7 @@
 """The group's address is bound by whoever leads, and let go at once by whoever does not."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,7 +11,7 @@ from orderlymq_broker.settings import Address
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.server import RemotingServer
-from tests.cluster.processes import free_ports
+from tests.ports import free_ports
 
 
 class Silent:
@@ -101,3 +102,54 @@ async def test_the_last_word_counts(replicas: tuple[LeaderAddress, LeaderAddress
     async with asyncio.timeout(2.0):
         await one.wait()
     assert await reachable(one) == [0, 1]
+
+
+async def test_a_leader_that_cannot_bind_says_so_and_asks_to_be_replaced() -> None:
+    """Law: no leader stays where clients cannot come, in silence."""
+    address = Address("127.0.0.1", free_ports(1)[0])
+    server = RemotingServer(Silent())
+    given_up = asyncio.Event()
+    leader = LeaderAddress(server, address, unreachable=given_up.set, give_up_after_s=0.05)
+    with socket.create_server((address.host, address.port)):
+        leader.acquire()
+        async with asyncio.timeout(5.0):
+            await given_up.wait()
+
+        assert not leader.bound
+        assert "in use" in leader.complaint
+
+    await leader.wait()
+    assert (leader.bound, leader.complaint) == (True, "")
+    await leader.close()
+
+
+async def test_an_address_that_is_not_of_this_machine_is_complained_about() -> None:
+    """What is no busy port is tried again as well: an interface may come."""
+    given_up = asyncio.Event()
+    leader = LeaderAddress(
+        RemotingServer(Silent()),
+        Address("192.0.2.1", 10911),
+        unreachable=given_up.set,
+        give_up_after_s=0.05,
+    )
+    leader.acquire()
+    async with asyncio.timeout(5.0):
+        await given_up.wait()
+
+    assert "192.0.2.1" in leader.complaint
+    leader.release()
+    assert leader.complaint == ""
+    await leader.close()
+
+
+async def test_a_group_is_served_though_old_clients_have_no_port() -> None:
+    """The port two below is somebody else's: who needs it is told, nobody else waits."""
+    address = Address("127.0.0.1", free_ports(1)[0])
+    leader = LeaderAddress(RemotingServer(Silent()), address, give_up_after_s=0.05)
+    with socket.create_server((address.host, address.port - 2)):
+        leader.acquire()
+        async with asyncio.timeout(5.0):
+            await leader.wait()
+
+        assert leader.bound
+    await leader.close()

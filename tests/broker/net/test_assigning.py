@@ -130,6 +130,21 @@ async def test_without_a_route_the_client_is_told_and_keeps_what_it_has() -> Non
     assert "no route of topic orders is known now" in (answer.remark or "")
 
 
+async def test_a_route_without_end_is_not_followed(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """A stranger who registers 2^31 queues at the name server must not hold this loop for hours."""
+    known, address = name_server
+    known.route = TopicRouteData((QueueData("z", 2**31 - 1, 4, 6),), ())
+    asking = Asking(["c1"], [address])
+
+    answer = await asking.ask(wish())
+    await asking.assigning.close()
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "2147483647 is not between 0 and 16384" in (answer.remark or "")
+
+
 async def test_what_cannot_be_answered_is_refused_with_the_reason(
     name_server: tuple[NameServer, Address],
 ) -> None:
@@ -141,3 +156,24 @@ async def test_what_cannot_be_answered_is_refused_with_the_reason(
 
     assert [answer.code for answer in answers] == [1, 1]
     assert "AVG" in (answers[1].remark or "")
+
+
+async def test_who_may_not_consume_is_not_told_the_division(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """Whatever the process answers beside the core passes access control first, on a follower too."""
+    asking = Asking(["c1"], [name_server[1]])
+    asking.world.desks[1].refused.add(asking.client.id)
+
+    answers = [await asking.ask(wish())]
+    asking.world = World(always_open=True)
+    follower = asking.world.desks[1]
+    follower.follow(None, 1)
+    follower.refused.add(asking.client.id)
+    asking.client = asking.world.connect(1)
+    asking.assigning = Assigning(follower.clients, lambda: asking.replica.state, [name_server[1]])
+    answers.append(await asking.ask(wish()))
+    await asking.assigning.close()
+
+    assert [(answer.code, answer.remark) for answer in answers] == [(1, "no right")] * 2
+    assert name_server[0].asked == 0

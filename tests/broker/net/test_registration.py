@@ -20,7 +20,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import request
 from orderlymq_protocol.model import TopicRouteData
 from orderlymq_runtime.client import RemotingClient, RemotingError
-from tests.cluster.processes import free_ports
+from tests.ports import free_ports
 
 GROUP_ADDRESS = Address("127.0.0.1", 10911)
 

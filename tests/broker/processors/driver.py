@@ -16,8 +16,8 @@ from orderlymq_broker.processors.effects import Close, Effect, Now, Peer, Propos
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
-from orderlymq_broker.state.records import Outcome, Record, decode_records, encode_records
-from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.state.records import Outcome, Record, decode_records
+from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import message_key
 from orderlymq_broker.store.memory import MemoryStore
@@ -89,7 +89,7 @@ class Shell:
         self.core.proposals_lost("test")
         for proposal in lost:
             if proposal.lost is not None:
-                self.run(proposal.lost())
+                self.run(proposal.lost(None))
 
     def restart(self) -> "Shell":
         """Return a replica that starts from what this one has stored."""
@@ -192,7 +192,11 @@ class Shell:
                 case Close():
                     self.closed.append(effect)
                 case Propose():
-                    self.pending.append(effect)
+                    refusal = self.core.context.entries.admit(effect)
+                    if refusal is None:
+                        self.pending.append(effect)
+                    else:
+                        self.run(self.core.refused(effect, refusal))
 
     def settle(self) -> None:
         """Let turns pass until nothing is under way."""
@@ -202,13 +206,12 @@ class Shell:
     def turn(self) -> list[Outcome]:
         """Commit and apply everything proposed so far as one entry."""
         proposals, self.pending = self.pending, []
-        records = [record for proposal in proposals for record in proposal.records]
-        messages = [message for proposal in proposals for message in proposal.messages]
-        self.proposed += records
-        data = encode_entry(
-            encode_records(records), messages, self.state.physical_end, self.wall_ms
-        )
-        outcomes = self.apply(data)
+        entries = self.core.context.entries
+        built = entries.build(proposals, self.wall_ms)
+        entries.proposed(built)
+        self.proposed += decode_records(split_entry(built.data).meta)
+        outcomes = self.apply(built.data)
+        entries.settle(proposals)
         self.run(self.core.applied(outcomes, self.now))
         position = 0
         for proposal in proposals:

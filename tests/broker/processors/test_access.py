@@ -6,6 +6,7 @@ import pytest
 
 from orderlymq_broker.processors.access import needs_of, signature
 from orderlymq_broker.processors.administration import register_administration
+from orderlymq_broker.processors.context import RequestRefused
 from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.accessrecords import AccountSet, WhiteAddressesSet
@@ -199,6 +200,7 @@ def test_what_each_request_needs() -> None:
             (34, {}, heartbeat_body("c", "g", ("t",))),
             (41, {}, lock),
             (42, {}, lock),
+            (400, {}, fastjson.dumps({"topic": "t", "consumerGroup": "g", "clientId": "c"})),
             (29, both, b""),
         ]
     } == {
@@ -215,6 +217,7 @@ def test_what_each_request_needs() -> None:
         34: ["group-g:2", "topic-t:2", "group-g:2"],
         41: ["group-g:2"],
         42: ["group-g:2"],
+        400: ["group-g:2", "topic-t:2"],
         29: [],
     }
     assert needs(310, {"b": "%RETRY%g"}) == ["group-g:2"]
@@ -278,6 +281,13 @@ def test_a_member_cannot_make_accounts(guarded: Shell) -> None:
         ),
         (51, {"accessKey": "nobody"}, 210, "no such account"),
         (53, {"globalWhiteAddrs": "10.0.0.1,10.0"}, 211, "4 are needed"),
+        # Every request is compared with each of them.
+        (
+            53,
+            {"globalWhiteAddrs": ",".join(f"10.0.0.{number}" for number in range(101))},
+            211,
+            "write ranges",
+        ),
     ],
 )
 def test_a_wrong_account_is_refused(
@@ -333,6 +343,16 @@ def test_a_replica_that_does_not_lead_says_that_and_judges_nobody() -> None:
 
     assert "does not lead" in ask(behind, "writer", 310, send_ext("orders"))[1]
     assert ask(behind, "writer", status, {"group": "billing"})[1].startswith("No acl config for")
+
+
+def test_a_body_that_cannot_be_read_is_refused_where_rights_are_judged(guarded: Shell) -> None:
+    """Whoever judges it, in the core or before it, gets an answer to give."""
+    ext = {"AccessKey": "reader"}
+    signed = {**ext, "Signature": signature(ext, b"?", "reader-secret")}
+    request = RemotingCommand(400, ext=signed, body=b"?")
+
+    with pytest.raises(RequestRefused):
+        guarded.core.access.admit(request, ALICE)
 
 
 def test_without_access_control_nothing_is_asked() -> None:

@@ -40,3 +40,11 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
     """A typing error must not open a door, nor close one silently."""
     with pytest.raises(AddressPatternError):
         address_matcher(pattern)
+
+
+def test_a_pattern_without_end_is_refused() -> None:
+    """One of 16 MB held the loop of a broker until it was ended."""
+    assert address_matcher("111.1.1.1," * 400)("111.1.1.1")
+
+    with pytest.raises(AddressPatternError, match="at most 4096"):
+        address_matcher("1." * 8_000_000)

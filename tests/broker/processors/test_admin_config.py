@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from orderlymq_broker.processors.livesettings import LIVE, text_of
-from orderlymq_protocol.brokerkeys import BROKER_KEYS, Kind, Use
+from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Kind, Use
 from orderlymq_protocol.names import TRACE_TOPIC
 from tests.broker.processors.administering import AdminShell, create_topic, golden
 from tests.broker.processors.driver import settings
@@ -73,6 +73,7 @@ def test_retention_and_the_disk_mark_can_be_changed(admin: AdminShell) -> None:
         (b"brokerPermission=3\n", "4 (read only)"),
         (b"transactionCheckMax=0\n", "from 1 to 1000"),
         (b"noSuchKey=1\n", "noSuchKey"),
+        (b"longPollingEnable=false\n", "it is always on"),
         (b"autoCreateTopicEnable=maybe\n", "true or false"),
         (b"fileReservedTime=0\n", "hours"),
         (b"fileReservedTime=soon\n", "does not fit"),
@@ -99,6 +100,20 @@ def test_a_value_that_is_already_so_and_flush_timers_are_accepted(admin: AdminSh
         assert admin.tool(25, frame.body).code == 0
     assert admin.tool(25, b"# comment\nbrokerName=broker-a\n").code == 0
 
+    assert admin.tool(26).ext["version"] == '{"counter":0,"timestamp":0}'
+
+
+@pytest.mark.parametrize("key", list(BROKER_KEYS.values()), ids=lambda key: key.name)
+def test_what_rocketmq_takes_and_what_is_so_here_is_accepted(
+    admin: AdminShell, key: BrokerKey
+) -> None:
+    """Scripts set such keys beside others; a value that would not be kept is refused."""
+    accepted = {Use.INERT: (key.default, "other"), Use.ALWAYS: ("true", "TRUE")}.get(key.use, ())
+
+    for value in accepted:
+        assert admin.tool(25, f"{key.name}={value}\n".encode()).code == 0
+    if key.use in (Use.ALWAYS, Use.REFUSED):
+        assert admin.tool(25, f"{key.name}=false\n".encode()).code == 1
     assert admin.tool(26).ext["version"] == '{"counter":0,"timestamp":0}'
 
 

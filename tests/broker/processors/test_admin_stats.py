@@ -13,7 +13,7 @@ from orderlymq_broker.state.records import GroupSet, OffsetsCommitted, OffsetsRe
 from orderlymq_protocol.tags import tags_code
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import START_MS
-from tests.broker.processors.requests import create, pull, send, send_ext
+from tests.broker.processors.requests import create, heartbeat, pull, send, send_ext
 
 
 def stats(admin: AdminShell, name: str, key: str) -> dict[str, Any]:
@@ -251,3 +251,35 @@ def test_the_entries_of_a_queue_tell_where_messages_are(admin: AdminShell) -> No
     assert admin.read(321, topic="orders", queueId=1, index=0, count=5)["queueData"] == []
     assert admin.read(321, topic="orders", queueId=0, index=9, count=-5)["queueData"] == []
     assert admin.tool(321, topic="orders", queueId=9, index=0, count=1).code == 1
+
+
+def test_the_entries_of_a_queue_show_what_a_group_wants_of_them(admin: AdminShell) -> None:
+    """queryCq -g: its subscription, and for each entry whether the tag passes; or that it is not online."""
+    create_topic(admin)
+    for tag in ("a", "b"):
+        send(admin, "orders", b"x", f"TAGS\x01{tag}", e=0)
+    ask: dict[str, Any] = {"topic": "orders", "queueId": 0, "index": 0, "count": 5}
+
+    offline = admin.read(321, **ask, consumerGroup="billing")
+    heartbeat(admin, "c1", tags="b", sub_version=7)
+    online = admin.read(321, **ask, consumerGroup="billing")
+    heartbeat(admin, "c1", tags="n > 1", kind="SQL92", sub_version=8)
+    by_sql = admin.read(321, **ask, consumerGroup="billing")
+
+    assert ("subscriptionData" in offline, offline["filterData"]) == (
+        False,
+        "billing@orders is not online!",
+    )
+    assert online["filterData"] == "null"
+    assert online["subscriptionData"] == {
+        "classFilterMode": False,
+        "codeSet": [tags_code("b")],
+        "expressionType": "TAG",
+        "subString": "b",
+        "subVersion": 7,
+        "tagsSet": [],
+        "topic": "orders",
+    }
+    assert [entry["eval"] for entry in online["queueData"]] == [False, True]
+    assert by_sql["filterData"] == "n > 1"
+    assert [entry["eval"] for entry in by_sql["queueData"]] == [True, True]

@@ -5,9 +5,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from orderlymq_broker.processors.appending import Appender, Draft, parse_delay_levels
-from orderlymq_broker.state.records import TopicSet
+from orderlymq_broker.processors.appending import Appender, parse_delay_levels
+from orderlymq_broker.processors.draft import Draft
+from orderlymq_broker.processors.effects import Propose
+from orderlymq_broker.state.records import Append, TopicSet, decode_records
 from orderlymq_broker.state.topics import Topic
+from orderlymq_broker.store.entry import split_entry
 from orderlymq_protocol.record import RecordTemplate, encode_with_positions, pack_host
 from tests.broker.processors.driver import START_MS, Shell
 
@@ -34,13 +37,14 @@ def test_the_fast_layout_is_the_plain_one(
     name: str,
 ) -> None:
     """Byte for byte, for every field."""
-    shell = Shell()
-    appender = Appender(shell.core.context)
+    context = Shell().core.context
     topic = Topic(3, TopicSet(name, 4, 4))
     born_host = pack_host(host, 4711)
     draft = Draft(topic, 2, body, properties, flag, sys_flag, born, born_host, times)
 
-    record, message = appender.append(draft, START_MS)
+    proposal = Propose([Appender(context).append(draft)])
+    assert context.entries.admit(proposal) is None
+    parts = split_entry(context.entries.build([proposal], START_MS).data)
 
     template = RecordTemplate(
         topic=name.encode(),
@@ -55,19 +59,27 @@ def test_the_fast_layout_is_the_plain_one(
         store_host=pack_host("192.0.2.100", 10911),
         reconsume_times=times,
     )
-    assert message == encode_with_positions(template, 0, 0)
-    assert (record.size, record.physical, record.queue_offset) == (len(message), 0, 0)
+    assert parts.blob == encode_with_positions(template, 0, 0)
+    (record,) = decode_records(parts.meta)
+    assert record == Append(3, 2, 0, 0, len(parts.blob), 0, START_MS, reply_queue=2)
 
 
 def test_offsets_are_dense_within_queues_and_over_the_log() -> None:
-    """Uncommitted appends count."""
-    appender = Appender(Shell().core.context)
+    """Those that an entry has given count, though nothing of it is applied; an entry that was not proposed gave none."""
+    context = Shell().core.context
+    appender, entries = Appender(context), context.entries
     topic = Topic(3, TopicSet("t", 2, 2))
     places = []
     for queue in (0, 1, 0):
         draft = Draft(topic, queue, b"x", "", 0, 0, 1, pack_host("192.0.2.7", 1))
-        record, message = appender.append(draft, START_MS)
-        places.append((record.queue_offset, record.physical, len(message)))
+        proposal = Propose([appender.append(draft)])
+        assert entries.admit(proposal) is None
+        entries.build([proposal], START_MS)
+        built = entries.build([proposal], START_MS)
+        entries.proposed(built)
+        (record,) = decode_records(split_entry(built.data).meta)
+        assert isinstance(record, Append)
+        places.append((record.queue_offset, record.physical, record.size))
 
     size = places[0][2]
     assert places == [(0, 0, size), (0, size, size), (1, 2 * size, size)]

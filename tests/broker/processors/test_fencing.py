@@ -1,7 +1,7 @@
 """The fence: who may pull and commit the queues of an ordered group."""
 
 from orderlymq_broker.processors.effects import Peer
-from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicSet
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
 from tests.broker.processors.requests import (
     commit_ext,
@@ -89,23 +89,71 @@ def test_broadcasting_members_pass(shell: Shell) -> None:
     assert not shell.state.is_ordered("billing")
 
 
-def test_after_a_fail_over_the_holders_address_is_the_holder() -> None:
-    """No heartbeat comes for up to 30 s; until then a connection from the same host is the holder."""
+def test_after_a_fail_over_the_holder_is_known_by_its_subscription() -> None:
+    """No heartbeat comes for up to 30 s; until then a Java consumer says when it made its subscription."""
     leader = ordered(Shell().lead())
+    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
 
     successor = leader.restart().lead()
 
-    assert pull(successor, peer=ALICE_AGAIN).code == 0
-    assert pull(successor, peer=BOB_AGAIN).code == 1
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+    assert pull(successor, peer=BOB_AGAIN, subVersion=111).code == 1
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111, queue=1).code == 1
 
 
-def test_two_consumers_of_one_host_are_told_apart_as_soon_as_one_is_known() -> None:
-    """A holder that pulls over a known connection is not also the unknown one beside it."""
+def test_two_clients_of_one_address_never_both_pull_an_ordered_queue() -> None:
+    """Behind one address, or on one host: neither a member nor one that was forgotten is the holder."""
+    leader = ordered(Shell().lead())
+    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    heartbeat(leader, "carol", peer=NEIGHBOUR, sub_version=112)
+
+    successor = leader.restart().lead()
+
+    for version in ("112", "0", "", "-1", "110", "0111"):
+        assert pull(successor, peer=NEIGHBOUR, subVersion=version).code == 1, version
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+
+
+def test_what_two_members_of_one_address_both_say_tells_nothing() -> None:
+    """Both made their subscription in one millisecond: both wait until they say who they are."""
+    leader = ordered(Shell().lead())
+    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    heartbeat(leader, "carol", peer=NEIGHBOUR, sub_version=111)
+
+    successor = leader.restart().lead()
+
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 1
+    heartbeat(successor, "alice", peer=ALICE_AGAIN, sub_version=111)
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+
+
+def test_a_commit_after_a_fail_over_counts_where_the_holder_pulls() -> None:
+    """15 says nothing of its sender: it is judged by the pulls of its connection."""
+    leader = ordered(Shell().lead())
+    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    successor = leader.restart().lead()
+
+    commit(successor, 2, ALICE_AGAIN)
+    commit(successor, 3, NEIGHBOUR)
+    assert offset_of(successor) is None
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+    commit(successor, 4, NEIGHBOUR)
+    commit(successor, 2, ALICE_AGAIN)
+    assert offset_of(successor) == 2
+
+    unlock(successor, "alice", 0, peer=NEIGHBOUR)
+    lock(successor, "bob", 0, peer=BOB)
+    commit(successor, 5, ALICE_AGAIN)
+    assert offset_of(successor) == 2
+
+
+def test_a_holder_that_pulls_over_a_known_connection_is_not_the_unknown_one_beside_it() -> None:
+    """Whatever that one says."""
     successor = ordered(Shell().lead()).restart().lead()
-    heartbeat(successor, "alice", peer=ALICE_AGAIN)
+    heartbeat(successor, "alice", peer=ALICE_AGAIN, sub_version=111)
     assert pull(successor, peer=ALICE_AGAIN).code == 0
 
-    assert pull(successor, peer=NEIGHBOUR).code == 1
+    assert pull(successor, peer=NEIGHBOUR, subVersion=111).code == 1
 
 
 def test_a_client_that_says_who_it_is_is_judged_exactly(shell: Shell) -> None:
@@ -242,3 +290,20 @@ def test_a_commit_on_its_way_when_the_queue_changes_hands_is_void(shell: Shell) 
     assert offset_of(shell, 0) == 4
     commit(shell, 5, ALICE)
     assert offset_of(shell, 0) == 4
+
+
+def test_an_epoch_ends_with_its_group(shell: Shell) -> None:
+    """Who held a queue before the group was deleted moves no offset of its next life."""
+    ordered(shell)
+    mine = {"omqClientId": "alice", "omqEpoch": "1"}
+    create(shell, GroupDeleted("billing", clean_offsets=True))
+
+    late = shell.ask(15, {**commit_ext(3), **mine}, peer=ALICE)
+
+    assert late is not None
+    assert late.code == 1
+    assert "epoch 1 of queue 0 of topic orders ended when group billing was deleted" in str(
+        late.remark
+    )
+    assert pull(shell, peer=ALICE, omqClientId="alice", omqEpoch="1").code == 1
+    assert shell.state.offsets.get("billing", "orders", 0) is None

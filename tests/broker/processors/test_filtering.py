@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from orderlymq_broker.processors.reading import SCAN_SIZE_MAX
+from orderlymq_broker.processors.reading import (
+    SCAN_SIZE_MAX,
+    SCAN_WORK_MAX,
+    PropertyTest,
+    read_queue,
+)
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol import fastjson
@@ -70,6 +75,39 @@ def test_a_search_among_large_messages_ends_early() -> None:
     first = pull(shell, subscription="rare IS NOT NULL", **SQL)
 
     assert (first.code, first.ext["nextBeginOffset"]) == (20, "4")
+
+
+@pytest.mark.parametrize("cost", [1, 400])
+@pytest.mark.parametrize("size", [0, 20_000])
+def test_a_pull_looks_at_fewer_messages_the_more_each_costs(
+    orders: Shell, cost: int, size: int
+) -> None:
+    """Comparisons and bytes of properties are work on the loop that runs raft; the next pull goes on."""
+    for _ in range(80):
+        send(orders, props=properties(filler="x" * size))
+    looked: list[int] = []
+
+    def wants(raw: bytes) -> bool:
+        looked.append(cost + len(raw) // 32)
+        return False
+
+    queue = orders.state.topics.by_name["orders"].queues[0]
+    found = read_queue(orders.store, queue, 0, matches=PropertyTest(wants, cost))
+
+    assert found.next_offset == len(looked)
+    assert 0 < sum(looked) < SCAN_WORK_MAX + cost + size // 32 + 10
+    assert len(looked) == 90 or sum(looked) >= SCAN_WORK_MAX
+
+
+def test_a_client_may_not_have_more_sql_than_one_expression(shell: Shell) -> None:
+    """A heartbeat with a thousand different expressions would compile them all."""
+    expression = " OR ".join(f"a = {number}" for number in range(300))
+
+    one = heartbeat(shell, "c1", kind="SQL92", tags=expression[:2_000].rpartition(" OR ")[0])
+    both = heartbeat(shell, "c2", kind="SQL92", tags=expression)
+
+    assert (one.code, both.code) == (0, 23)
+    assert "divide them over several clients" in (both.remark or "")
 
 
 def test_the_registered_expression_counts_when_the_pull_brings_none(orders: Shell) -> None:

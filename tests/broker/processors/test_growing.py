@@ -17,6 +17,7 @@ from orderlymq_broker.state.records import (
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.operatortoken import token_max_at
 from tests.broker.processors.driver import ALICE, BOB, Shell
 from tests.broker.processors.requests import (
     commit_ext,
@@ -383,6 +384,39 @@ def test_an_operator_that_was_followed_is_refused_for_good(topic: Shell) -> None
     assert phase(successor) == "fenced"
     assert change(successor, "lift", token=8).code == 0
     assert successor.state.operator_token == 8
+
+
+@pytest.mark.parametrize("code", [20502, 20505, 20507])
+@pytest.mark.parametrize("ahead", [1, 1 << 31, 1 << 61])
+def test_a_token_that_no_operator_can_have_locks_nobody_out(
+    topic: Shell, code: int, ahead: int
+) -> None:
+    """Tokens are seconds since 2026: what is far above them was made by nobody who operates."""
+    greatest = token_max_at(topic.wall_ms)
+    ext = {"topic": "orders", "clientId": "one@1", "proof": "p", "consumerGroup": "billing"}
+    fence = {"action": "fence", "attempt": "1", "total": "8", "queues": "8", "limitMillis": "9"}
+
+    refused = topic.call(code, {**ext, **fence, "operatorToken": str(greatest + ahead)}, b"[]")
+
+    assert (refused.code, topic.state.operator_token) == (1, 0)
+    assert "compare the clocks" in (refused.remark or "")
+    assert change(topic, "fence", token=greatest).code == 0
+
+
+def test_the_numbers_of_growths_cannot_be_used_up(topic: Shell) -> None:
+    """An operator counts on by one; after a step that is too great nothing could follow."""
+    refused = change(topic, "fence", attempt=(1 << 62) - 1)
+
+    assert (refused.code, topic.state.growth.by_topic) == (1, {})
+    assert change(topic, "fence", attempt=2).code == 0
+
+
+def test_digits_without_end_are_no_number(topic: Shell) -> None:
+    """The remark repeats only their beginning."""
+    refused = change(topic, "fence", token=None, attempt="9" * 5_000)
+
+    assert refused.code == 1
+    assert len(refused.remark or "") < 200
 
 
 def test_of_two_operators_in_one_turn_the_older_one_loses(topic: Shell) -> None:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.processors.effects import Now
 from orderlymq_broker.processors.locking import REFUSAL_MS
-from orderlymq_broker.processors.lockreports import Line
+from orderlymq_broker.processors.lockreports import HOLDERS_SHOWN, Line, LockReports
 from orderlymq_broker.state.records import (
     GroupSet,
     LockRef,
@@ -17,7 +18,9 @@ from orderlymq_broker.state.records import (
     TopicSet,
 )
 from orderlymq_protocol import fastjson
-from tests.broker.processors.driver import ALICE, BOB, Shell
+from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.broker.processors.driver import ALICE, BOB, Shell, settings
 from tests.broker.processors.requests import create, heartbeat, lock, lock_body, unlock
 
 ORDERS = TopicSet("orders", 4, 4, order=True)
@@ -144,7 +147,7 @@ def test_locks_are_per_group(shell: Shell) -> None:
 
 def test_the_reply_waits_for_the_record_and_one_request_is_one_record(shell: Shell) -> None:
     """A grant that is not in the log is no grant."""
-    create(shell, ORDERS)
+    create(shell, ORDERS, GroupSet("billing"))
     before = len(shell.proposed)
 
     opaque = shell.submit(41, {}, lock_body("alice", 0, 1, 2, 3))
@@ -200,6 +203,7 @@ def test_an_expired_lock_is_freed_and_the_members_are_told(shell: Shell) -> None
     shell.notified()
 
     shell.pass_time(LEASE_MS)
+    heartbeat(shell, "alice")
     assert (table(shell)[0]["clientId"], shell.notified()) == ("alice", [])
     shell.pass_time(100)
 
@@ -348,6 +352,31 @@ def test_an_unlock_behind_its_lock_in_one_turn_releases_it(shell: Shell) -> None
     assert table(shell) == []
 
 
+def test_an_unlock_of_a_queue_that_cannot_be_spoils_no_other(shell: Shell) -> None:
+    """-1 is nobody's; a number that no queue has is refused where the body is read."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0, 1)
+
+    unlock(shell, "alice", 0, -1)
+    refused = shell.call(42, {}, lock_body("alice", 1, -(2**31)))
+
+    assert [row["queueId"] for row in table(shell)] == [1]
+    assert (refused.code, "not a queue" in (refused.remark or "")) == (1, True)
+
+
+def test_one_request_makes_few_lines_whoever_has_its_queues() -> None:
+    """Thousands of queues with as many holders, under names of any length."""
+    reports = LockReports()
+    held = {MessageQueue("t" * 9_000, "b", n): f"c{n}" for n in range(5_000)}
+    expired = {MessageQueue("u" * 9_000, "b", n): (f"d{n}", True) for n in range(5_000)}
+
+    reports.decided("billing", "alice", expired, held, Now(0, 0))
+
+    lines = reports.take()
+    assert len(lines) == 2 * HOLDERS_SHOWN
+    assert max(len(line.text) for line in lines) < 1_000
+
+
 def test_a_follower_grants_nothing_and_releases_nothing(shell: Shell) -> None:
     """41: empty set; 42: ok, and the lease will end it."""
     create(shell, ORDERS)
@@ -426,3 +455,27 @@ def test_at_any_time_a_queue_has_one_holder_and_epochs_only_rise(
             shell.call(20502, {"clientId": client, "proof": "no such process"})
             granted = {q: g for q, g in granted.items() if g[0] != client}
     shell.restart()
+
+
+def test_a_request_for_too_many_queues_is_refused_whole(shell: Shell) -> None:
+    """Each becomes a row and a lease in one turn of the loop that runs raft."""
+    create(shell, TopicSet("orders", LOCK_QUEUES_MAX + 1, 1), GroupSet("billing"))
+    for code in (41, 42):
+        refused = shell.call(code, {}, lock_body("alice", *range(LOCK_QUEUES_MAX + 1)))
+        assert (refused.code, "divide them" in (refused.remark or "")) == (1, True)
+    assert not shell.state.locks.holds_any("alice")
+
+    assert len(lock(shell, "alice", *range(LOCK_QUEUES_MAX))) == LOCK_QUEUES_MAX
+
+
+def test_a_lock_makes_the_group_that_owns_its_rows() -> None:
+    """Rows of a group that nobody made could not be removed with it."""
+    shell = Shell().lead()
+    create(shell, ORDERS)
+    assert lock(shell, "alice", 0) == {0: 1}
+    assert shell.state.groups.get("billing") is not None
+
+    strict = Shell(settings(auto_create_group=False)).lead()
+    create(strict, ORDERS)
+    refused = strict.call(41, {}, lock_body("alice", 0))
+    assert (refused.code, list(strict.state.locks.held())) == (26, [])

@@ -3,6 +3,7 @@
 import pytest
 
 from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.processors.sessions import CLIENTS_MAX
 from orderlymq_broker.state.records import GroupSet, MemberSeen, TopicSet
 from orderlymq_protocol import fastjson
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
@@ -11,6 +12,7 @@ from tests.broker.processors.requests import (
     heartbeat,
     heartbeat_body,
     lock,
+    lock_body,
     properties,
     pull,
     pull_ext,
@@ -204,6 +206,28 @@ def test_a_silent_client_is_dropped_after_120_s(shell: Shell) -> None:
     assert members(shell) == ["alice"]
 
 
+def test_a_silent_client_leaves_with_its_lease_when_its_next_heartbeat_does_not_come(
+    shell: Shell,
+) -> None:
+    """Paused or cut off: while it is a member, its share of the queues is nobody else's."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    lock(shell, "alice", 0)
+    lock(shell, "bob", 1, peer=BOB)
+
+    shell.pass_time(30_000, step=1_000)
+    heartbeat(shell, "bob", peer=BOB)
+    assert members(shell) == ["alice", "bob"]
+    shell.pass_time(30_000, step=1_000)
+    heartbeat(shell, "bob", peer=BOB)
+    shell.pass_time(3_000, step=1_000)
+
+    # The lease of bob is over as well, and it lives.
+    assert not shell.state.locks.holds("billing", "bob")
+    assert members(shell) == ["bob"]
+
+
 def test_after_a_fail_over_known_members_are_answered_until_the_grace_ends() -> None:
     """A Java client that does not find itself in the list would drop all its queues."""
     leader = Shell().lead()
@@ -295,6 +319,23 @@ def test_a_dead_client_loses_locks_and_memberships_at_once(shell: Shell) -> None
     assert shell.notified() == [BOB.connection, BOB.connection]
     assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
     assert shell.call(20502, {"clientId": "nobody"}).code == 0
+
+
+def test_a_lock_that_was_asked_for_from_elsewhere_is_of_another_program(shell: Shell) -> None:
+    """Two programs with one instance name share a client id: the death of one proves nothing for the other."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0)
+    ends = frozenset({(BOB.host, BOB.port)})
+
+    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.settle()
+    assert shell.state.locks.holds("billing", "alice")
+
+    ends |= {(ALICE.host, ALICE.port)}
+    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.settle()
+    assert not shell.state.locks.holds("billing", "alice")
 
 
 def test_the_shell_may_report_a_death_too(shell: Shell) -> None:
@@ -403,3 +444,20 @@ def test_a_heartbeat_with_a_fingerprint_gets_no_promise_of_the_short_form(shell:
     assert reply.code == 0
     assert not {name for name in reply.ext if "HEART_BEAT_V2" in name or "SUB_CHANGE" in name}
     assert "orders" in shell.state.members.subscriptions("billing")
+
+
+def test_one_connection_names_a_bounded_number_of_clients(shell: Shell) -> None:
+    """Each name is a member until it has been silent for minutes; known ones go on."""
+    create(shell, TopicSet("orders", 1, 1))
+    for number in range(CLIENTS_MAX):
+        assert heartbeat(shell, f"c{number}", peer=ALICE).code == 0
+
+    refused = [
+        heartbeat(shell, "more", peer=ALICE),
+        shell.call(41, {}, lock_body("more", 0), peer=ALICE),
+    ]
+
+    assert [reply.code for reply in refused] == [1, 1]
+    assert "open another one" in (refused[0].remark or "")
+    assert heartbeat(shell, "c0", peer=ALICE, tags="x").code == 0
+    assert heartbeat(shell, "more", peer=BOB).code == 0

@@ -69,7 +69,7 @@ def test_a_member_that_is_back_before_a_proof_costs_nobody_a_rebalance(shell: Sh
 def test_a_survivor_that_has_only_pulled_at_a_new_leader_is_told() -> None:
     """RocketMQ's clients pull at once and send their heartbeat up to 30 s later."""
     successor = ordered(Shell().lead()).restart().lead()
-    assert pull(successor, peer=BOB_AGAIN, queue=1, sysFlag=0).code in (0, 19)
+    assert pull(successor, peer=BOB_AGAIN, queue=1, sysFlag=0, subVersion=1).code in (0, 19)
     assert successor.notified() == []
 
     bury(successor, "alice")
@@ -81,7 +81,13 @@ def test_who_has_said_who_it_is_or_has_gone_is_guessed_at_no_more() -> None:
     """One notice for one client, and none to a connection that is closed."""
     successor = ordered(Shell().lead()).restart().lead()
     for peer in (ALICE_AGAIN, BOB_AGAIN):
-        pull(successor, peer=peer, queue=peer.connection - ALICE_AGAIN.connection, sysFlag=0)
+        pull(
+            successor,
+            peer=peer,
+            queue=peer.connection - ALICE_AGAIN.connection,
+            sysFlag=0,
+            subVersion=1,
+        )
     heartbeat(successor, "bob", peer=BOB_AGAIN)
     close(successor, ALICE_AGAIN)
     successor.notified()

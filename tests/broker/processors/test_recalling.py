@@ -10,7 +10,7 @@ from orderlymq_protocol.recallhandle import RecallHandle
 from tests.broker.processors.driver import START_MS, Shell, settings
 from tests.broker.processors.halves import COMMIT, begin, end
 from tests.broker.processors.requests import create, properties, send, send_ext
-from tests.broker.processors.test_sending import batch_body
+from tests.broker.processors.test_batches import batch_body
 from tests.broker.processors.test_timing import DAY_MS, delivered_bodies, rows, with_orders
 
 

@@ -8,8 +8,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.processors.effects import Peer, Propose
+from orderlymq_broker.processors.reading import read_message
 from orderlymq_broker.state.records import Append, GroupSet, TopicDeleted, TopicSet
-from orderlymq_protocol.batch import BatchEntry, encode_batch
 from orderlymq_protocol.properties import decode_properties
 from orderlymq_protocol.record import decode_record
 from orderlymq_protocol.tags import tags_code
@@ -266,7 +266,7 @@ def test_too_much_uncommitted_is_refused_with_flow_control() -> None:
         "[REJECTREQUEST]system busy, start flow control for a while",
     )
     shell.settle()
-    assert shell.core.context.view.uncommitted == 0
+    assert shell.core.context.entries.uncommitted == 0
     assert send(shell).code == 0
 
 
@@ -366,6 +366,7 @@ def test_a_repeat_of_a_send_under_way_waits_for_it(shell: Shell) -> None:
 
     first, second = shell.submit(310, ext, b"paid"), shell.submit(310, ext, b"paid", peer=BOB)
     assert len(shell.pending) == 1
+    assert (shell.reply_to(first), shell.reply_to(second)) == (None, None)
     shell.settle()
 
     replies = shell.reply_to(first), shell.reply_to(second)
@@ -426,6 +427,21 @@ def test_a_lost_send_is_refused_for_certain_with_its_repeats(shell: Shell) -> No
     assert send(shell, props="UNIQ_KEY\x01U1").ext["queueOffset"] == "0"
 
 
+def test_a_repeat_has_the_fate_of_the_first(shell: Shell) -> None:
+    """Leadership is lost while the first is in the log: nobody is refused before that is certain."""
+    create(shell, ORDERED)
+    ext = send_ext("orders", "UNIQ_KEY\x01U1")
+    opaques = [shell.submit(310, ext, b"paid"), shell.submit(310, ext, b"paid")]
+
+    shell.core.proposals_lost("test")
+    assert [shell.reply_to(opaque) for opaque in opaques] == [None, None]
+    shell.settle()
+
+    replies = [shell.reply_to(opaque) for opaque in opaques]
+    assert [reply.code for reply in replies if reply is not None] == [0, 0]
+    assert stored(shell) == [b"paid"]
+
+
 def test_a_message_whose_topic_is_deleted_on_the_way_is_refused(shell: Shell) -> None:
     """The answer is 17 and the message is in no queue."""
     create(shell, ORDERED)
@@ -440,92 +456,17 @@ def test_a_message_whose_topic_is_deleted_on_the_way_is_refused(shell: Shell) ->
     assert stored(shell) == []
 
 
-# -- batches -------------------------------------------------------------------------------------
-
-
-def batch_body(*entries: tuple[bytes, bytes]) -> bytes:
-    return encode_batch([BatchEntry(9, body, props) for body, props in entries])
-
-
-def test_a_batch_is_stored_as_a_whole_without_gaps(shell: Shell) -> None:
-    """One record per message, consecutive offsets, joined ids, WAIT kept."""
+@pytest.mark.parametrize("level", ["18", "19", "100", "2147483647"])
+def test_a_level_above_the_highest_is_stored_as_the_highest(shell: Shell, level: str) -> None:
+    """As RocketMQ does: who looks at the message sees how long it waits."""
     create(shell, PLAIN)
-    send(shell, e=1)
-    body = batch_body((b"1", b"UNIQ_KEY\x01A"), (b"2", b"UNIQ_KEY\x01B\x02"), (b"3", b""))
+    before = shell.state.physical_end
 
-    reply = shell.call(320, send_ext("orders", "WAIT\x01false", e=1, m="true"), body)
+    assert shell.call(310, send_ext("orders", f"a\x011\x02DELAY\x01{level}"), b"x").code == 0
 
-    assert (reply.code, reply.ext["queueOffset"], reply.ext["queueId"]) == (0, "1", "1")
-    found = messages(pull(shell, queue=1, offset=1))
-    assert [(each.body, each.queue_offset, each.flag) for each in found] == [
-        (b"1", 1, 9),
-        (b"2", 2, 9),
-        (b"3", 3, 9),
-    ]
-    assert reply.ext["msgId"] == ",".join(
-        f"C000026400002A9F{each.physical_offset:016X}" for each in found
-    )
-    assert [decode_properties(each.properties) for each in found] == [
-        {"UNIQ_KEY": "A", "WAIT": "false", **STORED_WITH},
-        {"UNIQ_KEY": "B", "WAIT": "false", **STORED_WITH},
-        {"WAIT": "false", **STORED_WITH},
-    ]
-
-
-def test_the_key_of_a_batch_does_not_hide_those_of_its_messages(shell: Shell) -> None:
-    """5.x clients give the batch a UNIQ_KEY of its own."""
-    create(shell, PLAIN)
-    body = batch_body((b"1", b"UNIQ_KEY\x01A"), (b"2", b""))
-
-    shell.call(320, send_ext("orders", "UNIQ_KEY\x01BATCH\x02WAIT\x01true\x02", m="true"), body)
-
-    keys = [decode_properties(each.properties)["UNIQ_KEY"] for each in messages(pull(shell))]
-    assert keys == ["A", "BATCH"]
-
-
-def test_a_repeated_batch_stores_only_what_is_new(shell: Shell) -> None:
-    """A program that builds its batches anew after a time-out gets each message once."""
-    create(shell, ORDERED)
-    a, b, c = ((f"{n}".encode(), f"UNIQ_KEY\x01{n}".encode()) for n in "abc")
-    ext = send_ext("orders", m="true")
-
-    first = shell.call(320, ext, batch_body(a, b))
-    same = shell.call(320, ext, batch_body(a, b))
-    overlapping = shell.call(320, ext, batch_body(b, c))
-
-    assert same.ext == first.ext
-    assert overlapping.ext["queueOffset"] == "1"
-    assert stored(shell) == [b"a", b"b", b"c"]
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"garbage",
-        batch_body((b"1", b"UNIQ_KEY\x01\xff")),
-        batch_body((b"1", b"k\x01" + b"v" * 32_760)),
-    ],
-)
-def test_a_bad_batch_is_refused_as_a_whole(shell: Shell, body: bytes) -> None:
-    """13, and not one message of it is stored."""
-    create(shell, PLAIN)
-
-    reply = shell.call(320, send_ext("orders", m="true"), body)
-
-    assert (reply.code, shell.state.physical_end) == (13, 0)
-
-
-def test_a_delayed_batch_is_released_together(shell: Shell) -> None:
-    """Delay levels in a batch are served: one append to the schedule queue, one release."""
-    create(shell, PLAIN)
-    body = batch_body((b"1", b"DELAY\x011"), (b"2", b"DELAY\x011"))
-
-    assert shell.call(320, send_ext("orders", m="true"), body).code == 0
-
-    assert stored(shell) == []
-    shell.pass_time(1_200)
-    assert stored(shell) == [b"1", b"2"]
+    stored_record = decode_record(read_message(shell.store, before) or b"")
+    kept = decode_properties(stored_record.properties)
+    assert (stored_record.queue_id, kept["DELAY"], kept["a"]) == (17, "18", "1")
 
 
 @hypothesis_settings(max_examples=60, deadline=None)

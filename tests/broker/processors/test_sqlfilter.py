@@ -1,8 +1,14 @@
 """SQL92 expressions: what they accept, what they refuse, what they mean."""
 
-import pytest
+from contextlib import suppress
 
-from orderlymq_broker.processors.sqlfilter import NESTING_MAX, SqlError, compile_sql
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lark import Lark, UnexpectedInput
+
+from orderlymq_broker.processors.sqlfilter import NESTING_MAX, SqlError, compile_sql, count_words
+from orderlymq_broker.processors.sqlgrammar import GRAMMAR
 from orderlymq_protocol.properties import encode_properties
 
 ORDER = encode_properties(
@@ -131,6 +137,11 @@ def test_what_is_false_or_unknown_is_not_wanted(expression: str) -> None:
         ("amount = 1e999", "too large"),
         ("NOT " * (NESTING_MAX + 1) + "paid", "nested deeper"),
         ("x" * 20_000, "characters"),
+        ("(" * 2_001, "more than 2000 words"),
+        ("paid AND " * 1_000 + "paid", "more than 2000 words"),
+        ("paid IN (" + "'x'," * 1_000 + "'x')", "more than 2000 words"),
+        ("/**/" * 2_001 + "paid", "more than 2000 words"),
+        ("--\n" * 2_001 + "paid", "more than 2000 words"),
     ],
 )
 def test_what_cannot_be_used_is_refused_with_the_place(expression: str, reason: str | None) -> None:
@@ -144,8 +155,8 @@ def test_what_cannot_be_used_is_refused_with_the_place(expression: str, reason: 
 
 def test_depth_is_no_matter_of_length() -> None:
     """Long chains and brackets around brackets cost no recursion."""
-    chain = " OR ".join(f"amount = {number}" for number in range(800))
-    brackets = "(" * 2_000 + "amount = 42" + ")" * 2_000
+    chain = " OR ".join(f"amount = {number}" for number in range(450))
+    brackets = "(" * 900 + "amount = 42" + ")" * 900
 
     assert compile_sql(chain).matches(ORDER)
     assert compile_sql(brackets).matches(ORDER)
@@ -162,3 +173,55 @@ def test_a_number_is_what_java_and_people_agree_on() -> None:
         assert not compile_sql("amount > 0").matches(encode_properties({"amount": text})), text
     huge = encode_properties({"amount": "9" * 5_000})
     assert not compile_sql("amount > 0").matches(huge)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1" * 30_000 + "x",
+        "1" * 15_000 + "." + "1" * 15_000 + "x",
+        "." * 30_000,
+        "1e" + "1" * 30_000,
+    ],
+)
+def test_a_long_value_is_no_number(text: str) -> None:
+    """A search that gives back what it took would look at 30 000 digits some 10^8 times."""
+    properties = encode_properties({"amount": text})
+
+    assert not compile_sql("amount > 0").matches(properties)
+    assert not compile_sql("amount <= 0").matches(properties)
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["/*", "/**", "*", "'", "''", "--", "1", ".", "1.", "1e", "a", "NOT", "$", " ", "\n", "-"],
+)
+def test_text_that_is_nearly_right_is_refused_in_linear_time(part: str) -> None:
+    """Every pattern of the grammar meets the longest text there may be."""
+    for text in (part * (16_000 // len(part)), "a > " + part * (16_000 // len(part)) + "x"):
+        with suppress(SqlError):
+            compile_sql(text)
+
+
+LEXER = Lark(GRAMMAR, parser="lalr", lexer="basic")
+
+
+@given(st.text("ab='/*-. 1(),\n", max_size=40))
+def test_words_are_never_counted_too_low(text: str) -> None:
+    """Counting bounds the parser: it must not see more than was counted."""
+    try:
+        found = sum(1 for _ in LEXER.lex(text))
+    except UnexpectedInput:
+        return
+
+    assert count_words(text) >= found / 2
+
+
+def test_a_cheap_and_a_costly_expression_mean_the_same() -> None:
+    """Few properties are searched for, many are read from all of them at once."""
+    raw = encode_properties({"a": "1", "b": "2"}) + b"c\x01\x02a\x013\x02"
+    for name in "abcd":
+        cheap = compile_sql(f"{name} IS NULL")
+        costly = compile_sql(" AND ".join([f"{name} IS NULL"] * 20))
+        assert cheap.cost < costly.cost
+        assert cheap.matches(raw) == costly.matches(raw)

@@ -22,7 +22,7 @@ from tests.broker.processors.requests import (
     send,
     send_ext,
 )
-from tests.broker.processors.test_sending import batch_body
+from tests.broker.processors.test_batches import batch_body
 
 DAY_MS = 24 * 3_600_000
 

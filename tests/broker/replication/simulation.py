@@ -4,6 +4,8 @@ The loops, raft, state machines and stores are the real ones; time moves, disks 
 arrive only when a test says so.
 """
 
+import heapq
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.effects import Effect, Now, Propose
+from orderlymq_broker.processors.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
@@ -99,15 +101,15 @@ class Replica:
             Config(id=self.id, lease_reads=True),
             self.log,
             applied=Index(self.state.applied_index),
-            # The lowest id stirs first, so that tests know who leads.
-            random_below=lambda bound: min(2 * (node - 1), bound - 1),
+            random_below=group.dice(node),
         )
         self.disk = Disk(store, group.call_soon)
         parts = ReplicaParts(self.node, self.log, store, Machine(self.state), self.core)
         ports = LoopPorts(
             self.disk, self, self, self, self.clock, group.call_soon, group.call_later
         )
-        self.loop = ReplicationLoop(parts, ports, LoopLimits(tick_s=TICK_S, sync_writes=True))
+        limits = LoopLimits(tick_s=TICK_S, sync_writes=group.sync_writes)
+        self.loop = ReplicationLoop(parts, ports, limits)
         self.loop.start()
 
     # What the loop acts upon.
@@ -154,10 +156,21 @@ class Replica:
 
 
 class SimulatedGroup:
-    """Replicas, the messages between them, and one queue of callbacks."""
+    """Replicas, the messages between them, and one queue of callbacks.
 
-    def __init__(self, replicas: int = 3) -> None:
+    Attributes:
+        way_s: how long a message is on its way from one node to another.
+    """
+
+    def __init__(
+        self, replicas: int = 3, *, seed: int | None = None, sync_writes: bool = True
+    ) -> None:
         self.at_s = 1.0
+        self.sync_writes = sync_writes
+        self.way_s: Callable[[int, int], float] = lambda sender, target: 0.0
+        self._chance = None if seed is None else random.Random(seed)
+        self._travelling: list[tuple[float, int, Message]] = []
+        self._sent_count = 0
         self.nodes = list(range(1, replicas + 1))
         self.sent: list[Message] = []
         self.delivered: list[Message] = []
@@ -182,6 +195,12 @@ class SimulatedGroup:
             data_dir=Path("unused"),
         )
 
+    def dice(self, node: int) -> Callable[[int], int]:
+        """Return what a node draws time-outs with: the lowest id stirs first, or chance decides."""
+        if self._chance is not None:
+            return self._chance.randrange
+        return lambda bound: min(2 * (node - 1), bound - 1)
+
     def call_soon(self, call: Callable[[], None]) -> None:
         self._callbacks.append(call)
 
@@ -200,15 +219,24 @@ class SimulatedGroup:
                 self._callbacks.popleft()()
             sent, self.sent = self.sent, []
             for message in sent:
-                if message.sender in self.cut or message.target in self.cut:
-                    continue
-                self.delivered.append(message)
-                self.replicas[message.target].loop.receive([message])
+                due_s = self.at_s + self.way_s(message.sender, message.target)
+                if due_s > self.at_s:
+                    self._sent_count += 1
+                    heapq.heappush(self._travelling, (due_s, self._sent_count, message))
+                else:
+                    self._deliver(message)
+
+    def _deliver(self, message: Message) -> None:
+        if message.sender not in self.cut and message.target not in self.cut:
+            self.delivered.append(message)
+            self.replicas[message.target].loop.receive([message])
 
     def pass_time(self, seconds: float, *, paused: Sequence[int] = ()) -> None:
         """Let time pass in ticks for all replicas but the *paused*, whose clocks go on."""
         for _ in range(round(seconds / TICK_S)):
             self.at_s += TICK_S
+            while self._travelling and self._travelling[0][0] <= self.at_s:
+                self._deliver(heapq.heappop(self._travelling)[2])
             for node, replica in self.replicas.items():
                 replica.clock.at_s = self.at_s
                 if node not in paused:
@@ -221,9 +249,9 @@ class SimulatedGroup:
                 call()
             self.run()
 
-    def elect(self) -> Replica:
+    def elect(self, *, within_s: float = 80 * TICK_S) -> Replica:
         """Let time pass until somebody serves, and return who."""
-        for _ in range(80):
+        for _ in range(round(within_s / TICK_S)):
             self.pass_time(TICK_S)
             serving = [replica for replica in self.replicas.values() if replica.loop.serving]
             if serving:
@@ -276,7 +304,7 @@ class Proposal:
             self.fate = "applied"
             return []
 
-        def lost() -> list[Effect]:
+        def lost(_: Refusal | None) -> list[Effect]:
             assert self.fate == "unknown"
             self.fate = "lost"
             return []

@@ -1,14 +1,29 @@
 """The turn of a replica: group commit, order of persistence and sending, fates of proposals, leases."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from orderlymq_broker.processors.effects import Effect
+from orderlymq_broker.processors.draft import Draft
+from orderlymq_broker.processors.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.processors.entrybuilder import Built
 from orderlymq_broker.replication.gathering import GATHER_COUNT
-from orderlymq_broker.replication.loop import FOUNDING_WAIT_S
+from orderlymq_broker.state.records import Append as MessageAppended
+from orderlymq_broker.state.records import MemberSeen, Outcome, TopicSet
+from orderlymq_broker.store.entry import encode_entry
 from orderlymq_broker.store.kv import Family
-from orderlymq_raft import Append, AppendResponse, Heartbeat, Index, Term, VoteResponse
+from orderlymq_protocol.record import pack_host
+from orderlymq_raft import (
+    Append,
+    AppendResponse,
+    Entry,
+    Heartbeat,
+    Index,
+    ProposalRefused,
+    ProtocolViolation,
+    Term,
+    Vote,
+)
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
 
 ELECTION_S = 0.4
@@ -352,183 +367,6 @@ def test_a_restart_applies_again_what_was_only_staged(group: SimulatedGroup) -> 
     group.check()
 
 
-def serving(group: SimulatedGroup) -> list[int]:
-    return [each.id for each in group.replicas.values() if each.loop.serving]
-
-
-def test_a_new_group_serves_when_all_its_replicas_have_met(group: SimulatedGroup) -> None:
-    """Who never heard of a leader cannot vote: the first one is not to be relied on before."""
-    group.cut = {3}
-    group.pass_time(4 * ELECTION_S)
-    (leader,) = [each for each in group.replicas.values() if each.node.is_leader]
-    assert serving(group) == []
-
-    group.cut = set()
-    group.pass_time(2 * ELECTION_S)
-    assert serving(group) == [leader.id]
-    # Now the group can lose its first leader at once.
-    group.cut = {leader.id}
-    group.pass_time(6 * ELECTION_S)
-    assert set(serving(group)) - {leader.id}
-
-
-def test_a_new_group_does_not_wait_for_ever(group: SimulatedGroup) -> None:
-    """A replica that does not come with the others is not waited for."""
-    group.cut = {3}
-    group.pass_time(FOUNDING_WAIT_S + 4 * ELECTION_S)
-
-    assert any(each.loop.serving for each in group.replicas.values())
-
-
-def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Replica]:
-    """Have "precious" committed; return the leader, who was cut off and lacks it, and who has it, too."""
-    leader = group.elect()
-    lagging, witness = others(group, leader)
-    group.cut.add(lagging.id)
-    proposals = propose(leader, "precious")
-    group.run()
-    assert fates(proposals) == ["applied"]
-    return leader, lagging, witness
-
-
-def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGroup) -> None:
-    """A voter without memory must not elect a leader that lacks what it once acknowledged."""
-    leader, lagging, witness = commit_unseen_by_one(group)
-
-    # The two that know of it: one is gone, the other has lost its disk.
-    group.cut = {leader.id}
-    wiped = group.wipe(witness.id)
-    group.pass_time(4 * ELECTION_S)
-    granted = [m for m in group.delivered if isinstance(m, VoteResponse) and m.sender == wiped.id]
-    assert not any(m.granted and m.term > leader.node.term for m in granted)
-    assert not lagging.loop.serving
-
-    group.cut = set()
-    group.greet(wiped.id)
-    group.pass_time(4 * ELECTION_S)
-    assert "precious" in wiped.state.topics.by_name
-    # With its memory back it votes again.
-    group.cut = {leader.id}
-    group.pass_time(4 * ELECTION_S)
-    assert any(each.loop.serving for each in (lagging, wiped))
-
-
-def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(
-    group: SimulatedGroup,
-) -> None:
-    """Its own vote is one, too: with another replica that lags it would lead without what it has lost."""
-    leader, lagging, witness = commit_unseen_by_one(group)
-    part = tuple(leader.log.entries(Index(1), Index(lagging.node.last_index + 1), 1 << 20))
-    told = Append(
-        leader.node.id,
-        witness.node.id,
-        leader.node.term,
-        Index(0),
-        Term(0),
-        leader.node.commit,
-        part,
-    )
-
-    group.cut = {leader.id}
-    wiped = group.wipe(witness.id)
-    wiped.loop.receive([told])
-    group.run()
-    assert wiped.node.last_index == lagging.node.last_index
-    group.pass_time(4 * ELECTION_S)
-
-    assert wiped.loop.has_forgotten
-    assert not any(each.node.is_leader for each in (lagging, wiped))
-
-    group.cut = set()
-    group.greet(wiped.id)
-    group.pass_time(4 * ELECTION_S)
-    assert "precious" in wiped.state.topics.by_name
-    assert not wiped.loop.has_forgotten
-
-
-def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
-    group: SimulatedGroup,
-) -> None:
-    """Law: what a disk has forgotten does not count for a leader that is deposed and not aware of it."""
-    deposed = group.elect()
-    successor, wiped = others(group, deposed)
-    group.cut = {deposed.id}
-    group.pass_time(4 * ELECTION_S, paused=[deposed.id])
-    assert successor.loop.serving
-    precious = propose(successor, "precious")
-    group.run()
-    assert fates(precious) == ["applied"]
-
-    # The disk that knows of it goes, and those two meet that know nothing.
-    group.cut = {successor.id}
-    wiped = group.wipe(wiped.id)
-    group.greet(wiped.id)
-    assert deposed.node.is_leader
-    unsafe = propose(deposed, "unsafe")
-    group.run()
-    group.pass_time(4 * ELECTION_S)
-    assert fates(unsafe) != ["applied"]
-    assert [each.id for each in group.replicas.values() if each.loop.has_forgotten] == [wiped.id]
-
-    group.cut = set()
-    group.greet(wiped.id)
-    group.pass_time(6 * ELECTION_S)
-    for replica in group.replicas.values():
-        assert not replica.loop.has_forgotten
-        assert "precious" in replica.state.topics.by_name
-        assert "unsafe" not in replica.state.topics.by_name
-
-
-def test_a_group_whose_first_leader_was_left_alone_begins_all_the_same(
-    group: SimulatedGroup,
-) -> None:
-    """Law: until somebody has served, no restart and no late start keeps a new group from electing.
-
-    The first leader and the only one that had voted for it part; then the third one comes.
-    """
-    late = group[3]
-    group.cut = {late.id}
-    for _ in range(80):
-        group.pass_time(TICK_S)
-        first = next((each for each in group.replicas.values() if each.node.is_leader), None)
-        if first is not None:
-            break
-    assert first is not None
-    assert not first.loop.serving
-    voter = next(each for each in group.replicas.values() if each not in (first, late))
-    group.cut = {voter.id, late.id}
-    group.pass_time(4 * ELECTION_S)
-    assert not first.node.is_leader
-
-    group.cut = set()
-    voter = group.restart(voter.id)
-    for node in group.nodes:
-        group.greet(node)
-    leader = group.elect()
-    proposals = propose(leader, "orders")
-    group.run()
-    assert fates(proposals) == ["applied"]
-    group.pass_time(ELECTION_S)
-    assert not any(each.loop.has_forgotten for each in group.replicas.values())
-
-
-def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
-    """A leader that still counts what a wiped follower had acknowledged begins anew with it."""
-    leader = group.elect()
-    propose(leader, "a")
-    group.run()
-    wiped = group.wipe(others(group, leader)[0].id)
-    # The leader's heartbeats come first: they name a commit index that the follower had once.
-    group.pass_time(ELECTION_S)
-    assert wiped.node.commit == 0
-
-    group.greet(wiped.id)
-    group.pass_time(ELECTION_S)
-
-    assert "a" in wiped.state.topics.by_name
-    assert not wiped.loop.has_forgotten
-
-
 def test_a_leader_that_cannot_read_its_disk_leads_no_more(group: SimulatedGroup) -> None:
     """What it can still do without reading would keep its place and serve nobody."""
     leader = group.elect()
@@ -556,3 +394,130 @@ def test_a_single_replica_is_a_group_of_its_own() -> None:
     assert fates(proposals) == ["applied"]
     assert leader.loop.may_answer()
     group.check()
+
+
+def test_a_vote_is_synced_though_entries_are_not() -> None:
+    """Law: ASYNC_FLUSH trusts power with messages, never with a term or a vote."""
+    group = SimulatedGroup(sync_writes=False)
+    leader = group.elect()
+    follower = others(group, leader)[0]
+    follower.disk.is_fast = False
+    end, term = follower.node.last_index, follower.node.term
+    entry = Entry(term, Index(end + 1), encode_entry(b"", [], follower.log.physical_end(), 0))
+    told = Append(leader.id, follower.id, term, end, term, Index(0), (entry,))
+    # A candidate of a newer term comes before the entry is written: both share one write.
+    candidate = others(group, leader)[1].id
+    vote = Vote(candidate, follower.id, Term(term + 1), Index(end + 1), term, transfer=True)
+
+    follower.loop.receive([told, vote])
+    group.step()
+
+    assert [sync for _, sync, _ in follower.disk.waiting] == [True]
+    assert follower.node.term == term + 1
+
+
+def test_async_flush_syncs_no_entries() -> None:
+    """The setting does what it says."""
+    group = SimulatedGroup(sync_writes=False)
+    leader = group.elect()
+    before = len(leader.disk.synced)
+    propose(leader, "a")
+    group.run()
+
+    assert leader.disk.synced[before:] == [False]
+
+
+def test_what_cannot_be_stored_is_refused_alone(
+    group: SimulatedGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its neighbours are stored, the leader stays, and the log says what was refused and why."""
+    leader = group.elect()
+    told: list[Refusal | None] = []
+
+    def lost(refusal: Refusal | None) -> list[Effect]:
+        told.append(refusal)
+        return []
+
+    bad = Propose([MemberSeen("g", "c", "a", version=10**30)], lost=lost)
+    before, after = Proposal("before"), Proposal("after")
+    leader.loop.submit([before.effect, bad, after.effect])
+    group.run()
+
+    assert fates([before, after]) == ["applied"] * 2
+    assert [refusal.code for refusal in told if refusal is not None] == [1]
+    assert leader.loop.serving
+    assert leader.core.context.counters["proposals_refused"] == 1
+    assert "a proposal of MemberSeen is refused" in caplog.text
+
+
+@pytest.mark.interpreted
+def test_an_entry_that_cannot_be_built_ends_nothing(
+    group: SimulatedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its proposals are refused; the next entry follows the last one that is in the log."""
+    leader = group.elect()
+    entries = leader.core.context.entries
+
+    def broken(*_: object) -> Built:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(entries, "build", broken)
+        lost = propose(leader, "a", "b")
+        group.run()
+    stored = propose(leader, "c")
+    group.run()
+
+    assert fates([*lost, *stored]) == ["lost", "lost", "applied"]
+    assert entries.uncommitted == 0
+
+
+@pytest.mark.interpreted
+def test_sends_keep_their_order_when_the_log_refuses_an_entry(
+    group: SimulatedGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They keep their places in front of what comes later, and offsets without a gap."""
+    leader = group.elect()
+    leader.loop.submit([Propose([TopicSet("orders", 1, 1)])])
+    group.run()
+    stored: list[tuple[bytes, int]] = []
+
+    def submit(body: bytes) -> None:
+        topic = leader.state.topics.by_name["orders"]
+        draft = Draft(topic, 0, body, "", 0, 0, 1, pack_host("192.0.2.7", 4711))
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            (record,) = outcomes
+            assert isinstance(record, MessageAppended)
+            stored.append((body, record.queue_offset))
+            return []
+
+        leader.loop.submit([Propose([leader.core.appender.append(draft)], applied)])
+
+    def full(_: bytes) -> tuple[Term, Index]:
+        raise ProposalRefused("planted")
+
+    with monkeypatch.context() as planted:
+        planted.setattr(leader.node, "propose", full)
+        submit(b"1")
+        submit(b"2")
+        group.run()
+    submit(b"3")
+    group.run()
+
+    assert stored == [(b"1", 0), (b"2", 1), (b"3", 2)]
+
+
+def test_a_message_that_breaks_the_rules_ends_no_process(group: SimulatedGroup) -> None:
+    """It is told to who brought it; what came before it counts, and the leader goes on."""
+    leader = group.elect()
+    other = others(group, leader)[0]
+    lie = Append(other.id, leader.id, leader.node.term, Index(0), Term(0), Index(0))
+
+    with pytest.raises(ProtocolViolation):
+        leader.loop.receive([lie])
+    proposals = propose(leader, "a")
+    group.run()
+
+    assert fates(proposals) == ["applied"]
+    assert not [event for event in leader.events if event.startswith("failed")]

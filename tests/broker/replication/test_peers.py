@@ -1,6 +1,6 @@
 """Addresses of replicas: settings first, then what the replicas say of themselves."""
 
-from orderlymq_broker.replication.peers import AddressBook
+from orderlymq_broker.replication.peers import ADDRESSES_MAX, AddressBook
 from orderlymq_broker.settings import Address
 from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.memory import MemoryStore
@@ -39,3 +39,17 @@ def test_members_call_members_and_newcomers_call_everybody() -> None:
 
     assert book.reachable(members, ONE) == {TWO: Address("b", 2)}
     assert book.reachable(members, THREE) == {ONE: Address("a", 1), TWO: Address("b", 2)}
+
+
+def test_strangers_push_out_strangers_alone() -> None:
+    """Whoever greets is noted, up to a limit; members and those of the settings stay."""
+    book = AddressBook(SETTINGS, {3: Address("c", 3)})
+    book.reachable(Membership(frozenset({ONE, TWO, THREE})), ONE)
+
+    for node in range(100, 100 + 10 * ADDRESSES_MAX):
+        book.learn(NodeId(node), Address("s", node))
+
+    known = [node for node in range(2_000) if book.get(NodeId(node))]
+    assert known[:3] == [1, 2, 3]
+    assert len(known) == ADDRESSES_MAX
+    assert known[-1] == 99 + 10 * ADDRESSES_MAX

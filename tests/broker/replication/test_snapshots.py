@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
-from orderlymq_broker.replication.transport import FrameConnection, Identity, Transport, dial
+from orderlymq_broker.replication.frameconnection import FrameConnection
+from orderlymq_broker.replication.snapshots import OUTGOING, SnapshotReceiver, SnapshotSender
+from orderlymq_broker.replication.transport import Identity, Transport, dial
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
@@ -18,7 +20,7 @@ from orderlymq_broker.store.rocks import RocksStore
 from orderlymq_broker.store.snapshot import Manifest
 from orderlymq_raft import Entry, EntryKind, InstallSnapshot, Membership, SnapshotMeta
 from orderlymq_raft.types import HardState, Index, NodeId, Term
-from tests.cluster.processes import free_ports
+from tests.ports import free_ports
 
 MEMBERS = Membership(frozenset({NodeId(1), NodeId(2)}))
 
@@ -216,3 +218,19 @@ async def test_a_newer_offer_ends_an_older_one(
 
     assert sending.reports == [(2, True)]
     silent.close()
+
+
+async def test_a_receiver_that_hangs_does_not_keep_the_sender(tmp_path: Path) -> None:
+    """Law: what is under way is given up at the end, and no thread is left in the store."""
+    sending = Sending(tmp_path, b"x")
+    with socket.create_server(("127.0.0.1", 0)) as hole:
+        meta = SnapshotMeta(Index(1), Term(1), MEMBERS)
+        message = InstallSnapshot(NodeId(1), NodeId(2), Term(1), meta)
+        sending.sender.send(message, Address(*hole.getsockname()))
+        await asyncio.sleep(0)
+
+        await sending.sender.close()
+
+    sending.store.close()
+    assert sending.reports == []
+    assert not (tmp_path / OUTGOING).exists()

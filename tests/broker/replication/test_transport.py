@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from orderlymq_broker.replication.frameconnection import FrameConnection
 from orderlymq_broker.replication.frameheaders import ForwardedConnection
 from orderlymq_broker.replication.frames import (
     Frame,
@@ -13,18 +14,18 @@ from orderlymq_broker.replication.frames import (
     encode_frame,
 )
 from orderlymq_broker.replication.transport import (
-    FrameConnection,
     Identity,
     Refused,
     Transport,
     dial,
 )
 from orderlymq_broker.settings import Address
-from orderlymq_raft import Heartbeat, Message
+from orderlymq_raft import Heartbeat, Message, ProtocolViolation
 from orderlymq_raft.types import Index, NodeId, Term
 from orderlymq_runtime.server import PortInUseError
+from orderlymq_runtime.supervisor import Supervisor
 from orderlymq_runtime.tls import PeerTls, TlsFiles, TlsMode, TlsSettings, client_context
-from tests.cluster.processes import free_ports
+from tests.ports import free_ports
 from tests.runtime.certificates import make_authority, make_certificate
 
 
@@ -35,8 +36,11 @@ class Recorder:
         self.messages: list[Message] = []
         self.frames: list[tuple[int, Frame]] = []
         self.events: list[str] = []
+        self.violated = ""
 
     def messages_received(self, messages: list[Message]) -> None:
+        if self.violated:
+            raise ProtocolViolation(self.violated)
         self.messages += messages
 
     def frame_received(self, node: NodeId, frame: Frame) -> None:
@@ -216,6 +220,73 @@ async def test_what_is_no_replica_is_disconnected(make_peer: MakePeer) -> None:
     assert one.recorder.events == []
 
 
+async def test_who_speaks_in_the_name_of_another_is_disconnected(make_peer: MakePeer) -> None:
+    """The sender of each message is the one that greeted on that connection."""
+    one, two = await make_peer(1), await make_peer(2)
+    two.call(one)
+    await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
+
+    two.transport.send([beat(2, 1, 1), beat(3, 1, 2)])
+    await one.recorder.wait_for(lambda: one.transport.violations == 1)
+    await one.recorder.wait_for(lambda: "lost 2" in one.recorder.events)
+
+    assert one.recorder.messages == []
+
+
+async def test_a_broken_rule_costs_the_connection_and_nothing_else(make_peer: MakePeer) -> None:
+    """The peer is lost, the violation counted; it may call again."""
+    one, two = await make_peer(1), await make_peer(2)
+    one.recorder.violated = "two leaders"
+    two.call(one)
+    await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
+
+    two.transport.send([beat(2, 1, 1)])
+    await one.recorder.wait_for(lambda: one.transport.violations == 1)
+    one.recorder.violated = ""
+    await one.recorder.wait_for(lambda: one.recorder.events.count("greeted 2") == 2)
+    two.transport.send([beat(2, 1, 2)])
+    await one.recorder.wait_for(lambda: bool(one.recorder.messages))
+
+    assert one.recorder.events[:2] == ["greeted 2", "lost 2"]
+    assert one.recorder.messages == [beat(2, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode_frame(FrameKind.WELCOME, False),
+        encode_frame(FrameKind.SNAPSHOT_DONE, None),
+        encode_frame(FrameKind.RAFT, [[9, 2, 1, 1, None]]),
+        encode_frame(FrameKind.RAFT, [[11, 2, True, 1]]),
+    ],
+)
+async def test_what_follows_no_greeting_is_disconnected(
+    make_peer: MakePeer, frame: list[bytes]
+) -> None:
+    """A frame of another purpose, a snapshot that was not received, a field of another type."""
+    one, two = await make_peer(1), await make_peer(2)
+    two.call(one)
+    await one.recorder.wait_for(lambda: two.transport.is_connected(NodeId(1)))
+
+    two.transport.send_frame(NodeId(1), frame)
+    await one.recorder.wait_for(lambda: one.transport.violations == 1)
+
+    assert (one.recorder.messages, one.recorder.frames) == ([], [])
+
+
+async def test_who_has_not_greeted_sends_no_large_frame(make_peer: MakePeer) -> None:
+    """A stranger must not make this process hold 64 MiB."""
+    one = await make_peer(1)
+    reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
+
+    writer.write((1 << 20).to_bytes(4, "big") + bytes(4) + b"\x01")
+
+    async with asyncio.timeout(5.0):
+        assert await reader.read() == b""
+    writer.close()
+    assert one.transport.violations == 1
+
+
 async def test_a_port_in_use_is_named(make_peer: MakePeer) -> None:
     """The error says which port and how to find who has it."""
     one = await make_peer(1)
@@ -344,3 +415,25 @@ async def test_a_new_certificate_counts_from_the_next_connection_on(
 
     assert await heard(three, two)
     assert await heard(one, three)
+
+
+async def test_no_failure_ends_a_link_for_good(make_peer: MakePeer) -> None:
+    """Law: whatever goes wrong while a peer is called, it is called again, and the failure is counted."""
+    supervisor = Supervisor()
+    failures = 3
+
+    def has_forgotten() -> bool:
+        if supervisor.failures["peer link"] < failures:
+            raise LookupError("what is asked while dialling does not exist yet")
+        return False
+
+    other = await make_peer(2)
+    recorder = Recorder()
+    identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", free_ports(1)[0]))
+    transport = Transport(identity, recorder, has_forgotten, supervisor=supervisor)
+    transport.set_peers({NodeId(2): other.address})
+
+    await recorder.wait_for(lambda: transport.is_connected(NodeId(2)))
+
+    assert supervisor.failures == {"peer link": failures}
+    await transport.close()

@@ -206,7 +206,8 @@ def test_configuration_changes_move_the_version_and_repetitions_do_not(replica: 
 
 
 def test_a_deleted_group_keeps_its_offsets_unless_told_otherwise(replica: Replica) -> None:
-    """Locks and members go; epochs stay, so that an old holder is never taken for a new one."""
+    """Locks and members go; epochs rise all the same, so that an old holder is never taken for a new one."""
+    replica.take(TopicSet("orders", 1, 1))
     for clean in (False, True):
         replica.take(
             GroupSet("billing"),
@@ -218,10 +219,28 @@ def test_a_deleted_group_keeps_its_offsets_unless_told_otherwise(replica: Replic
         assert replica.state.members.of_group("billing") == {}
         assert not replica.state.is_ordered("billing")
         assert replica.state.offsets.get("billing", "orders", 0) == (None if clean else 1)
-    replica.take(LocksRequested("billing", "d", "h:1", 1_000, (("orders", 0),)))
+    replica.take(
+        GroupSet("billing"), LocksRequested("billing", "d", "h:1", 1_000, (("orders", 0),))
+    )
     lock = replica.state.locks.get("billing", "orders", 0)
     assert lock is not None
     assert lock.epoch == 3
+
+
+def test_a_commit_of_a_former_life_moves_nothing(replica: Replica) -> None:
+    """Accepted before a topic is deleted and applied after it, also when it has been made again."""
+    late = OffsetsCommitted((Commit("billing", "orders", 0, 7, epoch=1),))
+    replica.take(
+        TopicSet("orders", 1, 1),
+        GroupSet("billing"),
+        LocksRequested("billing", "c", "h:1", 1_000, (("orders", 0),)),
+    )
+
+    replica.take(TopicDeleted("orders"), late, OffsetsCommitted((Commit("b", "orders", 0, 7),)))
+    replica.take(TopicSet("orders", 1, 1), late)
+
+    assert replica.state.offsets.get("billing", "orders", 0) is None
+    assert replica.state.offsets.get("b", "orders", 0) is None
 
 
 def test_delay_progress_is_dense(replica: Replica) -> None:
@@ -259,6 +278,7 @@ def test_retention_trims_queues_then_messages(replica: Replica) -> None:
 
 def test_a_dead_client_is_gone_everywhere(replica: Replica) -> None:
     """One record for locks and memberships in all groups."""
+    replica.take(TopicSet("orders", 2, 2), GroupSet("a"), GroupSet("b"))
     for group in ("a", "b"):
         replica.take(
             MemberSeen(group, "c", "h:1"),

@@ -1,11 +1,20 @@
 """Locks, offsets, members, the window and the tail, table by table."""
 
+from typing import Any
+
+import pytest
+from msgspec.msgpack import decode
+
 from orderlymq_broker.state.dedup import FirstSend, send_identity
+from orderlymq_broker.state.locks import Lock, LockTable
 from orderlymq_broker.state.queues import Queue, TailCache, TailEntry
 from orderlymq_broker.state.records import (
     Append,
+    ClientDead,
     Commit,
     DedupTrimmed,
+    GroupDeleted,
+    GroupSet,
     LockRef,
     LocksExpired,
     LocksFreed,
@@ -20,13 +29,19 @@ from orderlymq_broker.state.records import (
     OffsetsReset,
     Record,
     Subscription,
+    TopicDeleted,
     TopicSet,
     Trimmed,
 )
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Batch, Family
-from orderlymq_broker.store.layout import Table, table_key
+from orderlymq_broker.store.layout import Table
+from orderlymq_broker.store.memory import MemoryStore
+from orderlymq_broker.store.overlay import Layer
 from tests.broker.state.entries import WALL_MS, Replica
+
+# What locks and offsets need to be kept for.
+KNOWN = (TopicSet("t", 16, 16), GroupSet("g"))
 
 
 def request(client: str, *queues: int, group: str = "g") -> LocksRequested:
@@ -43,6 +58,7 @@ def freed(*queues: int, reason: str) -> LocksFreed:
 
 def test_the_life_of_a_lock(replica: Replica) -> None:
     """Free, held, renewed, refused to another, released, expired, with its epochs."""
+    replica.take(*KNOWN)
     script: list[tuple[Record, object]] = [
         (request("a", 0, 1), granted("a", (0, 1), (1, 1))),
         (request("a", 0), granted("a", (0, 1))),
@@ -50,8 +66,8 @@ def test_the_life_of_a_lock(replica: Replica) -> None:
         (LocksReleased("g", "b", (("t", 0),)), freed(reason="released by b")),
         (LocksReleased("g", "a", (("t", 0), ("t", 9))), freed(0, reason="released by a")),
         (request("b", 0), granted("b", (0, 2))),
-        (LocksExpired("g", (LockRef("t", 0, 5),)), freed(reason="lease over")),
-        (LocksExpired("g", (LockRef("t", 0, 6),)), freed(0, reason="lease over")),
+        (LocksExpired("g", (LockRef("t", 0, 6),)), freed(reason="lease over")),
+        (LocksExpired("g", (LockRef("t", 0, 7),)), freed(0, reason="lease over")),
         (request("b", 0), granted("b", (0, 3))),
         (LocksReleased("g", "b", None), freed(2, 0, reason="released by b")),
     ]
@@ -67,6 +83,7 @@ def test_the_life_of_a_lock(replica: Replica) -> None:
 
 def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Replica) -> None:
     """Its members never renew it and must go on pulling."""
+    replica.take(*KNOWN)
     replica.take(LocksRequested("g", "a", "h:1", 1_000, (("t", 0),), orderly=False))
     assert not replica.state.locks.takes_locks("g")
 
@@ -76,9 +93,86 @@ def test_a_broadcasting_members_lock_does_not_make_the_group_ordered(replica: Re
     assert replica.restarted().state.locks.takes_locks("g")
 
 
+@pytest.mark.parametrize("gone", [TopicDeleted("t"), GroupDeleted("g", clean_offsets=True)])
+def test_rows_of_locks_go_and_epochs_rise_even_so(replica: Replica, gone: Record) -> None:
+    """Whatever is made anew under an old name begins above every epoch that was given before."""
+    for round_number in range(1, 4):
+        replica.take(*KNOWN)
+        for client in ("a", "b"):
+            replica.take(request(client, 0, 1))
+            replica.take(LocksReleased("g", client, None))
+        replica.take(request("c", 0))
+        epochs = [replica.state.locks.epoch("g", "t", queue) for queue in (0, 1)]
+        assert min(epochs) > 2 * (round_number - 1)
+
+        replica.take(gone)
+
+        rows = [decode(row, type=Lock) for row in read_rows(replica.store, Table.LOCKS)]
+        assert [row for row in rows if row.topic] == []
+        assert list(replica.state.locks.rows())[1:] == []
+        assert not replica.state.locks.holds_any("c")
+        assert replica.restarted().state.digest() == replica.state.digest()
+        late = OffsetsCommitted((Commit("g", "t", 0, 9, max(epochs)),))
+        assert replica.take(late) == [OffsetsMoved(0, 1)]
+
+
+def test_what_comes_behind_a_deletion_leaves_no_row(replica: Replica) -> None:
+    """Locks and offsets of a topic or group that is gone would be nobody's to remove."""
+    replica.take(*KNOWN)
+    commits = (Commit("g", "t", 0, 1),)
+    replica.take(TopicDeleted("t"), request("a", 0), OffsetsCommitted(commits))
+    replica.take(OffsetsReset(commits))
+    replica.take(TopicSet("t", 1, 1), request("a", 1), GroupDeleted("g"), request("a", 0))
+
+    assert list(replica.state.locks.rows()) == [((), 0)]
+    assert list(replica.state.offsets.rows()) == []
+    assert list(replica.state.offsets.groups()) == []
+
+
+@pytest.mark.parametrize("others", [10, 1_000])
+def test_a_client_that_goes_costs_what_it_held(replica: Replica, others: int) -> None:
+    """Not a look at every lock that there is: rows of the table are counted."""
+    replica.take(TopicSet("t", 2_000, 2_000), GroupSet("g"))
+    replica.take(request("many", *range(others)))
+    replica.take(request("few", 1_500, 1_501))
+    looked = _CountingRows(replica.state.locks)
+
+    replica.take(ClientDead("few", "pod gone"))
+
+    assert replica.state.locks.held_count == others
+    assert looked.count <= 10
+
+
+class _CountingRows:
+    """Counts the walks over the rows of a table of locks, row by row."""
+
+    def __init__(self, table: LockTable) -> None:
+        self.count = 0
+        for topics in table._groups.values():
+            for topic in topics:
+                topics[topic] = self._counted(topics[topic])
+
+    def _counted(self, rows: dict[int, Lock]) -> dict[int, Lock]:
+        counter = self
+
+        class Counted(dict[int, Lock]):
+            def values(self) -> Any:
+                for value in super().values():
+                    counter.count += 1
+                    yield value
+
+            def items(self) -> Any:
+                for item in super().items():
+                    counter.count += 1
+                    yield item
+
+        return Counted(rows)
+
+
 def test_commits_go_forward_under_the_newest_epoch(replica: Replica) -> None:
     """Lower ones, those of an epoch before the newest, and a tool's while somebody holds the queue
     are passed over; a reset sets."""
+    replica.take(*KNOWN)
     replica.take(request("a", 0))
 
     def commit(*pairs: tuple[int, int]) -> object:
@@ -170,7 +264,7 @@ def test_the_tail_keeps_the_newest_messages_of_all_queues() -> None:
 
 
 def test_rows_are_written_once_with_their_last_value() -> None:
-    """A batch must not hold a key twice; a row of an earlier entry can be taken back."""
+    """A batch has one operation per row and entry; a row of an earlier entry can be taken back."""
     replica = Replica()
     writes, batch = TableWrites(), Batch()
     writes.put(Table.TOPICS, "a", value=1)
@@ -181,10 +275,83 @@ def test_rows_are_written_once_with_their_last_value() -> None:
     writes.flush(batch)
     writes.flush(batch)
 
-    assert len(batch.puts) == 1
-    assert batch.deletes == [(Family.TABLES, table_key(Table.TOPICS, "b"))]
+    assert len(batch.puts) == 3
     replica.store.write(batch, sync=True)
     assert list(read_rows(replica.store, Table.TOPICS)) == [b"\x02"]
+
+
+class _CountingKey(bytes):
+    """A key that counts how often anything compares it."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _CountingKey.compared += 1
+        return bytes.__eq__(self, other)
+
+    def __lt__(self, other: bytes) -> bool:
+        _CountingKey.compared += 1
+        return bytes.__lt__(self, other)
+
+    def __le__(self, other: bytes) -> bool:
+        _CountingKey.compared += 1
+        return bytes.__le__(self, other)
+
+    __hash__ = bytes.__hash__
+
+
+@pytest.mark.parametrize("count", [100, 400])
+def test_removing_rows_looks_at_no_other_row_of_the_batch(count: int) -> None:
+    """Many entries share a batch: a row that goes must cost the same however many it holds."""
+    batch = Batch()
+    keys = [_CountingKey(number.to_bytes(4, "big")) for number in range(count)]
+    for key in keys:
+        batch.put(Family.TABLES, key, b"")
+    _CountingKey.compared = 0
+
+    for key in keys:
+        batch.delete(Family.TABLES, key)
+    for key in keys:
+        batch.delete_range(Family.TABLES, key, key + b"\x00")
+
+    assert _CountingKey.compared == 0
+
+
+@pytest.mark.parametrize("count", [100, 400])
+def test_many_ranges_that_go_sort_the_keys_of_a_layer_once(count: int) -> None:
+    """Retention ends a range per queue: a few comparisons each, not one per key that waits."""
+    batch = Batch()
+    for number in range(count):
+        batch.put(Family.CONSUME_QUEUE, _CountingKey(number.to_bytes(4, "big")), b"")
+    for number in range(count):
+        key = number.to_bytes(4, "big")
+        batch.delete_range(Family.CONSUME_QUEUE, key, key + b"\x00")
+    _CountingKey.compared = 0
+
+    layer = Layer()
+    layer.merge(batch)
+
+    assert layer.keys_between(Family.CONSUME_QUEUE, b"", b"\xff" * 5) == []
+    assert _CountingKey.compared <= 40 * count
+
+
+def test_a_batch_has_the_effect_of_the_order_it_was_filled_in() -> None:
+    """Removed and put again is there, put and removed is not, by key and by range."""
+    store = MemoryStore()
+    family = Family.TABLES
+    batch = Batch()
+    batch.put(family, b"a", b"1")
+    batch.put(family, b"b", b"1")
+    batch.put(family, b"c", b"1")
+    batch.delete(family, b"a")
+    batch.delete_range(family, b"b", b"d")
+    batch.put(family, b"c", b"2")
+    batch.delete(family, b"d")
+    batch.put(family, b"d", b"2")
+
+    store.write(batch, sync=True)
+
+    assert store.scan(family, b"", b"z", limit=9) == [(b"c", b"2"), (b"d", b"2")]
 
 
 def test_a_large_table_is_read_in_pages() -> None:

@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -24,15 +24,20 @@ class Stage:
     ranges: list[tuple[Family, bytes, bytes]]
     changes: dict[tuple[Family, bytes], bytes | None]
     dropped: bytes = b""
+    # What the same batch puts before its ranges go.
+    before: dict[tuple[Family, bytes], bytes | None] = field(default_factory=dict)
 
     def above(self, floor: bytes) -> "Stage":
         """Return this without what puts a message below *floor*, which nobody does."""
-        changes = {
-            (family, key): value
-            for (family, key), value in self.changes.items()
-            if family is not Family.MESSAGES or key >= floor
-        }
-        return replace(self, changes=changes)
+        before, changes = (
+            {
+                (family, key): value
+                for (family, key), value in puts.items()
+                if family is not Family.MESSAGES or key >= floor
+            }
+            for puts in (self.before, self.changes)
+        )
+        return replace(self, before=before, changes=changes)
 
 
 @dataclass(frozen=True)
@@ -48,15 +53,15 @@ class Read:
     reverse: bool
 
 
+PUTS = st.dictionaries(st.tuples(FAMILIES, KEYS), st.none() | st.binary(max_size=3), max_size=5)
 STEPS = st.lists(
     st.one_of(
         st.builds(
             Stage,
             st.lists(st.tuples(FAMILIES, KEYS, KEYS), max_size=2),
-            st.dictionaries(
-                st.tuples(FAMILIES, KEYS), st.none() | st.binary(max_size=3), max_size=5
-            ),
+            PUTS,
             st.just(b"") | KEYS,
+            PUTS,
         ),
         st.builds(Step, st.sampled_from(["prepare", "commit", "settle"])),
         st.builds(
@@ -83,10 +88,14 @@ class Naive:
         for name in [name for name in self.pairs if name[0] is Family.MESSAGES]:
             if name[1] < self.floor:
                 del self.pairs[name]
+        self._put(stage.before)
         for family, start, end in stage.ranges:
             for key in [key for key in self.pairs if key[0] == family and start <= key[1] < end]:
                 del self.pairs[key]
-        for key, value in stage.changes.items():
+        self._put(stage.changes)
+
+    def _put(self, puts: dict[tuple[Family, bytes], bytes | None]) -> None:
+        for key, value in puts.items():
             self.pairs.pop(key, None)
             if value is not None:
                 self.pairs[key] = value
@@ -116,17 +125,22 @@ def read_store(store: KeyValueStore, read: Read) -> object:
 
 def batch_of(stage: Stage) -> Batch:
     batch = Batch()
+    put_all(batch, stage.before)
     for family, start, end in stage.ranges:
         batch.delete_range(family, start, end)
     if stage.dropped:
         batch.drop_messages(stage.dropped)
-    for (family, key), value in stage.changes.items():
+    put_all(batch, stage.changes)
+
+    return batch
+
+
+def put_all(batch: Batch, puts: dict[tuple[Family, bytes], bytes | None]) -> None:
+    for (family, key), value in puts.items():
         if value is None:
             batch.delete(family, key)
         else:
             batch.put(family, key, value)
-
-    return batch
 
 
 @contextmanager

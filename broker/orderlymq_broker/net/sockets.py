@@ -1,0 +1,313 @@
+"""
+Sockets of this machine as Linux shows them: which processes hold the other end of a connection.
+
+A look reads the TCP tables and the descriptors of all processes. It answers any number of questions,
+takes milliseconds, and belongs in a thread. What it cannot see it never guesses: no answer means that
+nothing is proven. ADR 21 has the argument for each rule.
+"""
+
+import os
+import stat
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+SocketEnd: TypeAlias = tuple[str, int]
+
+PROC: Final = Path("/proc")
+IS_READABLE: Final = (PROC / "net" / "tcp").exists()
+
+# What /proc says of a process, or a descriptor, that is gone.
+_ENDED: Final = (FileNotFoundError, ProcessLookupError)
+_ESTABLISHED: Final = "01"
+_LISTEN: Final = "0A"
+_MAPPED: Final = "0000000000000000FFFF0000"
+# Programs whose end of a connection shows that its other end is a client of OrderlyMQ.
+_SERVERS: Final = (b"orderlymq_broker", b"orderlymq_nameserver")
+# Threads that each consumer of the Java client runs. Linux keeps 15 characters of a name; Java cuts
+# its end off, newer ones its middle.
+_CONSUMER_THREADS: Final = (
+    {b"RebalanceServic", b"PullMessageServ"},
+    {b"Rebalan..ervice", b"PullMes..ervice"},
+)
+_QUIET_DEVICES: Final = frozenset({"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"})
+_SHARED_MEMORY: Final = ("/dev/shm/", "/memfd:")  # noqa: S108  a name to compare, no file of ours
+_QUIET_KINDS: Final = frozenset(
+    f"anon_inode:[{kind}]" for kind in ("eventpoll", "eventfd", "timerfd", "signalfd")
+) | {"anon_inode:inotify"}
+
+
+class Process(NamedTuple):
+    """One process; its start, in ticks since the boot, tells it apart from a later one of its number.
+
+    The time of day would not do: it changes for a living process when the clock is set.
+    """
+
+    pid: int
+    started: int
+    uid: int
+
+
+Owners: TypeAlias = frozenset[Process]
+
+
+class _Row(NamedTuple):
+    local: str
+    remote: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The client's socket of a connection, and all processes that hold it."""
+
+    inode: str
+    owners: Owners
+
+    def is_held_by(self, pid: int | None) -> bool:
+        """Tell whether one of the owners has this number."""
+        return any(owner.pid == pid for owner in self.owners)
+
+
+class View:
+    """What one look at the machine has shown.
+
+    Raises:
+        OSError: this process may not open another file, or the like; nothing was shown.
+    """
+
+    def __init__(self) -> None:
+        self._tcp = {**_table("tcp"), **_table("tcp6")}
+        self._inodes = {(row.local, row.remote): inode for inode, row in self._tcp.items()}
+        self._from: dict[str, list[str]] = defaultdict(list)
+        self._listening: set[str] = set()
+        for inode, row in self._tcp.items():
+            if row.state == _ESTABLISHED:
+                self._from[row.local].append(inode)
+            elif row.state == _LISTEN:
+                self._listening.add(_port(row.local))
+        self._descriptors: dict[int, list[tuple[str, str]]] = {}
+        self._holders: dict[str, set[int]] = defaultdict(set)
+        self._hidden: list[Process] = []
+        self._processes: dict[int, Process | None] = {}
+        self._ways_in: dict[int, str | None] = {}
+        self._scan()
+
+    def client_of(self, end: SocketEnd, pid: int | None) -> Holding | str:
+        """Return who is the client at the other *end* of a connection with us, or why that is not known.
+
+        A client that is *pid*, as it says, counts when that process holds the socket. Any other counts
+        only when no process that holds the socket can speak for another program.
+        """
+        found = [each for each in self._from.get(_key(end), ()) if self._is_served(self._tcp[each])]
+        if len(found) != 1:
+            return "no socket of this machine, or its network, is the other end"
+        inode = found[0]
+        owners = frozenset(filter(None, map(self._process, self._holders[inode])))
+        if not owners or len(owners) != len(self._holders[inode]):
+            return "no process that can be seen holds the other end"
+        if self._is_maybe_held(owners):
+            return "a process that cannot be looked into may hold the other end, too"
+        if pid not in self._holders[inode]:
+            for owner in owners:
+                if owner.pid not in self._ways_in:
+                    self._ways_in[owner.pid] = self._way_in(owner.pid)
+                way = self._ways_in[owner.pid]
+                if way is not None:
+                    return f"process {owner.pid} may speak for another program: {way}"
+
+        return Holding(inode, owners)
+
+    def is_held(self, holding: Holding) -> bool:
+        """Tell whether any process holds the socket, also one that its owners have left behind."""
+        return bool(self._holders.get(holding.inode)) or self._is_maybe_held(holding.owners)
+
+    def _scan(self) -> None:
+        for name in os.listdir(PROC):
+            if not name.isdigit():
+                continue
+            pid, folder = int(name), f"{PROC}/{name}/fd"
+            try:
+                found = [(number, _target(f"{folder}/{number}")) for number in os.listdir(folder)]
+            except _ENDED:
+                continue
+            except PermissionError:
+                self._hidden += filter(None, [self._process(pid)])
+                continue
+            self._descriptors[pid] = found
+            for _, target in found:
+                if target.startswith(("socket:", "pipe:")):
+                    self._holders[target].add(pid)
+
+    def _process(self, pid: int) -> Process | None:
+        if pid not in self._processes:
+            self._processes[pid] = read_process(pid)
+        return self._processes[pid]
+
+    def _is_maybe_held(self, owners: Owners) -> bool:
+        """Tell whether a process that cannot be looked into may be a copy of an owner.
+
+        It is none when it is older, or of another user while the owner may not change its user.
+        """
+        return any(
+            hidden.started >= owner.started and owner.uid in (0, hidden.uid)
+            for hidden in self._hidden
+            for owner in owners
+        )
+
+    def _is_served(self, row: _Row) -> bool:
+        """Tell whether the far end of a connection belongs to brokers and name servers alone."""
+        far = self._inodes.get((row.remote, row.local))
+        return far is not None and _are_servers(self._holders.get(far, ()))
+
+    def _way_in(self, pid: int) -> str | None:
+        """Return by what a process may get the bytes of another program, None when there is nothing."""
+        runs_consumer = _runs_consumer(pid)
+        for number, target in self._descriptors.get(pid, ()):
+            if target.startswith("socket:"):
+                way = self._way_of_socket(target, runs_consumer=runs_consumer)
+            elif runs_consumer:
+                continue
+            else:
+                way = self._way_of_file(pid, number, target)
+            if way is not None:
+                return way
+
+        return None
+
+    def _way_of_socket(self, inode: str, *, runs_consumer: bool) -> str | None:
+        row = self._tcp.get(inode)
+        if row is None:
+            return None if runs_consumer else f"it has a socket that is not TCP, {inode}"
+        if row.state == _LISTEN:
+            return "it listens"
+        if _port(row.local) in self._listening:
+            return "it has an accepted connection"
+        if runs_consumer or self._is_served(row):
+            return None
+        return "it has other connections"
+
+    def _way_of_file(self, pid: int, number: str, target: str) -> str | None:
+        path = f"{PROC}/{pid}/fd/{number}"
+        if not target or target in _QUIET_DEVICES or target in _QUIET_KINDS:
+            return None
+        try:
+            if not os.lstat(path).st_mode & stat.S_IRUSR:
+                return None  # nothing is read from it
+            mode = os.stat(path).st_mode
+        except OSError:
+            return f"its descriptor {number} cannot be looked at"
+        if target.startswith("pipe:") and self._holders[target] == {pid}:
+            return None
+        is_file = stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+        if is_file and not target.startswith(_SHARED_MEMORY):
+            return None
+        return f"it reads from {target}"
+
+
+def read_process(pid: int) -> Process | None:
+    """Return process *pid*, None when it has ended."""
+    try:
+        return Process(pid, int(_stat(pid)[19]), _uid(pid))
+    except _ENDED:
+        return None
+
+
+def proof_of_death(process: Process) -> str | None:
+    """Return why *process* is certainly gone, None when it may live."""
+    try:
+        fields = _stat(process.pid)
+    except _ENDED:
+        return f"process {process.pid} does not exist any more"
+    if int(fields[19]) != process.started:
+        return f"process {process.pid} has ended, its number belongs to a later process"
+    # A process whose first thread has ended shows as a zombie while others run.
+    if fields[0] == b"Z" and int(fields[17]) <= 1:
+        return f"process {process.pid} has ended and was not collected yet"
+    return None
+
+
+def _target(descriptor: str) -> str:
+    """Return what a descriptor leads to, nothing when it was closed meanwhile."""
+    try:
+        return os.readlink(descriptor)
+    except _ENDED:
+        return ""
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat behind the name, which may contain anything: state first."""
+    return (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+
+
+def _uid(pid: int) -> int:
+    for line in (PROC / str(pid) / "status").read_bytes().splitlines():
+        if line.startswith(b"Uid:"):
+            return int(line.split()[1])
+    return 0
+
+
+def _table(name: str) -> dict[str, _Row]:
+    """Return the sockets of one TCP table by inode, as descriptors name them."""
+    rows: dict[str, _Row] = {}
+    try:
+        lines = (PROC / "net" / name).read_text(encoding="ascii").splitlines()[1:]
+    except FileNotFoundError:
+        return rows  # no IPv6
+    for line in lines:
+        fields = line.split()
+        if fields[9] != "0":
+            row = _Row(_unmapped(fields[1]), _unmapped(fields[2]), fields[3])
+            rows[f"socket:[{fields[9]}]"] = row
+
+    return rows
+
+
+def _unmapped(end: str) -> str:
+    """Return an end as the IPv4 table writes it: a socket of both families shows ::ffff:127.0.0.1."""
+    return end.removeprefix(_MAPPED)
+
+
+def _port(end: str) -> str:
+    return end.rpartition(":")[2]
+
+
+def _key(end: SocketEnd) -> str:
+    """Return an end as the tables write it: words in the order of this processor."""
+    address = ip_address(end[0].partition("%")[0])
+    if isinstance(address, IPv6Address):
+        address = address.ipv4_mapped or address
+    packed = address.packed
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    return (
+        "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{end[1]:04X}"
+    )
+
+
+def _are_servers(pids: Iterable[int]) -> bool:
+    pids = list(pids)
+    return bool(pids) and all(pid == os.getpid() or _is_server(pid) for pid in pids)
+
+
+def _is_server(pid: int) -> bool:
+    try:
+        words = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except _ENDED:
+        return False
+    return any(flag == b"-m" and module in _SERVERS for flag, module in pairwise(words))
+
+
+def _runs_consumer(pid: int) -> bool:
+    """Tell whether RocketMQ's Java client runs a consumer in a process, by the names of its threads."""
+    names = set()
+    try:
+        for thread in (PROC / str(pid) / "task").iterdir():
+            names.add((thread / "comm").read_bytes().strip())
+    except _ENDED:
+        return False
+    return any(threads <= names for threads in _CONSUMER_THREADS)

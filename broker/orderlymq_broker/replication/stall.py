@@ -1,0 +1,55 @@
+"""
+Whether the disk answers: how long a write has been under way while none has ended.
+
+A leader whose disk hangs still sends heartbeats and keeps its place, and nobody's send is answered. It
+steps down when this says so; its own vote needs the disk, so that it cannot win before the disk answers.
+A full disk is not one that hangs: it answers that it is full, and reads go on. Pure; ``loop.py`` tells it
+of every write.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+# 2 s at 200 ms. The syncs of a busy disk take less, and another replica answers before the three
+# seconds are over for which RocketMQ's clients wait for a send.
+STALL_ELECTIONS: Final = 10
+
+
+class WriteWatch:
+    """The writes that are under way; *seconds* is the clock, *limit_s* what is too long."""
+
+    def __init__(self, limit_s: float, seconds: Callable[[], float]) -> None:
+        self._limit_s = limit_s
+        self._seconds = seconds
+        self._begun: deque[float] = deque()
+        self._is_full = False
+
+    def began(self) -> None:
+        """Note that a write was handed to the disk."""
+        self._begun.append(self._seconds())
+
+    def ended(self) -> None:
+        """Note that the oldest write is done: the next one's time counts from here."""
+        self._begun.popleft()
+        self.forgive()
+
+    def set_full(self, *, is_full: bool) -> None:
+        """Note whether writes wait for space."""
+        self._is_full = is_full
+        self.forgive()
+
+    def forgive(self) -> None:
+        """Count from here: the time before was not the disk's."""
+        if self._begun:
+            self._begun[0] = self._seconds()
+
+    @property
+    def waiting_s(self) -> float:
+        """Return for how long the disk has owed an answer."""
+        return self._seconds() - self._begun[0] if self._begun and not self._is_full else 0.0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Tell whether it is so long that the disk counts as hung."""
+        return self.waiting_s >= self._limit_s

@@ -1,0 +1,89 @@
+"""Processes that hold, share or forward a connection with this one, which serves as the broker."""
+
+import contextlib
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+# Connects as often as it is told and waits for its end. What follows may add to it.
+CLIENT = """
+import ctypes, os, signal, socket, sys, threading, time
+
+def fork(*mine):
+    # It closes what is not its own and lives for some seconds at most.
+    if os.fork():
+        return
+    signal.alarm(5)
+    for each in mine:
+        each.close()
+    while True:
+        time.sleep(60)
+
+port = int(sys.argv[1])
+socks = [socket.create_connection((sys.argv[2], port)) for _ in range(int(sys.argv[3]))]
+"""
+WAIT = "\ntime.sleep(60)\n"
+
+
+@dataclass
+class Broker:
+    """Listens, and knows the other ends of its connections."""
+
+    listener: socket.socket
+    ends: list[tuple[str, int]] = field(default_factory=list)
+    accepted: list[socket.socket] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return int(self.listener.getsockname()[1])
+
+    def accept(self) -> tuple[str, int]:
+        """Return the other end of the next connection."""
+        sock, peer = self.listener.accept()
+        self.accepted.append(sock)
+        self.ends.append((peer[0], peer[1]))
+        return self.ends[-1]
+
+    def close(self) -> None:
+        for each in (*self.accepted, self.listener):
+            each.close()
+
+
+@contextlib.contextmanager
+def listening(host: str = "127.0.0.1") -> Iterator[Broker]:
+    """Serve as a broker; `::` takes both families."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server(
+        (host, 0), family=family, dualstack_ipv6=host == "::", backlog=1000
+    )
+    listener.settimeout(10)
+    broker = Broker(listener)
+    try:
+        yield broker
+    finally:
+        broker.close()
+
+
+@contextlib.contextmanager
+def client(
+    broker: Broker,
+    more: str = "",
+    *,
+    host: str = "127.0.0.1",
+    connections: int = 1,
+    stdin: int = subprocess.DEVNULL,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a client program and accept its connections; *more* is what it does after connecting."""
+    program = CLIENT + more + "\nprint('ready', flush=True)" + WAIT
+    words = (sys.executable, "-c", program, str(broker.port), host, str(connections))
+    with subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE) as process:
+        try:
+            for _ in range(connections):
+                broker.accept()
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()

@@ -1,0 +1,101 @@
+"""A leader answers what the group has confirmed, however slow its links are."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broker.replication.simulation import TICK_S, SimulatedGroup
+from tests.broker.replication.test_loop import ELECTION_S, fates, others, propose
+
+
+@pytest.fixture
+def group() -> Iterator[SimulatedGroup]:
+    """Return three replicas; their states agree and hold their invariants in the end."""
+    made = SimulatedGroup()
+    yield made
+    made.check()
+
+
+@pytest.mark.parametrize("round_trip_s", [0.175, 0.25, 0.4, 0.8])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_group_with_slow_links_elects_answers_and_keeps_its_leader(
+    round_trip_s: float, seed: int
+) -> None:
+    """Law: round trips longer than the lease, and than the election time, cost time and nothing else."""
+    group = SimulatedGroup(seed=seed)
+    group.way_s = lambda sender, target: round_trip_s / 2
+    leader = group.elect(within_s=30.0)
+    term = leader.node.term
+
+    proposals = propose(leader, "a")
+    number = leader.loop.request_confirmation()
+    assert not leader.loop.is_confirmed(number)
+    group.pass_time(2 * round_trip_s + 4 * TICK_S)
+
+    assert not leader.loop.may_answer(), "the lease is over before the answers that would extend it"
+    assert leader.loop.is_confirmed(number)
+    assert fates(proposals) == ["applied"]
+    group.pass_time(10.0)
+    assert {each.node.term for each in group.replicas.values()} == {term}
+
+    group.cut = {leader.id}
+    group.pass_time(30.0)
+    assert [each.id for each in others(group, leader) if each.loop.serving]
+    assert not leader.loop.serving
+    group.check()
+
+
+def test_uneven_links_keep_their_leader(group: SimulatedGroup) -> None:
+    """A group whose nearest majority is near works at that distance, whoever else is far."""
+    group.way_s = lambda sender, target: 0.2 if 3 in {sender, target} else 0.05
+    leader = group.elect(within_s=20.0)
+    term = leader.node.term
+
+    group.pass_time(10.0)
+
+    assert {each.node.term for each in group.replicas.values()} == {term}
+
+
+def test_links_that_become_slow_cost_one_election(group: SimulatedGroup) -> None:
+    """The leader that learned to expect quick answers is replaced once, its successor stays."""
+    term = group.elect().node.term
+    group.way_s = lambda sender, target: 0.2
+    group.pass_time(20.0)
+    settled = {each.node.term for each in group.replicas.values()}
+    group.pass_time(10.0)
+
+    assert {each.node.term for each in group.replicas.values()} == settled
+    assert [each for each in group.replicas.values() if each.loop.serving]
+    assert settled == {term + 1}
+
+
+def test_a_confirmation_covers_only_what_came_before_its_round(group: SimulatedGroup) -> None:
+    """Law: what arrives after heartbeats have left is not confirmed by their answers."""
+    leader = group.elect()
+    group.way_s = lambda sender, target: 3.5 * TICK_S
+    group.pass_time(TICK_S)
+    first = leader.loop.request_confirmation()
+    assert leader.loop.request_confirmation() == first, "one round serves what comes together"
+    group.step()
+    second = leader.loop.request_confirmation()
+    third = leader.loop.request_confirmation()
+    assert second == third == first + 1, "the next round serves all that came after the first left"
+
+    group.run()
+    group.pass_time(8 * TICK_S)
+    assert (leader.loop.is_confirmed(first), leader.loop.is_confirmed(second)) == (True, False)
+    group.pass_time(2 * TICK_S)
+    assert leader.loop.is_confirmed(second)
+
+
+def test_a_leader_that_was_replaced_confirms_nothing(group: SimulatedGroup) -> None:
+    """Law: an answer without a lease is given only by who still led after the question."""
+    leader = group.elect()
+    group.cut = {leader.id}
+    number = leader.loop.request_confirmation()
+    group.pass_time(4 * ELECTION_S)
+    group.cut = set()
+    group.pass_time(2 * ELECTION_S)
+
+    assert not leader.loop.is_confirmed(number)
+    assert any(each.loop.serving for each in others(group, leader))

@@ -1,0 +1,137 @@
+"""A leader whose disk hangs makes room for one whose disk answers."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
+from tests.broker.replication.test_founding import serving
+from tests.broker.replication.test_loop import fates, others, propose
+
+
+@pytest.fixture
+def group() -> Iterator[SimulatedGroup]:
+    """Return three replicas; their states agree and hold their invariants in the end."""
+    made = SimulatedGroup()
+    yield made
+    made.check()
+
+
+STALL_S = 3.0
+
+
+def hang(replica: Replica) -> tuple[list[Proposal], list[Proposal]]:
+    """Let the disk of a leader hang; return what is in its log, and what waits for a place there."""
+    replica.disk.is_fast = False
+    in_log = []
+    for name in ("a", "b"):
+        in_log += propose(replica, name)
+        replica.group.run()
+        replica.group.pass_time(TICK_S)
+    return in_log, propose(replica, "c")
+
+
+def test_a_leader_whose_disk_hangs_steps_down(group: SimulatedGroup) -> None:
+    """Law: nobody leads without a disk. What may be in the log stays unknown, the rest is refused."""
+    leader = group.elect()
+    in_log, collected = hang(leader)
+
+    group.pass_time(STALL_S)
+
+    successor = next(each for each in others(group, leader) if each.loop.serving)
+    assert not leader.loop.serving
+    assert leader.loop.writes.is_stalled
+    assert leader.loop.figures.disk_stalls == 1
+    assert fates(collected) == ["lost"]
+    assert fates(in_log) == ["unknown", "unknown"]
+    assert {"a", "b"} <= set(successor.state.topics.by_name), "both went on without that disk"
+
+    leader.disk.is_fast = True
+    while leader.disk.waiting:
+        leader.disk.finish()
+        group.run()
+    group.pass_time(4 * TICK_S)
+    assert fates(in_log) == ["applied", "applied"]
+
+
+def test_a_replica_whose_disk_hangs_is_not_elected(group: SimulatedGroup) -> None:
+    """Law: a vote, its own too, waits for the disk, so that it leads only when the disk answers."""
+    leader = group.elect()
+    hang(leader)
+    group.pass_time(STALL_S)
+    successor = next(each for each in others(group, leader) if each.loop.serving)
+    group.cut = {successor.id}
+
+    group.pass_time(4 * STALL_S)
+    assert not leader.node.is_leader
+    assert not any(each.loop.serving for each in others(group, successor))
+
+    leader.disk.is_fast = True
+    while leader.disk.waiting:
+        leader.disk.finish()
+        group.run()
+    group.pass_time(STALL_S)
+    assert any(each.loop.serving for each in others(group, successor))
+
+
+def test_a_disk_that_is_slow_keeps_its_leader(group: SimulatedGroup) -> None:
+    """Writes that end now and then are no reason to go."""
+    leader = group.elect()
+    leader.disk.is_fast = False
+    for number in range(20):
+        propose(leader, f"t{number}")
+        group.pass_time(0.8)
+        leader.disk.finish()
+        group.run()
+    leader.disk.is_fast = True
+    while leader.disk.waiting:
+        leader.disk.finish()
+        group.run()
+
+    assert leader.loop.serving
+    assert leader.loop.figures.disk_stalls == 0
+
+
+def test_a_full_disk_keeps_its_leader(group: SimulatedGroup) -> None:
+    """It answers: sends are refused, reads go on, and the others may be full as well."""
+    leader = group.elect()
+    hang(leader)
+    leader.loop.writes.set_full(is_full=True)
+
+    group.pass_time(2 * STALL_S)
+    assert serving(group) == [leader.id]
+
+    leader.loop.writes.set_full(is_full=False)
+    group.pass_time(STALL_S)
+    assert leader.id not in serving(group), "there is space, and the disk hangs all the same"
+    while leader.disk.waiting:
+        leader.disk.finish()
+        group.run()
+
+
+def test_a_pause_of_the_process_is_not_the_disks_fault(group: SimulatedGroup) -> None:
+    """Nobody could hear the disk meanwhile."""
+    leader = group.elect()
+    leader.disk.is_fast = False
+    propose(leader, "a")
+    group.run()
+
+    group.pass_time(2 * STALL_S, paused=group.nodes)
+    group.pass_time(TICK_S)
+
+    assert leader.node.is_leader
+    assert leader.loop.figures.disk_stalls == 0
+    leader.disk.finish()
+    group.run()
+
+
+def test_the_only_replica_keeps_its_place_whatever_its_disk_does() -> None:
+    """Nobody else could answer reads."""
+    group = SimulatedGroup(1)
+    leader = group.elect()
+    leader.disk.is_fast = False
+    propose(leader, "a")
+
+    group.pass_time(2 * STALL_S)
+
+    assert leader.loop.serving
