@@ -83,12 +83,14 @@ def test_monitoring_is_made_for_prometheus_and_grafana(machine: Machine) -> None
     toggles = [f"metrics.{name}.enabled=true" for name in ("serviceMonitor", "prometheusRule")]
 
     assert not wanted & {made["kind"] for made in _render(machine, [])}
-    made = _render(machine, [*toggles, "metrics.dashboard.enabled=true"])
+    page = "https://example.com/operator.md"
+    link = f"metrics.prometheusRule.runbookUrl={page}"
+    made = _render(machine, [*toggles, link, "metrics.dashboard.enabled=true"])
     assert wanted <= {item["kind"] for item in made}
     (rule,) = [item for item in made if item["kind"] == "PrometheusRule"]
     alarms = [alarm for group in rule["spec"]["groups"] for alarm in group["rules"]]
     assert len(alarms) >= 10
-    assert all(alarm["annotations"]["runbook_url"] for alarm in alarms)
+    assert all(alarm["annotations"]["runbook_url"].startswith(f"{page}#") for alarm in alarms)
     (board,) = [item for item in made if item["metadata"]["name"].endswith("-dashboard")]
     assert json.loads(board["data"]["orderlymq.json"])["panels"]
 

@@ -41,7 +41,7 @@ WRONG: list[tuple[str, Json, str]] = [
     ("Cluster", {"groups": 65}, "spec.groups in body should be less than or equal to 64"),
     ("Cluster", {"grops": 1}, 'unknown field "spec.grops"'),
     ("Cluster", {"storage": {"size": "20 GB"}}, "spec.storage.size in body should match"),
-    ("Cluster", {"lock": {"leaseSeconds": 1}}, "greater than or equal to 5"),
+    ("Cluster", {"lock": {"leaseSeconds": 1}}, "greater than or equal to 32"),
     ("Cluster", {"scaleDown": {"policy": "Now"}}, 'supported values: "Refuse", "Drain"'),
     (
         "Cluster",

@@ -7,7 +7,7 @@ Every action may be repeated: a backend that crashed half way is asked again. `p
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, assert_never
 
 from orderlymq_operator.growth import (
     FenceTopic,
@@ -279,6 +279,53 @@ Action: TypeAlias = (
 )
 
 
+Lane: TypeAlias = tuple[str, str]
+
+
+def lane_of(action: Action) -> Lane:
+    """Return what *action* is about: one that fails holds back those of the same lane that come after it.
+
+    A plan puts what depends on something behind it in the same lane: the queue list of a topic is published before its
+    first queue exists and withdrawn after the last one is gone; a replica starts before it learns. Lanes do not depend
+    on each other, so that a raft group which does not answer holds back nothing but itself.
+    """
+    match action:
+        case StartNameServer(index):
+            return "NameServer", str(index)
+        case SetGroup(name) | DeleteGroup(name):
+            return "ConsumerGroup", name
+        case SetUser(access_key=key) | DeleteUser(key):
+            return "User", key
+        case ReportCondition(subject):
+            return "Report", f"{subject.kind} {subject.name} {subject.type}"
+        case Refuse():
+            return action.kind, action.name
+        case (
+            StartReplica()
+            | RestartReplica()
+            | StopReplica()
+            | AddLearner()
+            | PromoteReplica()
+            | RemoveReplica()
+            | TransferLeadership()
+        ):
+            return "RaftGroup", action.group
+        case (
+            PutOrderConfig()
+            | DeleteOrderConfig()
+            | CreateTopic()
+            | UpdateTopic()
+            | DeleteTopic()
+            | FenceTopic()
+            | LiftTopic()
+            | SwitchTopic()
+            | PublishTopic()
+        ):
+            return "Topic", action.topic
+        case _:
+            assert_never(action)
+
+
 @dataclass(frozen=True, slots=True)
 class ObservedReplica:
     """One replica as it is found.
@@ -291,6 +338,9 @@ class ObservedReplica:
         caught_up: the leader says that it has nearly the whole log, and has heard of it just now.
         keeps_up: it has nearly the whole log and follows; on a busy machine a leader may not have heard of it
             for a moment, which is no news, and no leave to do something either.
+        failing: several looks found it not healthy, and its keeper says that it does not serve.
+        ended: several looks got no answer, and its keeper says that no process runs.
+        leaving: it is being replaced at this moment.
         revision: settings revision it runs with; None when it does not run.
     """
 
@@ -301,6 +351,9 @@ class ObservedReplica:
     join: bool = False
     caught_up: bool = False
     keeps_up: bool = False
+    failing: bool = False
+    ended: bool = False
+    leaving: bool = False
     revision: str | None = None
 
 
@@ -332,11 +385,15 @@ class ObservedNameServer:
         order_config: its ORDER_TOPIC_CONFIG, or None while it does not answer.
         routes: queues written per group in its routes of the topics that grow.
         brokers: names of the groups that are registered with it; None where nobody has asked.
+        failing: several looks got no answer, and its keeper says that it does not serve.
+        leaving: it is being replaced at this moment.
     """
 
     order_config: Mapping[str, str] | None = None
     routes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     brokers: frozenset[str] | None = None
+    failing: bool = False
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

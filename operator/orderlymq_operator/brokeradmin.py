@@ -5,7 +5,8 @@ Rule: every call goes to a group's stable address, behind which the leader is, a
 value or `AdminError`, which says who answered what. What is to be called is decided by the planner.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, assert_never
 
@@ -97,6 +98,7 @@ class Admin:
     Args:
         operator_token: rises with every operator that takes over; rides with requests that free locks or
             let topics grow, and brokers refuse one that is smaller than they have seen.
+        overtaken: is told a greater token that a broker has seen.
     """
 
     def __init__(
@@ -105,11 +107,13 @@ class Admin:
         access_key: str = "",
         secret_key: str = "",
         operator_token: int = 0,
+        overtaken: Callable[[int], None] | None = None,
     ) -> None:
         self._client = client
         self._access_key = access_key
         self._secret_key = secret_key
         self.operator_token = operator_token
+        self._overtaken = overtaken
 
     async def topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the topics of a group."""
@@ -226,10 +230,14 @@ class Admin:
             return {}  # a broker of an earlier version, not yet updated: nothing grows there
         _check(address, answer)
         try:
-            found = orjson.loads(answer.body)["topics"]
-            return {each["topic"]: observed_growth(each) for each in found}
+            body = orjson.loads(answer.body)
+            greatest = int(body.get("operatorToken", 0))
+            found = {each["topic"]: observed_growth(each) for each in body["topics"]}
         except (ValueError, KeyError, TypeError) as error:
             raise AdminError(f"{address} answered something unreadable: {error}") from error
+        if greatest > self.operator_token and self._overtaken is not None:
+            self._overtaken(greatest)
+        return found
 
     async def change_queues(
         self, address: str, step: FenceTopic | LiftTopic | SwitchTopic | PublishTopic
@@ -253,12 +261,12 @@ class Admin:
                 ext["settleMillis"] = str(step.settle_ms)
             case _:
                 assert_never(step)
-        await self._change(address, request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body))
+        await self._operate(address, request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body))
 
     async def bury_client(self, address: str, client_id: str, proof: str) -> None:
         """Free the locks of a client that is proven dead, and end its memberships."""
         ext = {"clientId": client_id, "proof": proof, "operatorToken": str(self.operator_token)}
-        await self._change(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
+        await self._operate(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
 
     async def lock_holders(self, address: str) -> dict[str, LockHolder]:
         """Return who holds queue locks in a raft group, by client id."""
@@ -370,13 +378,13 @@ class Admin:
         ext = {"consumerGroup": step.consumer_group, "topic": step.topic}
         ext["operatorToken"] = str(self.operator_token)
         body = orjson.dumps(step.owners)
-        await self._change(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, body))
+        await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, body))
 
     async def notify_members(self, address: str, group: str) -> None:
         """Tell the members of a consumer group to look again."""
         ext = {"consumerGroup": group, "action": "notify"}
         ext["operatorToken"] = str(self.operator_token)
-        await self._change(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext))
+        await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext))
 
     async def route(self, address: str, topic: str) -> Mapping[str, int]:
         """Return how many queues of a topic are written per broker, as a name server tells clients."""
@@ -450,6 +458,16 @@ class Admin:
     async def _look(self, address: str, code: RequestCode) -> RemotingCommand:
         answer = await self._invoke(address, request(code), _LOOK_TIMEOUT_S)
         return _check(address, answer)
+
+    async def _operate(self, address: str, command: RemotingCommand) -> None:
+        """Change something under the operator's token."""
+        try:
+            await self._change(address, command)
+        except AdminError:
+            # Perhaps for its token: the look tells whether the broker has seen a greater one.
+            with suppress(AdminError):
+                await self.growth(address, ())
+            raise
 
     async def _change(self, address: str, command: RemotingCommand) -> RemotingCommand:
         return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))

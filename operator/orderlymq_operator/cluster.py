@@ -31,6 +31,7 @@ from orderlymq_operator.workload import (
     ScaleDown,
     Update,
 )
+from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
 
 Port = Annotated[int, Field(ge=1024, le=65535)]
 
@@ -97,10 +98,10 @@ class Retention(Model):
 class Lock(Model):
     """Queue locks of ordered consumers."""
 
-    lease_seconds: Annotated[int, Field(ge=5, le=300)] = Field(
+    lease_seconds: Annotated[int, Field(ge=LOCK_LEASE_MS_MIN // 1000, le=300)] = Field(
         default=60,
-        description="How long a silent holder keeps its queues. RocketMQ clients renew every 20 s and "
-        "rely on 60 s; the Python SDK asks for its own, shorter lease.",
+        description="How long a silent RocketMQ client keeps its queues: at least 32 s and the longest "
+        "run of its listener. The Python SDK asks for its own lease, 15 s.",
     )
     takeover: Literal["LeaseExpiry", "ConfirmedPodDeath"] = Field(
         default="ConfirmedPodDeath",

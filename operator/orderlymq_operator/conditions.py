@@ -317,6 +317,31 @@ REASONS: Final = (
         "A replica does not answer, or lags; one further loss may stop its group.",
         "Look at its pod; a lost volume needs the pod and its claim deleted, the others fill it again.",
     ),
+    Reason(
+        "SurvivesLoss",
+        (CLUSTER,),
+        ("FaultTolerant",),
+        "True",
+        "Whatever single failure domain is lost, each group keeps a majority; the message tells how many more "
+        "replicas may go then.",
+    ),
+    Reason(
+        "MajorityTogether",
+        (CLUSTER,),
+        ("FaultTolerant",),
+        "False",
+        "The loss of one node or zone would stop a group; the message names it.",
+        "More replicas, nodes or zones; spec.placement.antiAffinity Required keeps new pods apart. A pod with its "
+        "volume in the wrong zone moves when both are deleted, one replica at a time.",
+    ),
+    Reason(
+        "NotPlaced",
+        (CLUSTER,),
+        ("FaultTolerant",),
+        "Unknown",
+        "Not every replica has a node yet, or a node lacks the label of spec.placement.",
+        "Label the node, or correct topologyKey and zoneKey.",
+    ),
     Reason("Settled", (CLUSTER,), ("Progressing",), "False", "Nothing is left to do."),
     Reason(
         "Bound",

@@ -59,9 +59,23 @@ class GroupTending:
         known = {group.group_name for group in desired.groups}
         for name in self._tenders.keys() - known:
             del self._tenders[name]
+        if not desired.groups:
+            return
+        try:
+            # One table holds the locks of all groups.
+            tables = {place: await self._admin.locks(at) for place, at in addresses.items()}
+        except AdminError as error:
+            _log.debug("no group is tended now: %s", error)
+            return
+        locks: dict[str, dict[MessageQueue, Lock]] = {}
+        for place, table in tables.items():
+            for lock in table:
+                queue = MessageQueue(lock.topic, place, lock.queue)
+                locks.setdefault(lock.group, {})[queue] = lock
         for group in desired.groups:
+            held = locks.get(group.group_name, {})
             try:
-                await self._tend_one(group, addresses, queues, now_ms, zones or {})
+                await self._tend_one(group, addresses, queues, held, now_ms, zones or {})
             except AdminError as error:
                 _log.debug("the group %s is not tended now: %s", group.group_name, error)
 
@@ -70,6 +84,7 @@ class GroupTending:
         group: ConsumerGroup,
         addresses: Mapping[str, str],
         queues: Mapping[str, Mapping[str, int]],
+        locks: Mapping[MessageQueue, Lock],
         now_ms: int,
         zones: Mapping[str, str],
     ) -> None:
@@ -80,11 +95,6 @@ class GroupTending:
             place: replace(sight, members=self._placed(sight))
             for (place, _), sight in zip(places, sights, strict=True)
         }
-        locks: dict[MessageQueue, Lock] = {}
-        for place, address in places:
-            for lock in await self._admin.locks(address):
-                if lock.group == name:
-                    locks[MessageQueue(lock.topic, place, lock.queue)] = lock
         tender = self._tenders.setdefault(name, GroupTender(name))
         view = _view(group, seen, locks, queues, zones)
         for step in tender.look(group.spec.assignment, view, now_ms):

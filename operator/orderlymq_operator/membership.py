@@ -3,15 +3,17 @@ The planner's part about replicas: start, add, remove and restart them, one of a
 
 Rules: only a leader knows who is a member, so without one nothing but missing processes is started; a replica
 is touched only while all other voters are well; a learner votes after it has caught up (raft dissertation
-section 4.2.1); followers go before the leader, and the leader hands over first.
+section 4.2.1); followers go before the leader, and the leader hands over first. What is taken for lost was so in
+several looks (`silence`): one look without an answer only makes the planner wait.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from orderlymq_operator.actions import (
     Action,
     AddLearner,
     ObservedGroup,
+    ObservedNameServer,
     ObservedReplica,
     PromoteReplica,
     RemoveReplica,
@@ -61,6 +63,21 @@ def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
     return None
 
 
+def stale_name_server(
+    stale: Collection[int], servers: Mapping[int, ObservedNameServer]
+) -> int | None:
+    """Return which name server with a former form is to be replaced now; None while one is being replaced or ill.
+
+    One that fails anyway goes first; the former form may be why.
+    """
+    if any(server.leaving for server in servers.values()):
+        return None
+    silent = {index for index, server in servers.items() if server.order_config is None}
+    if any(index not in stale or not servers[index].failing for index in silent):
+        return None
+    return min(silent or stale, default=None)
+
+
 def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> list[Action]:
     stopped = [node for node, replica in sorted(found.replicas.items()) if not replica.running]
     if stopped:
@@ -80,14 +97,16 @@ def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> l
 
 
 def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]:
-    """Restart, in a group without a leader, what does not even answer and has former settings.
+    """Restart, in a group without a leader, what does not even run and has former settings.
 
     Such a replica gives its group nothing, and the former settings may be why: an image that does not exist.
     """
+    if any(replica.leaving for replica in found.replicas.values()):
+        return []
     dead = [
         node
         for node, replica in sorted(found.replicas.items())
-        if not replica.answers and replica.revision not in (None, current)
+        if replica.ended and replica.revision not in (None, current)
     ]
     return [RestartReplica(name, dead[0])] if dead else []
 
@@ -115,7 +134,7 @@ def _remove_one(name: str, surplus: list[int], nodes: range, found: ObservedGrou
     if replica.member == "outside":
         return [StopReplica(name, node)]
     ill = _ill_voters(found)
-    if ill - {node} and (replica.healthy or not _majority_without(node, found)):
+    if ill - {node} and not (replica.failing and _majority_without(node, found)):
         return []
     if node == found.leader:
         return _hand_over(name, [heir for heir in nodes if heir in found.replicas], found)
@@ -127,8 +146,11 @@ def _restart_one(name: str, stale: list[int], found: ObservedGroup) -> list[Acti
 
     The others must be well and have the whole log: with one that still catches up nothing could be committed.
     """
+    if any(replica.leaving for replica in found.replicas.values()):
+        return []
     ill = _ill_voters(found)
-    if len(ill) > 1 or (ill and not ill & set(stale)):
+    known = {node for node in ill & set(stale) if found.replicas[node].failing}
+    if len(ill) > 1 or ill != known:
         return []
     followers = [node for node in stale if node != found.leader]
     order = [*sorted(ill & set(followers)), *followers]

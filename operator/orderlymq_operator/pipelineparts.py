@@ -6,7 +6,7 @@ The parts of a Pipeline's spec: what is read, how Spark runs, where the checkpoi
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints, WithJsonSchema
+from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
 
 from orderlymq_operator.meta import IMMUTABLE, Model, Name, WireName, rule, rules
 from orderlymq_operator.quantities import Quantity
@@ -16,7 +16,19 @@ EXECUTORS_MAX: Final = 256
 LIST_MAX: Final = 1024
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
-PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+
+
+def _local(path: str) -> str:
+    scheme, slash, _ = path.partition(":/")
+    if slash and "/" not in scheme:
+        raise ValueError(
+            f"{path}: the scheme {scheme}: is not supported; supported are paths of a mounted volume "
+            "without a scheme, as /data/archive or data/archive"
+        )
+    return path
+
+
+PathText = Annotated[str, StringConstraints(min_length=1, max_length=1024), AfterValidator(_local)]
 Keys = Annotated[list[Text], Field(min_length=1, max_length=LIST_MAX)]
 Groups = Annotated[list[WireName], Field(max_length=LIST_MAX)]
 # The values of options may be written as text, number or truth, for which schemas have no word.

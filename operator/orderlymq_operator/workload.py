@@ -103,12 +103,17 @@ class Placement(Model):
     topology_key: LabelKey = Field(
         default="kubernetes.io/hostname",
         description="Label of nodes that names a failure domain; the replicas of a group are spread over "
-        "its values.",
+        "its values, and over nodes in any case.",
+    )
+    zone_key: LabelKey | None = Field(
+        default=None,
+        description="Label of nodes that names a larger failure domain, as topology.kubernetes.io/zone; the "
+        "replicas of a group are spread evenly over its values, too.",
     )
     anti_affinity: Literal["Preferred", "Required", "None"] = Field(
         default="Preferred",
         description="Required leaves a replica pending rather than putting two of one group into one "
-        "failure domain; Preferred puts up with it.",
+        "failure domain of topologyKey, or two more into one zone than into another; Preferred puts up with it.",
     )
     priority_class_name: Name | None = Field(
         default=None, description="PriorityClass of the pods; none when absent."

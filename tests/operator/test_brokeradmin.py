@@ -6,7 +6,7 @@ import pytest
 from orderlymq_operator.actions import GroupConfig, TopicConfig
 from orderlymq_operator.brokeradmin import Admin, AdminError
 from orderlymq_runtime.client import RemotingClient
-from tests.operator.scripted import serving
+from tests.operator.scripted import Answer, serving
 
 
 @pytest.fixture
@@ -135,3 +135,21 @@ async def test_failures_say_who_answered_what(admin: Admin) -> None:
             await admin.topics(address)
     with pytest.raises(AdminError, match="cannot connect"):
         await admin.topics("127.0.0.1:1")
+
+
+async def test_a_broker_that_has_seen_a_greater_token_is_told_of() -> None:
+    """A change that is refused is followed by a look, which names the greatest token."""
+    seen: list[int] = []
+    client = RemotingClient()
+    admin = Admin(client, operator_token=7, overtaken=seen.append)
+    status = json.dumps({"operatorToken": 9, "topics": []}).encode()
+    answers: dict[int, Answer] = {
+        20502: lambda request: request.reply(1, remark="operatorToken 7 is smaller than 9"),
+        20506: lambda request: request.reply(body=status),
+    }
+    async with serving(answers) as (_, address):
+        with pytest.raises(AdminError):
+            await admin.bury_client(address, "one@1", "pod gone")
+    await client.close()
+
+    assert seen == [9]

@@ -61,7 +61,7 @@ def test_a_number_out_of_range_is_refused(key: BrokerKey) -> None:
     [
         ({"fileReservedTime": 24}, {"retention": {"time": "48h"}}),
         ({"flushDiskType": "SYNC_FLUSH"}, {"flushDiskType": "ASYNC_FLUSH"}),
-        ({"rocketmq.broker.rebalance.lockMaxLiveTime": 60_000}, {"lock": {"leaseSeconds": 30}}),
+        ({"rocketmq.broker.rebalance.lockMaxLiveTime": 60_000}, {"lock": {"leaseSeconds": 40}}),
     ],
 )
 def test_one_thing_is_said_in_one_place(config: dict[str, Any], spec: dict[str, Any]) -> None:

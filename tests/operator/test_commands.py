@@ -42,6 +42,7 @@ def manifest(tmp_path: Path, ports: int) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_up_detached_apply_and_down(directory: DataDirectory, manifest: Path, ports: int) -> None:
     """The whole life of a cluster by command, with JSON results and the exit codes that are promised."""
     place = ("--data-dir", str(directory))

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from orderlymq_operator.actions import (
     AddLearner,
     Member,
     ObservedGroup,
+    ObservedNameServer,
     ObservedReplica,
     PromoteReplica,
     RemoveReplica,
@@ -16,7 +18,7 @@ from orderlymq_operator.actions import (
     StopReplica,
     TransferLeadership,
 )
-from orderlymq_operator.membership import group_problem, replica_actions
+from orderlymq_operator.membership import group_problem, replica_actions, stale_name_server
 from orderlymq_operator.options import revision
 from tests.operator.examples import cluster, desired
 from tests.operator.world import World
@@ -81,12 +83,45 @@ def test_five_replicas_become_three_from_the_upper_end() -> None:
 
 def test_in_a_group_without_a_leader_only_the_dead_are_replaced() -> None:
     """The first pods of a group with an image that does not exist would wait for a leader for ever."""
-    dead = _replica("outside", healthy=False, revision="old")
+    dead = _replica("outside", healthy=False, revision="old", ended=True)
     alive = _replica("outside", healthy=False, revision="old", answers=True)
-    fresh = _replica("outside", healthy=False)
+    fresh = _replica("outside", healthy=False, ended=True)
 
     assert _next({1: alive, 2: dead, 3: dead}, leader=None) == [RestartReplica("demo-0", 2)]
     assert _next({1: alive, 2: fresh, 3: alive}, leader=None) == []
+    # Another one is on its way: one at a time.
+    assert _next({1: alive, 2: dead, 3: replace(dead, leaving=True)}, leader=None) == []
+
+
+def test_one_look_without_an_answer_restarts_nobody() -> None:
+    """A healthy replica answers late; with or without a leader in sight the planner waits."""
+    blind = _replica(healthy=False, revision="old")
+    stale = _replica(revision="old", answers=True)
+    restarting = _replica(healthy=False)
+
+    assert _next({1: restarting, 2: blind, 3: stale}, leader=None) == []
+    assert _next({1: stale, 2: blind, 3: stale}) == []
+    assert _next({**_FIVE, 2: _replica(healthy=False), 5: _replica(healthy=False)}) == []
+
+
+def test_while_a_replica_is_being_replaced_no_other_one_is_touched() -> None:
+    """Its successor counts for nothing yet, whatever the leader still believes."""
+    stale = _replica(revision="old")
+
+    assert _next({1: stale, 2: stale, 3: replace(stale, leaving=True)}) == []
+
+
+def test_a_name_server_is_replaced_while_all_others_answer() -> None:
+    """One that several looks found silent goes first; one that one look found silent holds everything back."""
+    well, blind = ObservedNameServer({}), ObservedNameServer()
+    failing = ObservedNameServer(failing=True)
+
+    assert stale_name_server({0, 1}, {0: well, 1: well}) == 0
+    assert stale_name_server({0, 1}, {0: well, 1: failing}) == 1
+    assert stale_name_server({0, 1}, {0: blind, 1: blind}) is None
+    assert stale_name_server({0}, {0: well, 1: failing}) is None
+    assert stale_name_server({0, 1}, {0: well, 1: ObservedNameServer({}, leaving=True)}) is None
+    assert stale_name_server(set(), {0: well}) is None
 
 
 def test_nothing_is_restarted_while_another_replica_still_catches_up() -> None:
@@ -144,6 +179,8 @@ def test_nothing_is_touched_while_another_replica_is_not_well(
 def test_a_dead_replica_that_is_too_many_may_go() -> None:
     """Taking it out brings the group nearer to its majority, not farther."""
     assert _next({**_FIVE, 5: _replica(healthy=False)}) == [RemoveReplica("demo-0", 5)]
+    lost = {2: _replica(healthy=False), 5: _replica(healthy=False, failing=True)}
+    assert _next({**_FIVE, **lost}) == [RemoveReplica("demo-0", 5)]
 
 
 def test_a_replica_that_is_down_anyway_is_restarted_with_new_settings_first() -> None:
@@ -151,7 +188,7 @@ def test_a_replica_that_is_down_anyway_is_restarted_with_new_settings_first() ->
     replicas = {
         1: _replica(revision="old"),
         2: _replica(revision="old"),
-        3: _replica(healthy=False, revision="old"),
+        3: _replica(healthy=False, failing=True, revision="old"),
     }
 
     assert _next(replicas) == [RestartReplica("demo-0", 3)]

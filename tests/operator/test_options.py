@@ -69,7 +69,7 @@ def test_defaults_of_the_manifest_are_the_defaults_of_the_broker(tmp_path: Path)
         ({"retention": {"time": "2h"}}, "storage", "retention_ms", 7_200_000),
         ({"retention": {"size": "1Gi"}}, "storage", "retention_size", 1 << 30),
         ({"storage": {"size": "10Gi"}}, "storage", "retention_size", 8 << 30),
-        ({"lock": {"leaseSeconds": 30}}, "timers", "lock_lease_ms", 30_000),
+        ({"lock": {"leaseSeconds": 40}}, "timers", "lock_lease_ms", 40_000),
         ({"config": {"clientExpiry": "20s"}}, "timers", "client_expiry_ms", 20_000),
         ({"config": {"messageDelayLevel": "1s 2s"}}, "timers", "delay_levels", "1s 2s"),
         ({"config": {"transactionTimeOut": "1s"}}, "timers", "transaction_timeout_ms", 1_000),
@@ -95,10 +95,10 @@ def test_defaults_of_the_manifest_are_the_defaults_of_the_broker(tmp_path: Path)
         ({"config": {"fileReservedTime": 48}}, "storage", "retention_ms", 48 * 3_600_000),
         ({"config": {"flushDiskType": "ASYNC_FLUSH"}}, "storage", "flush", "ASYNC_FLUSH"),
         (
-            {"config": {"rocketmq.broker.rebalance.lockMaxLiveTime": 30_000}},
+            {"config": {"rocketmq.broker.rebalance.lockMaxLiveTime": 40_000}},
             "timers",
             "lock_lease_ms",
-            30_000,
+            40_000,
         ),
     ],
 )

@@ -5,13 +5,15 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from orderlymq_operator import manifests, pipelinetypes
 from orderlymq_operator.models import Pipeline
 from orderlymq_operator.pipeline import PipelineSpec
-from orderlymq_operator.pipelineparts import Source, SparkSettings
+from orderlymq_operator.pipelineparts import PathText, Source, SparkSettings
 from orderlymq_spark import specs
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.localpath import local_path
 from tests.operator.examples import pipeline
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "pipelines").glob("*.yaml"))
@@ -125,3 +127,16 @@ def test_a_local_cluster_leaves_pipelines_to_their_own_command(tmp_path: Path) -
     path.write_text(path.read_text().replace("type: archive", "type: archives"))
     with pytest.raises(manifests.ManifestError, match="did you mean `archive`"):
         manifests.read([path])
+
+
+@pytest.mark.parametrize("address", ["s3a://bucket/x", "s3a:/bucket/x", "file:///x", "hdfs:/x"])
+def test_an_address_of_an_object_store_is_no_path(address: str) -> None:
+    """The driver would take it for a folder beside itself; a run on a laptop refuses the same."""
+    check = TypeAdapter(PathText).validate_python
+
+    with pytest.raises(ValidationError, match=r"scheme \w+: is not supported; supported are"):
+        check(address)
+    with pytest.raises(OptionError, match=r"scheme \w+: is not supported; supported are"):
+        local_path(address)
+    for path in ("/data/x", "data/x", "10:30/x", "a/b:/c"):
+        assert check(path) == path == str(local_path(path))

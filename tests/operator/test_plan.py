@@ -23,6 +23,7 @@ from orderlymq_operator.actions import (
     Subject,
     TopicConfig,
     UpdateTopic,
+    lane_of,
 )
 from orderlymq_operator.models import Desired, Topic
 from orderlymq_operator.plan import plan
@@ -198,6 +199,36 @@ def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
     assert list(world.groups["demo-0"].topics) == ["keep"]
 
 
+def test_what_depends_on_something_stands_behind_it_in_the_same_lane() -> None:
+    """So that a backend holds it back when the first one fails: the list before the queues, and after them."""
+    world = World()
+    world.settle(desired(groups=2))
+    made = plan(desired(topic("orders"), groups=2), world.observed())
+    world.settle(desired(topic("orders"), groups=2))
+    wanted = replace(desired(groups=2), deleted_topics=frozenset({"orders"}))
+    gone = plan(wanted, world.observed())
+
+    for actions, kinds in (
+        (made, [PutOrderConfig, CreateTopic, CreateTopic]),
+        (gone, [DeleteTopic, DeleteTopic, DeleteOrderConfig]),
+    ):
+        lane = [action for action in actions if lane_of(action) == ("Topic", "orders")]
+        assert [type(action) for action in lane] == kinds
+
+
+def test_the_queue_list_of_a_topic_stays_while_a_group_that_may_hold_queues_is_silent() -> None:
+    """What is left there would be seen as a part of the topic."""
+    world = World()
+    world.settle(desired(topic("orders"), groups=2))
+    world.groups["demo-1"].leader = None
+    wanted = replace(desired(groups=2), deleted_topics=frozenset({"orders"}))
+
+    actions = plan(wanted, world.observed())
+
+    assert DeleteTopic("orders", "demo-0") in actions
+    assert DeleteOrderConfig("orders") not in actions
+
+
 def test_conditions_say_what_is_missing_and_are_reported_once() -> None:
     """A condition that has not changed is not written again."""
     wanted = desired(topic())
@@ -236,7 +267,7 @@ _CLUSTERS = st.fixed_dictionaries(
         "groups": st.integers(1, 3),
         "replicasPerGroup": st.sampled_from([1, 3, 5]),
         "nameServers": st.fixed_dictionaries({"replicas": st.integers(1, 3)}),
-        "lock": st.fixed_dictionaries({"leaseSeconds": st.integers(5, 8)}),
+        "lock": st.fixed_dictionaries({"leaseSeconds": st.integers(32, 35)}),
     }
 )
 

@@ -15,7 +15,7 @@ from tests.runtime.certificates import make_authority, make_certificate
 
 __all__ = ["directory", "ports"]  # fixtures
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(200)]
 
 
 def _orderlymq(*arguments: str) -> str:

@@ -79,6 +79,10 @@ capabilities:
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch, patch, delete]
+# Pods that are replaced leave as their disruption budget allows.
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [get]
@@ -103,9 +107,10 @@ capabilities:
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, watch]
+# Kubelets tell in events that they end a container.
 - apiGroups: ["", events.k8s.io]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [list, create, patch]
 {{- end }}
 
 {{- define "orderlymq.releaseHook" -}}

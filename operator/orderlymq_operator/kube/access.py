@@ -28,9 +28,12 @@ SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
 class Access:
     """Clients of brokers, one set of connections per way of speaking."""
 
-    def __init__(self, api: Api, token: Callable[[], int]) -> None:
+    def __init__(
+        self, api: Api, token: Callable[[], int], overtaken: Callable[[int], None] | None = None
+    ) -> None:
         self._api = api
         self._token = token
+        self._overtaken = overtaken
         # By the authority that is trusted; None for plain connections.
         self._clients: dict[str | None, RemotingClient] = {}
 
@@ -42,9 +45,9 @@ class Access:
         """
         client = await self._client(cluster)
         if not cluster.spec.config.acl_enable:
-            return Admin(client, operator_token=self._token())
+            return Admin(client, operator_token=self._token(), overtaken=self._overtaken)
         secret = await self._operator_secret(cluster)
-        return Admin(client, podforms.OPERATOR_KEY, secret, self._token())
+        return Admin(client, podforms.OPERATOR_KEY, secret, self._token(), self._overtaken)
 
     async def missing_certificate(self, cluster: Cluster) -> str:
         """Return what keeps the pods of *cluster* from getting their key pair; empty when nothing does.

@@ -18,12 +18,14 @@ from kubernetes.aio import config
 from kubernetes.aio.client import ApiClient, Configuration
 
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.resources import Json, Resource, resource_of
+from orderlymq_operator.kube.resources import PODS, Json, Resource, resource_of
 
 FIELD_MANAGER: Final = "orderlymq-operator"
 _TIMEOUT_S: Final = 30.0
 # Objects of one answer: some hundred kilobytes, which the API server likes better than megabytes.
 _PAGE: Final = 500
+_WHOLE: Final = "application/json"
+_METADATA: Final = f"{_WHOLE};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
 _CONNECTIONS_MAX: Final = 16
@@ -37,13 +39,22 @@ class ApiError(Exception):
     Attributes:
         status: HTTP status, 0 when there was no answer.
         retry_after_s: how long the server asks to be left alone.
+        causes: its further reasons, by name.
     """
 
-    def __init__(self, text: str, status: int, reason: str = "", retry_after_s: float = 0) -> None:
+    def __init__(
+        self,
+        text: str,
+        status: int,
+        reason: str = "",
+        retry_after_s: float = 0,
+        causes: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(text)
         self.status = status
         self.reason = reason
         self.retry_after_s = retry_after_s
+        self.causes = causes
 
 
 class RetryLaterError(ApiError):
@@ -56,6 +67,10 @@ class ForbiddenError(ApiError):
 
 class ConflictError(ApiError):
     """The object has changed or exists already (409): read it again."""
+
+
+class EvictionRefusedError(ApiError):
+    """A disruption budget keeps a pod for now: try again later; nothing is wrong."""
 
 
 class Api:
@@ -101,16 +116,28 @@ class Api:
             raise
 
     async def list(
-        self, resource: Resource, namespace: str | None = None, *, labels: str = "", name: str = ""
+        self,
+        resource: Resource,
+        namespace: str | None = None,
+        *,
+        labels: str = "",
+        fields: str = "",
+        whole: bool = True,
     ) -> list[Json]:
-        """Return all objects of a kind, in one namespace or in all; *labels* is a selector, *name* the one they share."""
+        """Return all objects of a kind, in one namespace or in all; *labels* and *fields* are selectors.
+
+        Without *whole* there is nothing but their metadata.
+        """
         found: list[Json] = []
         query = {"limit": str(_PAGE)} | ({"labelSelector": labels} if labels else {})
-        if name:
-            query["fieldSelector"] = f"metadata.name={name}"
+        if fields:
+            query["fieldSelector"] = fields
+        accept = _WHOLE if whole else _METADATA
         while True:
             try:
-                page = await self._call("list", resource, resource.path(namespace), query=query)
+                page = await self._call(
+                    "list", resource, resource.path(namespace), query=query, accept=accept
+                )
             except ApiError as error:
                 if error.status == 404 and resource.optional:
                     return []
@@ -195,6 +222,30 @@ class Api:
             raise
         return True
 
+    async def evict(self, namespace: str, name: str, uid: str) -> bool:
+        """End a pod in good order if its disruption budget allows it; return whether the one with *uid* was there.
+
+        Raises:
+            EvictionRefusedError: the budget does not allow it now.
+        """
+        body: Json = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        try:
+            await self._call("evict", PODS, PODS.path(namespace, name, "eviction"), body=body)
+        except ConflictError:
+            return False  # another object has the name now
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            if error.status == 429 and _BUDGET in error.causes:
+                raise EvictionRefusedError(str(error), error.status, error.reason) from error
+            raise
+        return True
+
     async def _call(
         self,
         verb: str,
@@ -203,10 +254,11 @@ class Api:
         *,
         query: Mapping[str, str] | None = None,
         body: Json | None = None,
-        content: str = "application/json",
+        content: str = _WHOLE,
+        accept: str = _WHOLE,
     ) -> Json:
         url = f"{self._host}{path}" + (f"?{urlencode(query)}" if query else "")
-        headers = {"Accept": "application/json", "Content-Type": content}
+        headers = {"Accept": accept, "Content-Type": content}
         method = _METHODS[verb]
         status = 0
         try:
@@ -235,7 +287,10 @@ _METHODS: Final = {
     "patch": "PATCH",
     "apply": "PATCH",
     "delete": "DELETE",
+    "evict": "POST",
 }
+# What the API server names as the cause where a disruption budget, and not its own load, refuses.
+_BUDGET: Final = "DisruptionBudget"
 
 
 def _object(text: bytes) -> Json:
@@ -247,8 +302,12 @@ def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
     try:
         answer = _object(text)
         sentence, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
-    except (ValueError, AttributeError):
-        sentence, reason = text[:200].decode(errors="replace"), ""
+        told = (answer.get("details") or {}).get("causes") or []
+        causes = frozenset(str(cause.get("reason", "")) for cause in told)
+        # The budget's own numbers stand in the cause.
+        more = "; ".join(str(cause.get("message", "")) for cause in told)
+    except (ValueError, AttributeError, TypeError):
+        sentence, reason, causes, more = text[:200].decode(errors="replace"), "", frozenset(), ""
     sentence = sentence or f"the API server answered {status}"
     if status in {401, 403}:
         return ForbiddenError(sentence, status, reason)
@@ -259,5 +318,7 @@ def _error(status: int, text: bytes, headers: Mapping[str, Any]) -> ApiError:
             pause_s = float(headers.get("Retry-After", 0))
         except ValueError:
             pause_s = 0
-        return RetryLaterError(sentence, status, reason, pause_s)
+        if _BUDGET in causes and more:
+            sentence = f"{sentence.rstrip('.')}: {more}"
+        return RetryLaterError(sentence, status, reason, pause_s, causes)
     return ApiError(sentence, status, reason)

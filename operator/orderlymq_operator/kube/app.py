@@ -2,22 +2,23 @@
 The operator process: everything is made here and put together, and ends here.
 
 Rules: only the holder of the lease makes passes; every worker takes one key at a time from the queue; whatever the
-watches say, everything is read anew at intervals, and a process that no longer manages that says that it is ill.
+watches say, everything is read anew at intervals, and a process that no longer tries that says that it is ill.
 """
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from orderlymq_operator.brokeradmin import AdminError
+from orderlymq_operator.kube.access import Access
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.auditing import Audit
 from orderlymq_operator.kube.backend import Defaults
 from orderlymq_operator.kube.drivers import Drivers, PipelineKey
 from orderlymq_operator.kube.election import Election
-from orderlymq_operator.kube.inventory import ClusterKey, Inventory
+from orderlymq_operator.kube.health import Health
+from orderlymq_operator.kube.inventory import ClusterKey, Inventory, Item, cluster_of
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.names import LABEL_CLUSTER, LABEL_PIPELINE
 from orderlymq_operator.kube.reconciler import Reconciler
@@ -39,9 +40,6 @@ _WORKERS: Final = 4
 _DRIVER_WORKERS: Final = 2
 # Several changes that arrive together are one pass.
 _GATHER_S: Final = 0.05
-# Resyncs that may be missed before the process counts as ill, and a margin for a slow API server.
-_MISSED_MAX: Final = 3
-_MARGIN_S: Final = 60.0
 
 
 class _Ended(Exception):  # noqa: N818 - named by what happened
@@ -57,7 +55,7 @@ class OperatorProcess:
         self._metrics = metrics
         self._queue: WorkQueue[ClusterKey] = WorkQueue()
         self._pipelines: WorkQueue[PipelineKey] = WorkQueue()
-        self._inventory = Inventory(api, settings.namespaces)
+        self._inventory = Inventory(api, settings.namespaces, self._changed)
         self._election = Election(
             api, settings.namespace, settings.identity, self._lease_changed, settings.namespaces
         )
@@ -66,8 +64,9 @@ class OperatorProcess:
             self._inventory,
             Defaults(settings.image, settings.pull_policy),
             metrics,
-            lambda: self._election.token,
+            Access(api, lambda: self._election.token, self._election.overtaken),
             self._zone_of,
+            label_of=self._label_of,
         )
         self._drivers = Drivers(
             api,
@@ -85,8 +84,7 @@ class OperatorProcess:
             self._reconciler.tended, lambda: self._election.leads, self._zones
         )
         self._watching = asyncio.Event()
-        self._resynced_at = time.monotonic()
-        self._problem = "starting"
+        self._health = Health(settings.resync_s)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -94,7 +92,7 @@ class OperatorProcess:
             "0.0.0.0",  # noqa: S104 - a pod
             self._settings.http_port,
             ready=self._ready,
-            alive=self._alive,
+            alive=self._health.alive,
             status=self._status,
             registry=self._metrics.registry,
         )
@@ -133,12 +131,7 @@ class OperatorProcess:
             namespace, name = meta["namespace"], meta["name"]
             if gone or not self._inventory.knows(kind, namespace, name, meta["resourceVersion"]):
                 self._inventory.invalidate(kind)
-                if kind == "Pipeline":
-                    self._pipelines.add_after((namespace, name), _GATHER_S)
-                else:
-                    self._wake(_cluster_of(kind, found))
-                if kind == "Cluster":
-                    self._wake_users((namespace, name))
+                self._wake_for(kind, (namespace, name), cluster_of(kind, found))
             return
         if kind == "Pod":
             self._takeover.pod_shown(found, gone=gone)
@@ -151,6 +144,17 @@ class OperatorProcess:
         name = labels.get(LABEL_CLUSTER)
         if name is not None and kind != "Node":
             self._wake((meta["namespace"], name))
+
+    def _changed(self, item: Item) -> None:
+        self._wake_for(item.kind, (item.namespace, item.name), item.cluster)
+
+    def _wake_for(self, kind: str, name: tuple[str, str], cluster: ClusterKey | None) -> None:
+        if kind == "Pipeline":
+            self._pipelines.add_after(name, _GATHER_S)
+        elif cluster is not None:
+            self._wake(cluster)
+        if kind == "Cluster":
+            self._wake_users(name)
 
     def _wake(self, key: ClusterKey) -> None:
         self._queue.add_after(key, _GATHER_S)
@@ -168,6 +172,8 @@ class OperatorProcess:
         if leads:
             self._inventory.invalidate()
             self._wake_all()
+        else:
+            self._metrics.forget_groups()  # whoever leads tells
 
     def _wake_all(self) -> None:
         for key in self._inventory.cluster_keys():
@@ -207,20 +213,20 @@ class OperatorProcess:
         """Read everything anew at intervals, and compare it with what the watches show."""
         while True:
             try:
-                self._inventory.invalidate()
-                await self._inventory.refresh()
-                ghosts = await self._audit.compare(self._api, self._settings.namespaces)
+                self._health.begin()
+                ghosts = await self._audit.compare(
+                    self._api, self._inventory, self._settings.namespaces
+                )
                 for kind, (namespace, name, uid) in ghosts:
                     _log.warning("a watch showed %s %s/%s, which is gone", kind, namespace, name)
                     if kind == "Pod":
                         self._takeover.ghost(uid)
             except ApiError as error:
-                self._problem = f"cannot read the API server: {error}"
-                _log.warning("%s", self._problem)
+                self._health.problem = f"cannot read the API server: {error}"
+                _log.warning("%s", self._health.problem)
                 await asyncio.sleep(min(self._settings.resync_s, 2.0))
                 continue
-            self._problem = ""
-            self._resynced_at = time.monotonic()
+            self._health.problem = ""
             self._metrics.last_resync.set_to_current_time()
             self._metrics.clusters.set(sum(1 for _ in self._inventory.clusters()))
             self._wake_all()
@@ -229,16 +235,14 @@ class OperatorProcess:
     def _zone_of(self, address: str) -> str:
         return self._zones.of_address(address)
 
+    def _label_of(self, node: str, key: str) -> str:
+        return self._zones.label(node, key)
+
     # -- telling -------------------------------------------------------------------------------
 
-    def _alive(self) -> tuple[bool, str]:
-        age_s = time.monotonic() - self._resynced_at
-        limit_s = _MISSED_MAX * self._settings.resync_s + _MARGIN_S
-        return age_s < limit_s, f"everything was last read {age_s:.0f} s ago"
-
     def _ready(self) -> tuple[bool, str]:
-        if self._problem:
-            return False, self._problem
+        if self._health.problem:
+            return False, self._health.problem
         if not self._watching.is_set():
             return False, "the watches have not begun"
         if self._election.rival:
@@ -253,11 +257,3 @@ class OperatorProcess:
             "clusters": [item.name for item in self._inventory.clusters()],
             "pipelines": [item.name for item in self._inventory.pipelines()],
         }
-
-
-def _cluster_of(kind: str, found: Json) -> ClusterKey:
-    namespace = found["metadata"]["namespace"]
-    if kind == "Cluster":
-        return namespace, found["metadata"]["name"]
-    reference = (found.get("spec") or {}).get("clusterRef") or {}
-    return reference.get("namespace") or namespace, reference.get("name") or ""

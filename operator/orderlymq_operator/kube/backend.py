@@ -6,6 +6,7 @@ go at the upper end, as StatefulSets have them; a pod is deleted only as the one
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -31,7 +32,7 @@ from orderlymq_operator.actions import (
 )
 from orderlymq_operator.brokeradmin import Admin, AdminError
 from orderlymq_operator.kube import drift, looking, manifests, names, podforms
-from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.api import Api, EvictionRefusedError
 from orderlymq_operator.kube.groupfacts import GroupSight, sight_of
 from orderlymq_operator.kube.looking import Live
 from orderlymq_operator.kube.manifests import GroupForm, Surroundings
@@ -39,6 +40,7 @@ from orderlymq_operator.kube.resources import CLAIMS, PODS, SERVICES, STATEFUL_S
 from orderlymq_operator.models import Desired
 from orderlymq_operator.options import revision
 from orderlymq_operator.remote import perform_remote
+from orderlymq_operator.silence import Silences
 from orderlymq_operator.topicgrowth import growing_topics
 
 # Consumer groups that are asked about at a time.
@@ -61,6 +63,8 @@ class KubeBackend:
         secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
         reports: what the planner says about objects, filled by `perform`.
         growing: topics that were growing at the last look.
+        silences: what the looks of former passes found silent.
+        held: why pods that are to be replaced must stay for now.
     """
 
     api: Api
@@ -74,6 +78,8 @@ class KubeBackend:
     reports: dict[Subject, ConditionReport] = field(default_factory=dict)
     paused: bool = False
     growing: frozenset[str] = frozenset()
+    silences: Silences = field(default_factory=Silences)
+    held: list[str] = field(default_factory=list)
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -89,16 +95,20 @@ class KubeBackend:
             looking.read_name_servers(self.admin, self.live, count, self.growing),
             asyncio.gather(*map(self._tables, started)),
         )
+        now_ms = time.monotonic_ns() // 1_000_000
+        places = looking.witnesses(self.live.name_server_pods(), servers)
         return Observed(
-            name_servers=servers,
+            name_servers=self.silences.name_servers(servers, places, now_ms),
             groups={
-                group: self._observed(group, forms[group], found)
+                group: self._observed(group, forms[group], found, now_ms)
                 for group, found in zip(started, tables, strict=True)
             },
             secrets=dict(self.fingerprints),
         )
 
-    def _observed(self, group: str, form: GroupForm, tables: looking.Tables) -> ObservedGroup:
+    def _observed(
+        self, group: str, form: GroupForm, tables: looking.Tables, now_ms: int
+    ) -> ObservedGroup:
         cluster = self.desired.cluster
         found = looking.observed_group(
             self.live,
@@ -109,6 +119,8 @@ class KubeBackend:
             current=self.around.revision,
             wanted=revision(cluster),
         )
+        places = looking.witnesses(self.live.group_pods(group), found.replicas)
+        found = self.silences.group(group, found, places, now_ms)
         if not self.paused:
             return found
         kept = {
@@ -240,7 +252,7 @@ class KubeBackend:
             case StartReplica(group, node, join):
                 await self._start_replica(group, node, join=join)
             case RestartReplica(group, node):
-                await self.delete_pod(names.pod_name(group, node))
+                await self.replace_pod(names.pod_name(group, node))
             case StopReplica(group, node):
                 await self._stop_replica(group, node)
             case AddLearner(group, node):
@@ -279,10 +291,23 @@ class KubeBackend:
         smaller = replace(form, replicas=node - 1, first=min(form.first, node - 1))
         await self._apply_group(group, smaller)
 
-    async def delete_pod(self, name: str) -> None:
-        """Delete a pod, the very one that was looked at."""
+    async def replace_pod(self, name: str) -> None:
+        """Evict a pod, the very one that was looked at; its StatefulSet makes another one.
+
+        Where no container runs there is nothing that a disruption budget could protect.
+
+        Raises:
+            EvictionRefusedError: the budget keeps it for now; a later pass tries again.
+        """
         pod = self.live.pods.get(name)
-        if pod is not None and not pod.deleting:
+        if pod is None or pod.deleting:
+            return
+        try:
+            await self.api.evict(pod.namespace, name, pod.uid)
+        except EvictionRefusedError as error:
+            if any(pod.starts):
+                text = f"pod {name} must stay for now: {error}"
+                raise EvictionRefusedError(text, error.status, error.reason) from error
             await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)
 
     async def _change_membership(self, group: str, action: str, node: int) -> None:

@@ -7,6 +7,7 @@ Rules: as those of `reconciler`; and a driver is only read: it has no rights, an
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,7 +19,9 @@ from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLate
 from orderlymq_operator.kube.drift import changes, quantity, stamped
 from orderlymq_operator.kube.driverforms import DriverSurroundings
 from orderlymq_operator.kube.inventory import Inventory, Item
+from orderlymq_operator.kube.lists import Lists
 from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.pace import Pace
 from orderlymq_operator.kube.resources import (
     CRON_JOBS,
     DEFINITIONS,
@@ -108,6 +111,7 @@ class Drivers:
         *,
         image: str,
         pull_policy: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._inventory = inventory
@@ -117,6 +121,8 @@ class Drivers:
         self._teller = Teller(api, inventory)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
         self._told: dict[PipelineKey, float] = {}
+        self._lists = Lists(api, clock)
+        self._pace = Pace()
         self._definition: tuple[float, Json | None] | None = None
 
     async def close(self) -> None:
@@ -130,10 +136,12 @@ class Drivers:
             ApiError: the API server could not be read or written; try again.
         """
         with self._metrics.passes.time():
-            await self._inventory.refresh()
+            await self._inventory.refresh(key)
             item = self._inventory.pipeline(key)
             if item is None or item.deleting_since is not None:
                 self._told.pop(key, None)
+                self._lists.forget(key)
+                self._pace.forget(key)
                 return None  # what it owns goes with it
             if not isinstance(item.manifest, Pipeline):
                 problem = ConditionReport("False", "Invalid", item.error)
@@ -165,11 +173,15 @@ class Drivers:
         await self._tell(key, item, report, driverforms.claim_name(pipeline))
         if len(actions) > 1:
             return AT_WORK_S
+        self._lists.keep(key)
         if report.phase == "Running":
+            self._pace.forget(key)
             return ASKING_S
         # What has ended without a pod that lives, a watch or a change of the spec wakes.
         waits = report.phase == "Starting" or report.pod is not None
-        return WAITING_S if waits and report.condition.reason != "ClusterNotFound" else None
+        if not waits or report.condition.reason == "ClusterNotFound":
+            return None
+        return max(WAITING_S, self._pace.pause_s(key, (report.phase, report.condition)))
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -177,11 +189,16 @@ class Drivers:
         namespace = pipeline.metadata.namespace
         chosen = f"{names.LABEL_PIPELINE}={pipeline.metadata.name}"
         definition = await self._spark_definition()
-        resources = [*MADE_FOR_PIPELINES, PODS, *([SPARK_APPLICATIONS] if definition else [])]
-        lists = await asyncio.gather(
-            *(self._api.list(resource, namespace, labels=chosen) for resource in resources)
+        known = [*MADE_FOR_PIPELINES, *([SPARK_APPLICATIONS] if definition else [])]
+        form = _FORMS[form_of(pipeline.spec)]
+        live, _ = await self._lists.read(
+            (namespace or "", pipeline.metadata.name),
+            (pipeline.metadata.uid, pipeline.metadata.generation, definition is not None),
+            namespace,
+            chosen,
+            fresh=[PODS, *([form] if form in known else [])],
+            kept=[resource for resource in known if resource != form],
         )
-        live = dict(zip(resources, lists, strict=True))
         made = (
             spark_application(pipeline, around)
             if form_of(pipeline.spec) == "SparkApplication"

@@ -17,6 +17,7 @@ from typing import Any, Final
 from orderlymq_operator.kube import rivals
 from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError
 from orderlymq_operator.kube.resources import LEASES, Json
+from orderlymq_protocol.operatortoken import token_at
 
 _log = logging.getLogger(__name__)
 
@@ -29,8 +30,6 @@ RENEW_S: Final = 5.0
 RENEW_LIMIT_S: Final = 20.0
 _ATTEMPT_S: Final = 5.0
 _WAIT_S: Final = 2.0
-# 2026-01-01: the field has 31 bits, and holders change less than once a second.
-_EPOCH_S: Final = 1_767_225_600
 
 
 class Election:
@@ -65,6 +64,19 @@ class Election:
         self._renewed = 0.0
         self._seen: dict[str, tuple[tuple[Any, ...], float]] = {}  # by namespace
         self._blind = False
+        self._overtaken_by = 0
+
+    def overtaken(self, token: int) -> None:
+        """Note a token that a broker has seen.
+
+        If it is greater and no other operator lives, nobody made it who operates: with the next renewal of the
+        lease, which proves that it is still held, this process takes a greater one.
+        """
+        self._overtaken_by = max(self._overtaken_by, token)
+
+    @property
+    def _is_overtaken(self) -> bool:
+        return self._overtaken_by > self.token and not self._blind
 
     @property
     def leads(self) -> bool:
@@ -125,8 +137,9 @@ class Election:
         else:
             claims = not any(other.since < rivals.age_of(found) for other in before)
         transitions = int(((found or {}).get("spec") or {}).get("leaseTransitions") or 0)
-        if not keeps or (claims and not claimed):
-            transitions = max([transitions, _now_s(), *(each.transitions for each in others)]) + 1
+        if not keeps or (claims and not claimed) or self._is_overtaken:
+            tokens = [self._overtaken_by, *(each.transitions for each in others)]
+            transitions = max(transitions, token_at(time.time()), *tokens) + 1
         made = self._lease(found, transitions, claims=claims)
         if found is None:
             made = await self._api.create(LEASES, self._namespace, made)
@@ -146,7 +159,7 @@ class Election:
     async def _others(self) -> list[rivals.Rival]:
         """Return the operators of other namespaces that live."""
         try:
-            found = await self._api.list(LEASES, name=NAME)
+            found = await self._api.list(LEASES, fields=f"metadata.name={NAME}")
         except ForbiddenError as error:
             if not self._blind:
                 _log.warning("operators of other namespaces cannot be seen: %s", error)
@@ -209,7 +222,3 @@ class Election:
                     await self._api.replace(LEASES, self._namespace, free)
         except (ApiError, TimeoutError) as error:
             _log.info("the lease was not given back, it runs out by itself: %s", error)
-
-
-def _now_s() -> int:
-    return max(1, int(time.time()) - _EPOCH_S)

@@ -1,11 +1,13 @@
 """
 The custom resources as they were last read, as models.
 
-Rules: a kind is read anew when a watch says that something of it changed, and at every resync; an object that has not
-changed is not parsed again. What cannot be parsed is kept with its error, for somebody must be told.
+Rules: a kind is read anew when a watch says that something of it changed, and at every resync, by one reader at a time;
+whoever asks gets what was there when it asked, or newer. An object that has not changed is not parsed again. What cannot be parsed is kept with its error, for somebody must be told.
 """
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -105,17 +107,18 @@ def read_item(resource: Resource, found: Json) -> Item:
         annotations=notes,
         status=found.get("status") or {},
         deleting_since=meta.get("deletionTimestamp"),
-        cluster=_cluster_of(resource, found),
+        cluster=cluster_of(resource.kind, found),
         manifest=manifest,
         error=error,
     )
 
 
-def _cluster_of(resource: Resource, found: Json) -> ClusterKey | None:
+def cluster_of(kind: str, found: Json) -> ClusterKey | None:
+    """Return the Cluster that an object is or belongs to; None when it does not say, and of a Pipeline."""
     namespace = found["metadata"]["namespace"]
-    if resource.kind == "Cluster":
+    if kind == "Cluster":
         return namespace, found["metadata"]["name"]
-    if resource.kind == "Pipeline":
+    if kind == "Pipeline":
         return None  # it uses a Cluster as any client does
     reference = (found.get("spec") or {}).get("clusterRef") or {}
     if not isinstance(reference.get("name"), str):
@@ -124,60 +127,80 @@ def _cluster_of(resource: Resource, found: Json) -> ClusterKey | None:
 
 
 class Inventory:
-    """All custom resources of the watched namespaces."""
+    """
+    All custom resources of the watched namespaces.
 
-    def __init__(self, api: Api, namespaces: tuple[str, ...]) -> None:
+    Args:
+        changed: is told of every object that a list showed otherwise than it was known: whoever reads first learns what
+            concerns others, and no watch wakes them, because what it shows is known by then.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        namespaces: tuple[str, ...],
+        changed: Callable[[Item], None] = lambda _: None,
+    ) -> None:
         self._api = api
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
-        self._items: dict[str, dict[tuple[str, str], Item]] = {
-            resource.kind: {} for resource in OWN_KINDS
-        }
-        self._stale = {resource.kind for resource in OWN_KINDS}
+        self._changed = changed
+        kinds = [resource.kind for resource in OWN_KINDS]
+        self._items: dict[str, dict[tuple[str, str], Item]] = {kind: {} for kind in kinds}
+        # How often a kind was said to have changed, and how many of that the last list had seen.
+        self._wanted = dict.fromkeys(kinds, 1)
+        self._read = dict.fromkeys(kinds, 0)
+        self._reading = {kind: asyncio.Lock() for kind in kinds}
+        self._written: dict[str, set[tuple[str, str]]] = {kind: set() for kind in kinds}
 
     def invalidate(self, kind: str | None = None) -> None:
         """Read a kind, or all of them, anew before the next look."""
-        self._stale |= {kind} if kind else set(self._items)
+        for each in [kind] if kind else self._wanted:
+            self._wanted[each] += 1
 
-    async def refresh(self) -> set[ClusterKey]:
-        """Read what may have changed; return the clusters of which something has.
+    async def refresh(self, own: tuple[str, str] | None = None) -> None:
+        """Read what may have changed since it was read last, or wait for whoever reads it.
+
+        *own* is the Cluster or Pipeline that the caller looks at afterwards anyway.
 
         Raises:
             ApiError: it cannot be read now.
         """
-        touched: set[ClusterKey] = set()
         for resource in OWN_KINDS:
-            if resource.kind in self._stale:
-                self._stale.discard(resource.kind)
-                try:
-                    touched |= await self._refresh(resource)
-                except BaseException:
-                    self._stale.add(resource.kind)
-                    raise
-        return touched
+            needed = self._wanted[resource.kind]
+            # Whoever comes while a list is under way needs its answer, and another list if it is too old.
+            async with self._reading[resource.kind]:
+                if self._read[resource.kind] < needed:
+                    begun = self._wanted[resource.kind]
+                    await self._refresh(resource, own)
+                    self._read[resource.kind] = begun
 
-    async def _refresh(self, resource: Resource) -> set[ClusterKey]:
+    async def _refresh(self, resource: Resource, own: tuple[str, str] | None) -> None:
+        written = self._written[resource.kind] = set()
+        lists = [await self._api.list(resource, namespace) for namespace in self._namespaces]
         before = self._items[resource.kind]
         now: dict[tuple[str, str], Item] = {}
-        touched: set[ClusterKey] = set()
-        for namespace in self._namespaces:
-            for found in await self._api.list(resource, namespace):
-                key = (found["metadata"]["namespace"], found["metadata"]["name"])
-                known = before.get(key)
-                if known is not None and known.version == found["metadata"]["resourceVersion"]:
-                    now[key] = known
-                    continue
-                item = now[key] = read_item(resource, found)
-                touched |= {item.cluster} if item.cluster else set()
-        for key in before.keys() - now.keys():
-            gone = before[key]
-            touched |= {gone.cluster} if gone.cluster else set()
+        changed: list[Item] = []
+        for found in itertools.chain(*lists):
+            key = (found["metadata"]["namespace"], found["metadata"]["name"])
+            known = before.get(key)
+            # What was written while the list was read is newer than the list.
+            same = known is not None and known.version == found["metadata"]["resourceVersion"]
+            if known is not None and (same or key in written):
+                now[key] = known
+            else:
+                now[key] = read_item(resource, found)
+                changed.append(now[key])
+        changed += [before[key] for key in before.keys() - now.keys()]
         self._items[resource.kind] = now
-        return touched
+        for item in changed:
+            if (item.cluster or (item.namespace, item.name)) != own:
+                self._changed(item)
 
     def written(self, resource: Resource, found: Json) -> None:
         """Take over an object as a write returned it."""
         item = read_item(resource, found)
         self._items[resource.kind][(item.namespace, item.name)] = item
+        self._written[resource.kind].add((item.namespace, item.name))
 
     def knows(self, kind: str, namespace: str, name: str, version: str) -> bool:
         """Tell whether an object is known exactly as a watch shows it, as after a write of ours."""
@@ -200,6 +223,10 @@ class Inventory:
             for item in sorted(self._items[resource.kind].values(), key=lambda item: item.age_order)
             if item.cluster == key
         ]
+
+    def names(self, kind: str) -> set[tuple[str, str, str]]:
+        """Return namespace, name and UID of every object of a kind."""
+        return {(item.namespace, item.name, item.uid) for item in self._items[kind].values()}
 
     def pipelines(self) -> list[Item]:
         """Return all Pipelines."""

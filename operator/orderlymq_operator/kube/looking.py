@@ -1,13 +1,13 @@
 """
 Looks at what there is of a Cluster: objects, pods, and what the processes in them say.
 
-Rule: everything is read live at the beginning of a pass; what a watch showed is never used. Who does not answer
+Rule: pods and StatefulSets are read live at the beginning of a pass; what a watch showed is never used. Who does not answer
 within a second is reported as silent.
 """
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -25,11 +25,14 @@ from orderlymq_operator.brokeradmin import Admin, AdminError
 from orderlymq_operator.growth import ObservedGrowth
 from orderlymq_operator.kube import names
 from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.drift import quantity
+from orderlymq_operator.kube.lists import Lists
 from orderlymq_operator.kube.manifests import GroupForm
 from orderlymq_operator.kube.podfacts import ClaimFacts, PodFacts, claim_facts, pod_facts
-from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, Json, Resource
+from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, STATEFUL_SETS, Json, Resource
 from orderlymq_operator.models import Cluster
 from orderlymq_operator.replicastatus import ReplicaStatus, observe_replicas, read_status
+from orderlymq_operator.silence import Witness
 
 Found = TypeVar("Found")
 Tables = tuple[
@@ -92,27 +95,50 @@ class Live:
         return {name: status for name, status in self.statuses.items() if name in pods}
 
 
-async def read_objects(api: Api, cluster: Cluster) -> Live:
+async def read_objects(api: Api, lists: Lists, cluster: Cluster) -> Live:
     """Read the objects of a Cluster.
 
     Raises:
         ApiError: they cannot be read now.
     """
-    namespace = cluster.metadata.namespace
-    chosen = f"{names.LABEL_CLUSTER}={cluster.metadata.name}"
-    kinds = (*MADE, PODS, CLAIMS)
-    lists = await asyncio.gather(
-        *(api.list(resource, namespace, labels=chosen) for resource in kinds)
+    meta = cluster.metadata
+    chosen = f"{names.LABEL_CLUSTER}={meta.name}"
+    kept = [resource for resource in (*MADE, CLAIMS) if resource != STATEFUL_SETS]
+    edition = (meta.uid, meta.generation)
+    found, anew = await lists.read(
+        ("Cluster", meta.namespace or "", meta.name),
+        edition,
+        meta.namespace,
+        chosen,
+        fresh=(STATEFUL_SETS, PODS),
+        kept=kept,
     )
-    found = dict(zip(kinds, lists, strict=True))
+    pods = {item["metadata"]["name"]: pod_facts(item) for item in found[PODS]}
+    claims = _by_name(found[CLAIMS])
+    if not anew and not _are_settled(claims, pods):
+        claims = _by_name(await api.list(CLAIMS, meta.namespace, labels=chosen))
     return Live(
         made={
             (item["kind"], item["metadata"]["name"]): item
             for resource in MADE
             for item in found[resource]
         },
-        pods={item["metadata"]["name"]: pod_facts(item) for item in found[PODS]},
-        claims={item["metadata"]["name"]: claim_facts(item) for item in found[CLAIMS]},
+        pods=pods,
+        claims=claims,
+    )
+
+
+def _by_name(claims: Iterable[Json]) -> dict[str, ClaimFacts]:
+    return {item["metadata"]["name"]: claim_facts(item) for item in claims}
+
+
+def _are_settled(claims: Mapping[str, ClaimFacts], pods: Iterable[str]) -> bool:
+    """Tell whether no claim is about to change, so that one look a minute is enough."""
+    return all(f"data-{name}" in claims for name in pods) and all(
+        claim.phase == "Bound"
+        and not claim.deleting
+        and (quantity(claim.capacity) or 0) >= (quantity(claim.requested) or 0)
+        for claim in claims.values()
     )
 
 
@@ -169,6 +195,22 @@ def observed_group(
             keeps_up=replica.keeps_up and has_settled,
         )
     return ObservedGroup(leader, settled, *tables)
+
+
+def witnesses(pods: Mapping[int, PodFacts], wanted: Iterable[int]) -> dict[int, Witness]:
+    """Return what the kubelet says of the processes in *pods*; one without a pod is being replaced."""
+    absent = Witness(leaving=True)
+    return {
+        number: absent
+        if (pod := pods.get(number)) is None
+        else Witness(
+            pod.uid,
+            ready=pod.ready_since is not None and not pod.deleting,
+            runs=any(pod.starts),
+            leaving=pod.deleting,
+        )
+        for number in wanted
+    }
 
 
 def _has_settled(pod: PodFacts | None, now: float, min_ready_s: float) -> bool:

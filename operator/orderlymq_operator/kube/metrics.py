@@ -1,11 +1,15 @@
 """What the operator measures: requests to the API server, passes, hand-overs of queues."""
 
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from orderlymq_operator.actions import ObservedGroup
+
 # From a blink (a graceful end) over the target of one second to the lease of a Java client.
 _TAKEOVER_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)
+_GROUP_LABELS: Final = ("namespace", "orderlymq_io_cluster", "orderlymq_io_group")
 _PASS_BUCKETS_S: Final = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30)
 
 
@@ -51,9 +55,61 @@ class OperatorMetrics:
         self.leading = Gauge(
             "orderlymq_operator_leading", "1 while this process holds the lease", registry=registry
         )
+        # Told of groups, because pods that are gone tell nothing of themselves; labelled as their pods are.
+        self._has_leader = Gauge(
+            "orderlymq_operator_group_has_leader",
+            "1 while the operator sees a leader of the raft group",
+            _GROUP_LABELS,
+            registry=registry,
+        )
+        self._replicas = Gauge(
+            "orderlymq_operator_group_replicas",
+            "Replicas of the raft group that the operator finds well",
+            _GROUP_LABELS,
+            registry=registry,
+        )
+        self._wanted = Gauge(
+            "orderlymq_operator_group_replicas_wanted",
+            "Replicas that the raft group should have",
+            _GROUP_LABELS,
+            registry=registry,
+        )
+        self._groups: dict[tuple[str, str], set[str]] = {}
         self.clusters = Gauge("orderlymq_operator_clusters", "Clusters known", registry=registry)
         self.last_resync = Gauge(
             "orderlymq_operator_last_resync_timestamp_seconds",
             "When everything was last read anew, whatever the watches said",
             registry=registry,
         )
+
+    def tell_groups(
+        self,
+        cluster: tuple[str, str],
+        found: Mapping[str, ObservedGroup],
+        names: Iterable[str],
+        wanted: int,
+    ) -> None:
+        """Tell how the raft groups called *names* are; one that was not *found* has nothing."""
+        now = set()
+        for name in names:
+            index = name.rpartition("-")[2]
+            group = found.get(name, ObservedGroup())
+            labels = (*cluster, index)
+            self._has_leader.labels(*labels).set(group.leader is not None)
+            self._replicas.labels(*labels).set(
+                sum(replica.healthy for replica in group.replicas.values())
+            )
+            self._wanted.labels(*labels).set(wanted)
+            now.add(index)
+        self._drop(cluster, self._groups.get(cluster, set()) - now)
+        self._groups[cluster] = now
+
+    def forget_groups(self, cluster: tuple[str, str] | None = None) -> None:
+        """Tell nothing more of a Cluster that is gone, or of all: somebody else looks after them."""
+        for each in [cluster] if cluster else list(self._groups):
+            self._drop(each, self._groups.pop(each, set()))
+
+    def _drop(self, cluster: tuple[str, str], indexes: Iterable[str]) -> None:
+        for index in indexes:
+            for gauge in (self._has_leader, self._replicas, self._wanted):
+                gauge.remove(*cluster, index)

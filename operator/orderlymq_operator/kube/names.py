@@ -28,6 +28,8 @@ ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas"
 ANNOTATION_ADDRESS: Final = f"{GROUP}/address"
 # The image of the pods: that of the template may be a hand's, which is put right.
 ANNOTATION_IMAGE: Final = f"{GROUP}/image"
+# How the HTTP pages of a pod are asked for.
+ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
 # The group takes no more messages, because it is to go.
 ANNOTATION_CLOSED: Final = f"{GROUP}/closed"
 ANNOTATION_PAUSE: Final = f"{GROUP}/pause"

@@ -20,6 +20,7 @@ _IMAGE_REASONS: Final = {
     "ImageInspectError",
     "RegistryUnavailable",
 }
+_HELPERS: Final = ("initContainerStatuses", "ephemeralContainerStatuses")
 _STARTING: Final = {"ContainerCreating", "PodInitializing"}
 
 
@@ -36,7 +37,8 @@ class PodFacts:
     """One pod as it was read.
 
     Attributes:
-        starts: when each running container was started, as the node says; None for one that does not run.
+        containers: names of all containers that the node tells of, helpers of every kind included.
+        starts: when each of them was started, as the node says; None for one that does not run.
         ready_since: when it became ready, in seconds since the epoch; None while it is not.
     """
 
@@ -49,6 +51,7 @@ class PodFacts:
     deleting: bool
     host_network: bool
     restarts: int
+    containers: tuple[str, ...]
     starts: tuple[str | None, ...]
     ready_since: float | None
     labels: dict[str, str] = field(default_factory=dict)
@@ -76,6 +79,8 @@ def pod_facts(pod: Json) -> PodFacts:
     """Return what matters of a pod."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     containers = status.get("containerStatuses") or []
+    # A consumer may run in a helper that starts before the others, or in one that was added later.
+    every = [*containers, *(each for kind in _HELPERS for each in status.get(kind) or [])]
     own = {key: value for key, value in (meta.get("labels") or {}).items() if key in _LABELS}
     notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key in _NOTES}
     return PodFacts(
@@ -88,9 +93,10 @@ def pod_facts(pod: Json) -> PodFacts:
         deleting="deletionTimestamp" in meta,
         host_network=bool(spec.get("hostNetwork")),
         restarts=sum(container.get("restartCount", 0) for container in containers),
+        containers=tuple(container["name"] for container in every),
         starts=tuple(
             ((container.get("state") or {}).get("running") or {}).get("startedAt")
-            for container in containers
+            for container in every
         ),
         ready_since=_ready_since(status),
         labels=own,

@@ -16,6 +16,7 @@ from orderlymq_operator.options import broker_options
 from orderlymq_operator.workload import Resources
 
 NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
+HOSTNAME: Final = "kubernetes.io/hostname"
 _DATA: Final = "/var/lib/orderlymq"
 _SETTINGS: Final = "/etc/orderlymq"
 _TLS: Final = "/etc/orderlymq-tls"
@@ -154,7 +155,7 @@ def broker_pod(
         volumes.append(_volume("operator", _SECRET, secret))
     pod = _pod(cluster, container, volumes, names.BROKER, group)
     pod["spec"]["serviceAccountName"] = names.broker_account(cluster)
-    pod["metadata"]["annotations"] = {names.ANNOTATION_REVISION: revision}
+    pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
     return pod
 
 
@@ -173,7 +174,7 @@ def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision:
     pod = _pod(
         cluster, container, [_volume("settings", _SETTINGS, source)], names.NAME_SERVER, None
     )
-    pod["metadata"]["annotations"] = {names.ANNOTATION_REVISION: revision}
+    pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
     return pod
 
 
@@ -237,7 +238,10 @@ def _pod(
     if spec.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
     return {
-        "metadata": {"labels": names.labels(cluster, component, group)},
+        "metadata": {
+            "labels": names.labels(cluster, component, group),
+            "annotations": {names.ANNOTATION_SCHEME: http_scheme(cluster)},
+        },
         "spec": pod,
     }
 
@@ -246,7 +250,9 @@ def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
     wish = cluster.spec.placement
     chosen = {"matchLabels": names.selector(cluster, component, group)}
     found: Json = {}
-    if wish.anti_affinity == "Required":
+    required = wish.anti_affinity == "Required"
+    spread = {wish.zone_key: required} if wish.zone_key else {}
+    if required:
         found["affinity"] = {
             "podAntiAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": [
@@ -254,15 +260,24 @@ def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
                 ]
             }
         }
-    elif wish.anti_affinity == "Preferred":
+    else:
+        spread[wish.topology_key] = False
+    if wish.topology_key != HOSTNAME:
+        spread[HOSTNAME] = False  # two of a zone on one node would go together
+    if wish.anti_affinity != "None":
         found["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
-                "topologyKey": wish.topology_key,
-                "whenUnsatisfiable": "ScheduleAnyway",
+                "topologyKey": key,
+                "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
                 "labelSelector": chosen,
+                # A zone in which no pod of ours may run must not hold the others back.
+                **({"nodeTaintsPolicy": "Honor"} if strict else {}),
             }
+            for key, strict in spread.items()
         ]
+    if not found.get("topologySpreadConstraints"):
+        found.pop("topologySpreadConstraints", None)
     return found | podparts.nodes(wish)
 
 

@@ -20,35 +20,46 @@ from orderlymq_operator.actions import (
     ConditionReport,
     Observed,
     Refuse,
+    ReportCondition,
     Subject,
 )
 from orderlymq_operator.brokeradmin import AdminError
 from orderlymq_operator.kube import manifests, names, scaling, statuses, volumes
 from orderlymq_operator.kube.access import Access
-from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
+from orderlymq_operator.kube.api import (
+    Api,
+    ApiError,
+    EvictionRefusedError,
+    ForbiddenError,
+    RetryLaterError,
+)
 from orderlymq_operator.kube.backend import Defaults, KubeBackend, forms_of
 from orderlymq_operator.kube.desire import Wish, wish_of
 from orderlymq_operator.kube.doubts import Doubts
 from orderlymq_operator.kube.finalizers import Finalizers
 from orderlymq_operator.kube.groupfacts import GroupSight
 from orderlymq_operator.kube.inventory import ClusterKey, Inventory, Item
+from orderlymq_operator.kube.lists import Lists
 from orderlymq_operator.kube.looking import Live, read_objects
 from orderlymq_operator.kube.manifests import Surroundings
 from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.pace import Pace
 from orderlymq_operator.kube.performing import perform_all
 from orderlymq_operator.kube.resources import STATEFUL_SETS
+from orderlymq_operator.kube.spreading import fault_tolerance
 from orderlymq_operator.kube.statuses import Circumstances
 from orderlymq_operator.kube.takeover import Target
 from orderlymq_operator.kube.telling import Teller
 from orderlymq_operator.kube.tendinggroups import Tended
+from orderlymq_operator.membership import stale_name_server
 from orderlymq_operator.models import Cluster
 from orderlymq_operator.plan import plan
+from orderlymq_operator.silence import Silences
 
 _log = logging.getLogger(__name__)
 
 # While there is something to do, and while something is waited for that no watch shows.
 AT_WORK_S: Final = 0.2
-WAITING_S: Final = 1.0
 GROWING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
 # Members and lag are told at most so often: they change all the time, and metrics tell them at once.
 SIGHT_S: Final = 30.0
@@ -76,21 +87,27 @@ class Reconciler:
         inventory: Inventory,
         defaults: Defaults,
         metrics: OperatorMetrics,
-        token: Callable[[], int],
+        access: Access,
         zone_of: Callable[[str], str],
+        clock: Callable[[], float] = time.monotonic,
+        label_of: Callable[[str, str], str] = lambda node, key: "",
     ) -> None:
         self._api = api
-        self._inventory = inventory
+        self.inventory = inventory
+        self._label_of = label_of
+        self._lists = Lists(api, clock)
+        self._pace = Pace()
         self._defaults = defaults
         self._metrics = metrics
         self._zone_of = zone_of
         self._session = aiohttp.ClientSession()
-        self._access = Access(api, token)
+        self._access = access
         self._finalizers = Finalizers(api, inventory)
         self._teller = Teller(api, inventory)
         self._growing: dict[ClusterKey, frozenset[str]] = {}
         self._looked: dict[ClusterKey, float] = {}
         self._doubts = Doubts()
+        self._silences: dict[ClusterKey, Silences] = {}
         self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
         self.seen: dict[ClusterKey, Scope] = {}
 
@@ -149,10 +166,11 @@ class Reconciler:
             ApiError: the API server could not be read or written; try again.
         """
         with self._metrics.passes.time():
-            await self._inventory.refresh()
-            item = self._inventory.cluster(key)
+            await self.inventory.refresh(key)
+            item = self.inventory.cluster(key)
             if item is None or item.deleting_since is not None:
                 self.seen.pop(key, None)
+                self._forget(key)
                 await self._without_cluster(key)
                 return None
             if not isinstance(item.manifest, Cluster):
@@ -170,6 +188,12 @@ class Reconciler:
                 await self._tell_problem(item, "ApiRefused", str(error))
                 raise
 
+    def _forget(self, key: ClusterKey) -> None:
+        self._silences.pop(key, None)
+        self._lists.forget(owner_of(key))
+        self._pace.forget(key)
+        self._metrics.forget_groups(key)
+
     async def _tell_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
         former, facts = statuses.former_conditions(item), statuses.former_facts(item)
@@ -183,7 +207,7 @@ class Reconciler:
         report = ConditionReport(
             "False", "ClusterNotFound", f"there is no Cluster {key[1]!r} in namespace {key[0]!r}"
         )
-        for item in self._inventory.parts(key):
+        for item in self.inventory.parts(key):
             if item.deleting_since is not None:
                 await self._finalizers.release(item)
             else:
@@ -196,12 +220,18 @@ class Reconciler:
         backend = scope.backend
         if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
             observed = await backend.observe()
+            self._tell_groups(scope, observed)
             self.seen[(item.namespace, item.name)] = scope
+            # Nothing is done, but what is the case is told.
+            found = self._plan(scope, observed)
+            reports = [action for action in found if isinstance(action, ReportCondition)]
+            await perform_all(backend, reports, self._metrics)
             await self._tell(scope, observed, [])
-            return None
+            return self._pause_s(scope)
         await self._finalizers.settle(scope.wish)
         applied = await backend.ensure()
         observed = await backend.observe()
+        self._tell_groups(scope, observed)
         scope.observed = observed
         # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
         # lost, just when hand-overs need the leaders of the last pass.
@@ -216,7 +246,9 @@ class Reconciler:
             work += await scaling.settle(self._api, backend, surplus, scope.found, observed)
         except AdminError as error:
             failed.append(error)
-        work += await self._restart_name_server(scope, observed)
+        work += await self._replace_name_server(scope, observed)
+        if backend.held:
+            scope.found.step = ("RollingUpdate", backend.held[0])
         mislabelled = await self._repair_labels(scope)
         await self._finalizers.finish(scope.wish, observed)
         await self._tell(scope, observed, failed)
@@ -226,11 +258,21 @@ class Reconciler:
             return AT_WORK_S
         if growing:
             return GROWING_S
-        return None if self._is_calm(scope) and not mislabelled else WAITING_S
+        return self._pause_s(scope, mislabelled)
+
+    def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
+        """Return when to look again after a pass that had nothing to do; None when nothing is waited for."""
+        key = (scope.item.namespace, scope.item.name)
+        self._lists.keep(owner_of(key))
+        if self._is_calm(scope) and not mislabelled:
+            self._pace.forget(key)
+            return None
+        reports = tuple(sorted(scope.backend.reports.items()))
+        return self._pace.pause_s(key, (reports, scope.found.step, mislabelled))
 
     async def _look(self, item: Item, cluster: Cluster) -> Scope:
-        live = await read_objects(self._api, cluster)
-        wish = wish_of(cluster, self._inventory.parts((item.namespace, item.name)))
+        live = await read_objects(self._api, self._lists, cluster)
+        wish = wish_of(cluster, self.inventory.parts((item.namespace, item.name)))
         groups = scaling.planned_groups(cluster, live)
         if len(groups) != cluster.spec.groups:
             spec = cluster.spec.model_copy(update={"groups": len(groups)})
@@ -261,12 +303,17 @@ class Reconciler:
             fingerprints=self._access.fingerprints(wish, found_secrets),
             paused=paused,
             growing=self._growing.get((item.namespace, item.name), frozenset()),
+            silences=self._silences.setdefault((item.namespace, item.name), Silences()),
         )
         found = Circumstances(
             paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",
             default_image=self._defaults.image,
         )
         found.scale_down = scaling.refused(cluster, live)
+        found.tolerance = fault_tolerance(wish.desired.cluster, live, self._label_of)
+        told = statuses.former_conditions(item).get("FaultTolerant")
+        if found.tolerance.status == "Unknown" and told is not None:
+            found.tolerance = told  # a pod that is on its way to a node is no news
         missing = await self._access.missing_certificate(cluster)
         if missing:
             found.problem = ConditionReport("False", "SecretMissing", missing)
@@ -306,24 +353,23 @@ class Reconciler:
             )
         return []
 
-    async def _restart_name_server(self, scope: Scope, observed: Observed) -> int:
-        """Replace one name server with a former form, while all others answer."""
+    async def _replace_name_server(self, scope: Scope, observed: Observed) -> int:
+        """Replace one name server that has a former form; return how many there were."""
         pods = scope.live.name_server_pods()
         current = scope.backend.around.name_server_revision
-        stale = [
-            pod
-            for _, pod in sorted(pods.items())
+        stale = {
+            index
+            for index, pod in pods.items()
             if pod.annotations.get(names.ANNOTATION_REVISION) != current
-        ]
-        silent = [
-            index for index, server in observed.name_servers.items() if server.order_config is None
-        ]
-        ill = [pods[index] for index in silent if index in pods]
-        if not stale or scope.found.paused or any(pod not in stale for pod in ill):
+        }
+        chosen = stale_name_server(stale, observed.name_servers)
+        if chosen is None or scope.found.paused:
             return 0
-        if len(silent) > 1 and len(ill) != len(silent):
+        try:
+            await scope.backend.replace_pod(pods[chosen].name)
+        except EvictionRefusedError as refused:
+            scope.backend.held.append(str(refused))
             return 0
-        await scope.backend.delete_pod((ill or stale)[0].name)
         return 1
 
     async def _repair_labels(self, scope: Scope) -> int:
@@ -376,6 +422,15 @@ class Reconciler:
             scope.wish, backend.reports, observed, sights, said=bool(failed)
         )
 
+    def _tell_groups(self, scope: Scope, observed: Observed) -> None:
+        cluster = scope.wish.desired.cluster
+        self._metrics.tell_groups(
+            (scope.item.namespace, scope.item.name),
+            observed.groups,
+            cluster.group_names,
+            cluster.spec.replicas_per_group,
+        )
+
     def _is_doubtful(self, scope: Scope, ready: ConditionReport) -> bool:
         item = scope.item
         former = statuses.condition_of(item.status, "Ready")
@@ -396,6 +451,11 @@ class Reconciler:
             return {}
         self._looked[key] = now
         return found
+
+
+def owner_of(key: ClusterKey) -> tuple[str, ...]:
+    """Return under which name the objects of a Cluster are kept."""
+    return ("Cluster", *key)
 
 
 def _growing(observed: Observed) -> frozenset[str]:

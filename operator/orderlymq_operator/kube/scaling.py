@@ -95,8 +95,9 @@ async def settle(
     found.step = ("DrainGroup", f"emptying {group}")
     if not _is_closed(backend.live, group):
         await _mark(backend, group, closed=True)
-        await backend.admin.set_writable(backend.group_address(group), writable=False)
         count += 1
+    # Each time: the mark alone closes nothing, and who commits this leads, so that what it tells next is no old news.
+    await backend.admin.set_writable(backend.group_address(group), writable=False)
     tables = observed.groups.get(group)
     if tables is None or tables.topics is None:
         raise AdminError(f"group {group} does not answer; it is not taken away")

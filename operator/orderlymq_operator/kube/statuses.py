@@ -48,6 +48,7 @@ class Circumstances:
         storage: the condition StorageReady.
         step: what is under way, as type and sentence; None when nothing is.
         default_image: what the operator would take by itself.
+        tolerance: the condition FaultTolerant.
     """
 
     paused: bool = False
@@ -57,6 +58,7 @@ class Circumstances:
     draining: frozenset[str] = field(default_factory=frozenset)
     default_image: str = ""
     problem: ConditionReport | None = None
+    tolerance: ConditionReport | None = None
 
 
 def status_object(
@@ -181,6 +183,8 @@ def cluster_conditions(
         "Progressing": progressing,
         "StorageReady": found.storage or ConditionReport("True", "Bound", "every volume is bound"),
         "UpdateAvailable": _update(around, found.default_image, cluster),
+        "FaultTolerant": found.tolerance
+        or ConditionReport("Unknown", "NotPlaced", "nobody has looked yet"),
         "ScaleDownBlocked": found.scale_down
         or ConditionReport("False", "NotBlocked", "no group is to be taken away"),
         "Paused": ConditionReport("True", "Paused", "no pod is restarted")

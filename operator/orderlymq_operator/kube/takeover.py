@@ -15,12 +15,12 @@ from typing import Final
 
 from orderlymq_operator.brokeradmin import Admin, AdminError, LockHolder
 from orderlymq_operator.kube.api import Api, ApiError
-from orderlymq_operator.kube.deaths import Binding, Proof, bind, host_of, proof_of
+from orderlymq_operator.kube.deaths import KILLING, Binding, Proof, bind, host_of, proof_of
 from orderlymq_operator.kube.inventory import ClusterKey
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.names import LABEL_CLUSTER
 from orderlymq_operator.kube.podfacts import PodFacts, pod_facts
-from orderlymq_operator.kube.resources import NODES, PODS, Json
+from orderlymq_operator.kube.resources import EVENTS, NODES, PODS, Json
 
 _log = logging.getLogger(__name__)
 
@@ -29,11 +29,16 @@ BIND_S: Final = 2.0
 # Between looks at a pod that may be dead, and how long one hint keeps somebody looking.
 _LOOK_FIRST_S: Final = 0.05
 _LOOK_MAX_S: Final = 0.5
+# A kubelet that has not told within some seconds is probably down: looking less often is enough.
+_SOON_S: Final = 10.0
+_LATE_LOOK_S: Final = 5.0
 # Beyond the lease of any lock of RocketMQ's clients there is nothing left to hand over.
 _LOOKS_S: Final = 90.0
 # A leader that was just elected, or just replaced, may not know a client that the log holds: nobody of a dead pod
 # has to be seen for this long, by leaders that all answer, before it is let go.
 _SURE_S: Final = 3.0
+# Members without locks may be connected, which nobody tells; the kubelet gives processes two seconds to end.
+_ABSENT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class Takeover:
         self._bindings: dict[ClusterKey, dict[str, Binding]] = {}
         self._pending: dict[ClusterKey, dict[str, Binding]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}  # by UID of the pod
+        self._last: dict[str, PodFacts] = {}  # how a watch showed those last, by UID
+        self._proofs: dict[str, Proof] = {}  # by UID
 
     # -- hints ---------------------------------------------------------------------------------
 
@@ -89,7 +96,7 @@ class Takeover:
         if pod.host_network:
             return
         dying = gone or pod.phase in {"Succeeded", "Failed"}
-        restarted = known is not None and known.starts != pod.starts
+        ended = set() if known is None else {*known.starts} - {*pod.starts, None}
         if gone:
             self._uids.pop(pod.uid, None)
         else:
@@ -98,8 +105,10 @@ class Takeover:
             self._pods[pod.ip] = pod
         elif pod.ip and self._pods.get(pod.ip, pod).uid == pod.uid:
             self._pods.pop(pod.ip, None)
-        if dying or restarted:
+        if dying or ended:
             self._look(known or pod)
+        if pod.uid in self._looking:
+            self._last[pod.uid] = pod
 
     def node_shown(self, found: Json) -> None:
         """Look at the pods of a node that may be out of service."""
@@ -175,7 +184,12 @@ class Takeover:
         if pod.uid not in self._looking:
             task = asyncio.get_running_loop().create_task(self._watch_over(pod), name="takeover")
             self._looking[pod.uid] = task
-            task.add_done_callback(lambda _: self._looking.pop(pod.uid, None))
+            task.add_done_callback(lambda _: self._forget_pod(pod.uid))
+
+    def _forget_pod(self, uid: str) -> None:
+        self._looking.pop(uid, None)
+        self._last.pop(uid, None)
+        self._proofs.pop(uid, None)
 
     async def _watch_over(self, pod: PodFacts) -> None:
         """Look at a pod until it is proven gone and its clients forgotten, or the hint is old."""
@@ -199,21 +213,28 @@ class Takeover:
                 clear_since = None
                 _log.warning("cannot look after the clients of pod %s: %s", pod.name, error)
             await asyncio.sleep(delay_s)
-            delay_s = min(2 * delay_s, _LOOK_MAX_S)
+            soon = time.monotonic() - began < _SOON_S
+            delay_s = min(2 * delay_s, _LOOK_MAX_S if soon else _LATE_LOOK_S)
 
     async def _settle(self, pod: PodFacts, began: float, *, members: bool) -> int | None:
         """Take one look; return how many clients were there, or None when the pod lives.
 
         Who holds no lock is looked for only when *members* is true: that asks for every consumer group.
         """
-        found = await self._api.get(PODS, pod.namespace, pod.name)
-        present = None if found is None else pod_facts(found)
-        binding = Binding("", pod.namespace, pod.name, pod.uid, pod.node, pod.starts)
-        proof = proof_of(binding, present, None)
-        if proof is None and pod.node:
-            proof = proof_of(binding, present, await self._api.get(NODES, None, pod.node))
+        proof = self._proofs.get(pod.uid)
         if proof is None:
-            return None  # it lives; when that changes, another hint comes
+            found, node = await asyncio.gather(
+                self._api.get(PODS, pod.namespace, pod.name), self._node(pod.node)
+            )
+            present = None if found is None else pod_facts(found)
+            absent = present is None or present.uid != pod.uid
+            kills = await self._kills(pod) if absent and node is not None else []
+            proof = proof_of(pod, present, node, self._last.get(pod.uid), kills)
+            if proof is None:
+                # It lives, and when that changes another hint comes; or nobody knows yet, and the kubelet may tell.
+                return 1 if absent else None
+            if proof.whole and absent:
+                self._proofs[pod.uid] = proof  # nothing takes it back
         left = 0
         for target in self._targets():
             found_here = await self._release(target, pod, proof, began)
@@ -221,6 +242,13 @@ class Takeover:
                 found_here = await self._part(target, pod, proof, began)
             left += found_here
         return left
+
+    async def _node(self, name: str) -> Json | None:
+        return await self._api.get(NODES, None, name) if name else None
+
+    async def _kills(self, pod: PodFacts) -> list[Json]:
+        chosen = f"involvedObject.uid={pod.uid},reason={KILLING}"
+        return await self._api.list(EVENTS, pod.namespace, fields=chosen)
 
     async def _release(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
         """Have the clients of a dead pod forgotten; return how many there were, and whether somebody did not answer."""
@@ -236,8 +264,7 @@ class Takeover:
             if not mine:
                 continue
             left += 1  # also who is forgotten now: the next look tells whether that has come into the log
-            waited_s = time.monotonic() - began
-            if holder.connected and (proof.patience_s is None or waited_s < proof.patience_s):
+            if holder.connected and not (proof.overrules and host_of(holder.address) == pod.ip):
                 continue
             await self._forget(target, client_id, proof)
             known.pop(client_id, None)
@@ -264,7 +291,8 @@ class Takeover:
         found = await asyncio.gather(*(target.admin.members(*place) for place in places))
         members = {each.client_id: each.address for answer in found for each in answer}
         gone = {name for name, address in members.items() if self._is_address_of(pod, address)}
-        if proof.patience_s is None or time.monotonic() - began < proof.patience_s:
+        sure = proof.whole and time.monotonic() - began >= _ABSENT_S
+        if not (sure or proof.overrules):
             return len(gone)  # it may be connected
         for client_id in sorted(gone):
             await self._forget(target, client_id, proof)

@@ -30,6 +30,11 @@ class WorkQueue(Generic[Key]):
     def __len__(self) -> int:
         return len(self._ready)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nobody works."""
+        return not (self._ready or self._busy or self._again)
+
     def add(self, key: Key) -> None:
         """Have *key* handled as soon as possible."""
         timer = self._later.pop(key, None)

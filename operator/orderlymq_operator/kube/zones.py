@@ -1,5 +1,5 @@
 """
-In which zone a node or a consumer is, as the label `topology.kubernetes.io/zone` of nodes says.
+Labels of nodes, and in which zone a node or a consumer is, as the label `topology.kubernetes.io/zone` says.
 
 Rule: what watches show is enough here, and what is not known is no zone: a wrong zone costs a longer way, never the
 order.
@@ -22,20 +22,23 @@ class Zones:
 
     def __init__(self, node_of: Callable[[str], str]) -> None:
         self._node_of = node_of
-        self._zones: dict[str, str] = {}
+        self._labels: dict[str, dict[str, str]] = {}
 
     def node_shown(self, found: Json, *, gone: bool) -> None:
         """Note what a watch shows of a node."""
         meta = found["metadata"]
-        zone = (meta.get("labels") or {}).get(ZONE)
-        if zone and not gone:
-            self._zones[meta["name"]] = zone
+        if gone:
+            self._labels.pop(meta["name"], None)
         else:
-            self._zones.pop(meta["name"], None)
+            self._labels[meta["name"]] = dict(meta.get("labels") or {})
+
+    def label(self, node: str, key: str) -> str:
+        """Return a label of a node; empty where it is not known."""
+        return self._labels.get(node, {}).get(key, "")
 
     def of_node(self, node: str) -> str:
         """Return the zone of a node; empty where it is not known."""
-        return self._zones.get(node, "")
+        return self.label(node, ZONE)
 
     def of_address(self, address: str) -> str:
         """Return the zone of the pod behind `host:port`; empty where it is not known."""

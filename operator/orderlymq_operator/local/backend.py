@@ -6,6 +6,7 @@ starts, and crossed out after its data was set aside), so that any action may be
 """
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,6 +52,7 @@ from orderlymq_operator.models import Cluster, User
 from orderlymq_operator.options import revision
 from orderlymq_operator.remote import perform_remote
 from orderlymq_operator.replicastatus import ReplicaStatus, observe_replicas, read_status
+from orderlymq_operator.silence import Silences, Witness
 from orderlymq_operator.topicgrowth import growing_topics
 from orderlymq_operator.user import fingerprint
 
@@ -82,6 +84,7 @@ class LocalBackend:
         self._name_servers: dict[int, Keeper] = {}
         self._revisions: dict[str, str] = {}
         self._growing: set[str] = set()
+        self._silences = Silences()
 
     @property
     def keepers(self) -> Mapping[str, Keeper]:
@@ -252,9 +255,17 @@ class LocalBackend:
             node: self.statuses[name] for node, name in names.items() if name in self.statuses
         }
         leader, replicas = observe_replicas(running, statuses)
-        if growth is None:
-            return ObservedGroup(leader, replicas)
-        return ObservedGroup(leader, replicas, topics, consumer_groups, users, growth)
+        found = (
+            ObservedGroup(leader, replicas)
+            if growth is None
+            else ObservedGroup(leader, replicas, topics, consumer_groups, users, growth)
+        )
+        # A process is no better known here than by its answers, but whether there is one is.
+        witnesses = {
+            node: Witness(name, runs=name in self._keepers and self._keepers[name].pid is not None)
+            for node, name in names.items()
+        }
+        return self._silences.group(group, found, witnesses, time.monotonic_ns() // 1_000_000)
 
     async def _tables(
         self, group: str

@@ -5,7 +5,7 @@ Rules: what stands here is enough to go on after a restart of the machine; a fil
 at all; one supervisor at a time, held by a file lock that the kernel gives back whatever happens to the process.
 
     cluster.json     what is wanted and which replicas exist     supervisor.json  where the supervisor answers
-    operator.secret  what the supervisor signs with               operator.starts  how often one was started
+    operator.secret  what the supervisor signs with               operator.starts  the token of the last one
     settings/        settings files of the processes             run/             process ids of the children
     logs/            one file per process                        replicas/        data of the replicas
     name-servers/    key-value files                             removed/         data of removed replicas
@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,6 +35,7 @@ from orderlymq_operator.models import (
     User,
     resources_of,
 )
+from orderlymq_protocol.operatortoken import token_at
 
 FORMAT: Final = 1
 
@@ -105,13 +107,13 @@ class DataDirectory:
         return self.operator_secret.read_text(encoding="utf-8").strip()
 
     def count_start(self) -> int:
-        """Count a start of a supervisor; the number fences out the ones before it.
+        """Return the token of a supervisor that starts; it fences out the ones before it.
 
         The caller holds the directory's lock.
         """
         file = self.path / "operator.starts"
         text = file.read_text(encoding="utf-8").strip() if file.exists() else ""
-        number = int(text) + 1 if text.isdecimal() else 1
+        number = max(int(text) + 1 if text.isdecimal() else 1, token_at(time.time()))
         write_file(file, f"{number}\n")
         return number
 

@@ -78,3 +78,19 @@ def pod(name: str = "consumer", uid: str = "one", **status: Any) -> Json:
 
 def started(at: str) -> Json:
     return {"name": "main", "restartCount": 1, "state": {"running": {"startedAt": at}}}
+
+
+def killing(
+    container: str = "main",
+    uid: str = "one",
+    at: str = "2026-01-01T00:09:00Z",
+    component: str = "kubelet",
+    reason: str = "Killing",
+) -> Json:
+    """The event of a kubelet that ends a container."""
+    return {
+        "involvedObject": {"uid": uid, "fieldPath": f"spec.containers{{{container}}}"},
+        "reason": reason,
+        "source": {"component": component},
+        "lastTimestamp": at,
+    }

@@ -6,7 +6,7 @@ they are, a status is written by its own path only, and an apply leaves the fiel
 """
 
 import copy
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,12 +28,16 @@ class ObjectServer:
     Attributes:
         asked: verb and path of each request, in order; deletions with their propagation.
         refused: answers by the beginning of a path: status and sentence.
+        budgets: what a disruption budget says, by the pod that it keeps.
+        slow: called before a list is made up and before it is answered; whoever asks waits for it.
     """
 
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
         self.asked: list[tuple[str, ...]] = []
         self.refused: dict[str, tuple[int, str]] = {}
+        self.budgets: dict[str, str] = {}
+        self.slow: Callable[[], Awaitable[None]] = _at_once
         self._version = 0
 
     # -- for tests
@@ -75,7 +79,12 @@ class ObjectServer:
                 return web.json_response({"message": message}, status=status)
         match method:
             case "GET":
-                return self._read(path, request.query.get("labelSelector", ""))
+                await self.slow()
+                answer = self._read(path, request.query.get("labelSelector", ""))
+                await self.slow()
+                return answer
+            case "POST" if path.endswith("/eviction"):
+                return self._evict(path.removesuffix("/eviction"), body)
             case "POST":
                 return web.json_response(self._write(f"{path}/{body['metadata']['name']}", body))
             case "PATCH" if "apply" in request.content_type:
@@ -85,6 +94,22 @@ class ObjectServer:
             case "DELETE" if path in self.objects:
                 return web.json_response(self.objects.pop(path))
         return web.json_response({"message": "not found"}, status=404)
+
+    def _evict(self, path: str, body: Json) -> web.Response:
+        """End a pod as the API server does: not another one of its name, not against its budget, never at once."""
+        if path not in self.objects:
+            return web.json_response({"message": "not found"}, status=404)
+        meta = self.objects[path]["metadata"]
+        if body["deleteOptions"]["preconditions"]["uid"] != meta["uid"]:
+            return web.json_response({"message": "the UID is another one"}, status=409)
+        kept = self.budgets.get(meta["name"])
+        if kept is not None:
+            cause = {"reason": "DisruptionBudget", "message": kept}
+            text = "Cannot evict pod as it would violate the pod's disruption budget."
+            answer = {"message": text, "reason": "TooManyRequests", "details": {"causes": [cause]}}
+            return web.json_response(answer, status=429)
+        self._write(path, {**self.objects[path], "metadata": {**meta, "deletionTimestamp": "now"}})
+        return web.json_response({"kind": "Status", "status": "Success"}, status=201)
 
     def _read(self, path: str, selector: str) -> web.Response:
         if path in self.objects:
@@ -120,10 +145,16 @@ class ObjectServer:
             **found["metadata"],
             "resourceVersion": str(self._version),
         }
+        if found.get("kind") == "Service":
+            found = {**found, "spec": {"clusterIP": "10.96.0.7", **found["spec"]}}
         generation = before.get("metadata", {}).get("generation", 0)
         meta["generation"] = generation + (before.get("spec") != found.get("spec"))
         self.objects[path] = made = copy.deepcopy({**found, "metadata": meta})
         return made
+
+
+async def _at_once() -> None:
+    """Wait for nothing."""
 
 
 def _is_in(path: str, collection: str) -> bool:

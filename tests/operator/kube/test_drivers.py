@@ -548,3 +548,18 @@ async def test_an_api_server_that_is_away_is_no_news_of_a_pipeline(world: World)
         await world.look()
 
     assert world.status == {}
+
+
+async def test_a_pipeline_that_runs_costs_two_lists_a_look(world: World) -> None:
+    """Its pods, and what makes them; everything else once a minute."""
+    world.want()
+    await world.settle()
+    world.run_driver()
+    await world.settle()
+    await world.look()
+    world.server.asked.clear()
+
+    assert await world.look() == ASKING_S
+
+    read = [path.rpartition("/")[2] for method, path, *_ in world.server.asked if method == "GET"]
+    assert sorted(read) == ["pods", "statefulsets"]

@@ -160,6 +160,43 @@ async def test_a_process_that_crashed_takes_its_own_lease_again_with_a_higher_to
     await _end(task)
 
 
+async def test_a_token_that_nobody_gave_costs_one_renewal(
+    api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who holds the lease takes a greater one than any broker has seen; who does not, does not."""
+    monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
+    first, led = _election(api, "a")
+    task = await _lead(first, led)
+    other, _ = _election(api, "b")
+    standing_by = asyncio.create_task(other.run())
+    greatest = first.token + 500
+
+    other.overtaken(greatest + 500)
+    first.overtaken(greatest)
+    await _until(lambda: first.token > greatest)
+
+    assert (first.token, first.leads, other.leads) == (greatest + 1, True, False)
+    await _end(standing_by)
+    await _end(task)
+
+
+async def test_who_cannot_see_other_operators_does_not_raise_its_token(
+    api: Api, leases: Leases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that cannot see each other would take turns for ever."""
+    monkeypatch.setattr("orderlymq_operator.kube.election.RENEW_S", 0.02)
+    leases.forbidden = True
+    first, led = _election(api, "a")
+    task = await _lead(first, led)
+    token, writes = first.token, leases.writes
+
+    first.overtaken(token + 500)
+    await _until(lambda: leases.writes > writes + 3)
+
+    assert first.token == token
+    await _end(task)
+
+
 # -- two releases ------------------------------------------------------------------------------
 
 

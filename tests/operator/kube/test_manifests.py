@@ -140,7 +140,7 @@ def test_a_revision_stays_when_running_pods_need_not_change(spec: dict[str, Any]
         {"resources": {"limits": {"memory": "2Gi"}}},
         {"placement": {"antiAffinity": "Required"}},
         {"nameServers": {"replicas": 3}},
-        {"lock": {"leaseSeconds": 30}},
+        {"lock": {"leaseSeconds": 40}},
         {"retention": {"time": "1h"}},
     ],
 )
@@ -156,3 +156,18 @@ def test_another_image_is_another_revision() -> None:
     assert manifests.name_server_revision(made, "orderlymq:2") != manifests.name_server_revision(
         made, IMAGE
     )
+
+
+def test_pods_say_how_their_pages_are_asked_for() -> None:
+    """Prometheus would ask pods that speak TLS in plain."""
+    plain = cluster()
+    guarded = cluster(tls={"mode": "Enforcing", "secretName": "keys"})
+
+    for made, scheme in ((plain, "http"), (guarded, "https")):
+        around_it = around(made)
+        sets = [
+            manifests.group_set(made, "demo-0", around_it),
+            manifests.name_server_set(made, around_it),
+        ]
+        notes = [each["spec"]["template"]["metadata"]["annotations"] for each in sets]
+        assert [each[names.ANNOTATION_SCHEME] for each in notes] == [scheme, scheme]

@@ -9,6 +9,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from orderlymq_operator.kube import names
+from orderlymq_operator.kube.access import Access
 from orderlymq_operator.kube.backend import Defaults
 from orderlymq_operator.kube.inventory import Inventory
 from orderlymq_operator.kube.metrics import OperatorMetrics
@@ -104,7 +105,7 @@ async def reconciler(broker: Broker) -> AsyncIterator[Reconciler]:
         inventory = Inventory(api, (NAMESPACE,))
         defaults = Defaults(IMAGE, "IfNotPresent")
         made = Reconciler(
-            api, inventory, defaults, OperatorMetrics(), lambda: 1, lambda address: ""
+            api, inventory, defaults, OperatorMetrics(), Access(api, lambda: 1), lambda address: ""
         )
         yield made
         await made.close()

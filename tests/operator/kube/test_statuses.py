@@ -100,6 +100,7 @@ def test_a_calm_cluster_says_so_in_every_condition() -> None:
         "Progressing": "False",
         "StorageReady": "True",
         "UpdateAvailable": "False",
+        "FaultTolerant": "Unknown",
         "ScaleDownBlocked": "False",
         "Paused": "False",
     }

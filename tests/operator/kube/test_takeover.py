@@ -12,13 +12,14 @@ from orderlymq_operator.brokeradmin import Admin
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.deaths import OUT_OF_SERVICE
 from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.kube.takeover import Takeover, Target
 from orderlymq_protocol.clientbodies import Connection, ConsumerConnection
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient
 from tests.operator.kube.apiserver import serving_api
-from tests.operator.kube.objects import NAMESPACE, pod
+from tests.operator.kube.objects import NAMESPACE, killing, pod
 from tests.operator.scripted import Answer, serving
 
 CLIENT = "10.244.1.9@1#7"
@@ -188,3 +189,69 @@ async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api) -
             while len(leader.buried) < 2:  # noqa: ASYNC110 - the leader has nobody to tell
                 await asyncio.sleep(0.02)
     assert leader.buried == [CLIENT, CLIENT]
+
+
+class Holder:
+    """A leader with one lock whose holder is connected or not, until it is reported dead."""
+
+    def __init__(self) -> None:
+        self.buried: list[str] = []
+        self.connected = True
+        self.looks = 0
+
+    def locks(self, request: RemotingCommand) -> RemotingCommand:
+        """Show the lock."""
+        self.looks += 1
+        locks = [] if self.buried else [{**LOCK, "connected": self.connected}]
+        return request.reply(body=json.dumps({"locks": locks}).encode())
+
+    def bury(self, request: RemotingCommand) -> RemotingCommand:
+        """Note who is dead."""
+        self.buried.append(request.ext["clientId"])
+        return request.reply()
+
+
+async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubelet_tells() -> None:
+    """With the kubelet down its processes run on; and as long as one is connected it may act."""
+    leader, events, asked = Holder(), list[Json](), asyncio.Event()
+
+    async def node_there(request: web.Request) -> web.Response:
+        return web.json_response({"metadata": {"name": "worker"}, "spec": {}})
+
+    async def events_there(request: web.Request) -> web.Response:
+        assert request.query["fieldSelector"] == "involvedObject.uid=one,reason=Killing"
+        asked.set()
+        return web.json_response({"items": events, "metadata": {}})
+
+    async def several_looks() -> None:
+        for _ in range(3):
+            asked.clear()
+            await asked.wait()
+
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    async with (
+        asyncio.timeout(15),
+        serving_api(
+            web.get("/api/v1/nodes/{name}", node_there),
+            web.get("/api/v1/namespaces/{namespace}/events", events_there),
+        ) as api,
+        taking_over(api, answers) as takeover,
+    ):
+        leader.connected = False
+        takeover.pod_shown(pod(), gone=True)
+        await several_looks()
+        assert (leader.looks, leader.buried) == (0, [])
+
+        leader.connected = True
+        events.append(killing())
+        while leader.looks < 3:  # noqa: ASYNC110 - the leader has nobody to tell
+            await asyncio.sleep(0.02)
+        assert leader.buried == []
+
+        leader.connected = False
+        while not leader.buried:  # noqa: ASYNC110 - likewise
+            await asyncio.sleep(0.02)
+    assert leader.buried == [CLIENT]

@@ -152,7 +152,7 @@ async def test_changed_settings_reach_every_replica_one_after_the_other(
     """The rolling restart ends with all of them on the new settings."""
     async with _running(directory, ports) as supervisor:
         changed = text(ports).replace(
-            "replicasPerGroup", "lock: {leaseSeconds: 20}\n  replicasPerGroup"
+            "replicasPerGroup", "lock: {leaseSeconds: 40}\n  replicasPerGroup"
         )
 
         await _apply(supervisor, changed)
@@ -162,7 +162,7 @@ async def test_changed_settings_reach_every_replica_one_after_the_other(
         assert len(restarts) == len(set(restarts)) == 3
         for node in (1, 2, 3):
             file = directory.settings(f"demo-0-{node}")
-            assert json.loads(file.read_text())["timers"]["lock_lease_ms"] == 20_000
+            assert json.loads(file.read_text())["timers"]["lock_lease_ms"] == 40_000
 
 
 async def test_a_killed_leader_is_replaced_and_comes_back(

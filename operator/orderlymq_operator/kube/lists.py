@@ -1,0 +1,80 @@
+"""
+Lists of the objects that were made for one Cluster or Pipeline, with as few requests as are needed.
+
+Rule: pods and what makes them are read anew at every pass, because decisions are made from them. What the operator
+alone changes is kept for KEPT_S as long as nothing had to be done, and read anew after anything was done or has failed:
+a hand's change of it is put right within that time.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.resources import Json, Resource
+
+KEPT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    edition: Hashable
+    at: float
+    lists: dict[Resource, list[Json]]
+
+
+class Lists:
+    """What was read of each owner; *clock* gives seconds that never go back."""
+
+    def __init__(self, api: Api, clock: Callable[[], float]) -> None:
+        self._api = api
+        self._clock = clock
+        self._known: dict[Hashable, _Known] = {}
+        self._read: dict[Hashable, _Known] = {}  # by passes that have not ended yet
+
+    async def read(
+        self,
+        owner: Hashable,
+        edition: Hashable,
+        namespace: str | None,
+        labels: str,
+        *,
+        fresh: Collection[Resource],
+        kept: Collection[Resource],
+    ) -> tuple[dict[Resource, list[Json]], bool]:
+        """Return the objects with *labels* by kind, and whether all of them were read just now.
+
+        What is kept of another *edition* of the owner is not used; kinds that are *fresh* are read anew in any case.
+
+        Raises:
+            ApiError: they cannot be read now.
+        """
+        known = self._known.pop(owner, None)
+        usable = (
+            known is not None
+            and known.edition == edition
+            and self._clock() - known.at < KEPT_S
+            and known.lists.keys() >= set(kept)
+        )
+        kinds = list(fresh) if usable else [*fresh, *kept]
+        found = await asyncio.gather(
+            *(self._api.list(resource, namespace, labels=labels) for resource in kinds)
+        )
+        lists = dict(zip(kinds, found, strict=True))
+        if known is None or not usable:
+            self._read[owner] = _Known(edition, self._clock(), lists)
+            return lists, True
+        self._read[owner] = known
+        return {**known.lists, **lists}, False
+
+    def keep(self, owner: Hashable) -> None:
+        """Keep what was read last: nothing had to be done. What nobody says this of is read anew."""
+        found = self._read.pop(owner, None)
+        if found is not None:
+            self._known[owner] = found
+
+    def forget(self, owner: Hashable) -> None:
+        """Drop everything about an owner that is gone."""
+        self._known.pop(owner, None)
+        self._read.pop(owner, None)

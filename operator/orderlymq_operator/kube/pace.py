@@ -1,0 +1,32 @@
+"""
+How soon to look again while something is waited for that no watch shows.
+
+Pure. Rule: soon while things change, and for some looks after that; then ever later, because what has not come for a
+while waits for a person, whose change wakes everybody anyway.
+"""
+
+from collections.abc import Hashable
+from typing import Final
+
+FIRST_S: Final = 1.0
+MAX_S: Final = 15.0
+# More than it takes to be sure that a replica is lost, or for one that was restarted to be back.
+SOON_LOOKS: Final = 10
+
+
+class Pace:
+    """How many looks at each key have found the same."""
+
+    def __init__(self) -> None:
+        self._same: dict[Hashable, tuple[Hashable, int]] = {}
+
+    def pause_s(self, key: Hashable, found: Hashable) -> float:
+        """Return how long to wait after a look that has *found* this."""
+        before, looks = self._same.get(key, (None, 0))
+        looks = looks + 1 if before == found else 0
+        self._same[key] = found, looks
+        return float(min(MAX_S, FIRST_S * 2.0 ** min(10, max(0, looks - SOON_LOOKS))))
+
+    def forget(self, key: Hashable) -> None:
+        """Begin anew: nothing is waited for any more."""
+        self._same.pop(key, None)

@@ -1,0 +1,156 @@
+"""A Cluster of one replica and one name server that runs and is Ready: its objects, and processes that answer for it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from orderlymq_operator.kube import names
+from orderlymq_operator.kube.access import Access
+from orderlymq_operator.kube.backend import Defaults
+from orderlymq_operator.kube.inventory import Inventory
+from orderlymq_operator.kube.manifests import kube_revision, name_server_revision
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.reconciler import Reconciler
+from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, Json
+from orderlymq_operator.kube.statuses import condition_of
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from tests.operator.kube.objects import IMAGE, NAMESPACE, cluster, custom, pod
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.scripted import Answer, serving
+
+KEY = (NAMESPACE, "demo")
+HOST = "127.0.0.1"
+_SPEC = {"replicasPerGroup": 1, "nameServers": {"replicas": 1}}
+_STATUS = {"role": "leader", "term": 1, "leader": 1, "voters": [1]}
+
+
+@dataclass
+class SmallCluster:
+    """The Cluster `demo` and who looks after it.
+
+    Attributes:
+        now: seconds of the operator's clock; only tests move it.
+    """
+
+    server: ObjectServer
+    reconciler: Reconciler
+    metrics: OperatorMetrics
+    now: list[float]
+
+    def annotate(self, **notes: str) -> None:
+        """Give the Cluster annotations, as a person would."""
+        found = self.server.find(CLUSTERS, *KEY)
+        assert found is not None
+        named = {f"orderlymq.io/{key}": text for key, text in notes.items()}
+        self.server.put(
+            CLUSTERS, {**found, "metadata": {**found["metadata"], "annotations": named}}
+        )
+        self.reconciler.inventory.invalidate()
+
+    def condition(self, kind: str) -> Json:
+        """Return one condition of the Cluster."""
+        found = self.server.find(CLUSTERS, *KEY)
+        assert found is not None
+        condition = condition_of(found["status"], kind)
+        assert condition is not None
+        return condition
+
+    async def lists(self) -> tuple[float | None, int]:
+        """Make a pass; return when the next is due, and how many lists it read."""
+        self.server.asked.clear()
+        delay_s = await self.reconciler.reconcile(KEY)
+        read = [path for method, path, *_ in self.server.asked if method == "GET"]
+        return delay_s, sum(not path.endswith(("/demo", "-secret")) for path in read)
+
+
+def _own(name: str, component: str, revision: str) -> Json:
+    since = "2026-01-01T00:00:00Z"
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": since}
+    made = pod(name, podIP=HOST, conditions=[ready])
+    made["metadata"]["uid"] = name
+    made["metadata"]["annotations"] = {names.ANNOTATION_REVISION: revision}
+    made["metadata"]["labels"] = {
+        names.LABEL_CLUSTER: "demo",
+        "app.kubernetes.io/component": component,
+    }
+    return made
+
+
+def _claim(pod_name: str) -> Json:
+    labels = {names.LABEL_CLUSTER: "demo"}
+    size = {"storage": "20Gi"}
+    return {
+        "apiVersion": CLAIMS.api_version,
+        "kind": CLAIMS.kind,
+        "metadata": {"name": f"data-{pod_name}", "namespace": NAMESPACE, "labels": labels},
+        "spec": {"resources": {"requests": size}, "storageClassName": "standard"},
+        "status": {"phase": "Bound", "capacity": size},
+    }
+
+
+def _says(body: bytes, code: int = ResponseCode.SUCCESS) -> Answer:
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        return request.reply(code, body=body)
+
+    return answer
+
+
+_ANSWERS: dict[int, Answer] = {
+    RequestCode.GET_ALL_TOPIC_CONFIG: _says(b'{"topicConfigTable": {}, "dataVersion": {}}'),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _says(
+        b'{"subscriptionGroupTable": {}, "dataVersion": {}}'
+    ),
+    RequestCode.GET_KVLIST_BY_NAMESPACE: _says(b"", ResponseCode.QUERY_NOT_FOUND),
+    RequestCode.GET_BROKER_CLUSTER_INFO: _says(
+        b'{"brokerAddrTable": {"demo-0": {"cluster": "demo", "brokerName": "demo-0", "brokerAddrs": {}}}, '
+        b'"clusterAddrTable": {}}'
+    ),
+}
+
+
+@asynccontextmanager
+async def small_cluster(
+    patch: Callable[[object, str, Any], None],
+) -> AsyncIterator[SmallCluster]:
+    """Let the Cluster run; *patch* sets the ports on which its processes are asked for."""
+
+    async def status(request: web.Request) -> web.Response:
+        return web.json_response(_STATUS)
+
+    pages = web.Application()
+    pages.router.add_get("/status", status)
+    server, metrics, now = ObjectServer(), OperatorMetrics(), [0.0]
+    made = cluster(**_SPEC)
+    server.put(CLUSTERS, custom("Cluster", "demo", spec=_SPEC))
+    broker = _own("demo-0-0", names.BROKER, kube_revision(made, IMAGE))
+    broker["metadata"]["labels"] |= {names.LABEL_GROUP: "0", names.LABEL_ROLE: names.LEADER}
+    server.put(PODS, broker)
+    revision = name_server_revision(made, IMAGE)
+    server.put(PODS, _own("demo-nameserver-0", names.NAME_SERVER, revision))
+    for name in ("demo-0-0", "demo-nameserver-0"):
+        server.put(CLAIMS, _claim(name))
+    async with (
+        TestServer(pages, host=HOST) as http,
+        serving(_ANSWERS) as (_, remoting),
+        server.serving() as api,
+    ):
+        patch(names, "HTTP_PORT", http.port)
+        for port in ("BROKER_PORT", "NAME_SERVER_PORT"):
+            patch(names, port, int(remoting.rpartition(":")[2]))
+        inventory = Inventory(api, (NAMESPACE,))
+        reconciler = Reconciler(
+            api,
+            inventory,
+            Defaults(IMAGE, "IfNotPresent"),
+            metrics,
+            access=Access(api, lambda: 1),
+            zone_of=lambda address: "",
+            clock=lambda: now[0],
+        )
+        yield SmallCluster(server, reconciler, metrics, now)
+        await reconciler.close()

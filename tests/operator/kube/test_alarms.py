@@ -1,0 +1,118 @@
+"""The alarms of the chart, evaluated over the series of an outage: pods that are gone tell nothing of themselves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from orderlymq_operator.actions import ObservedGroup, ObservedReplica
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from tests.operator.promql import Labels, Vector, evaluate
+
+_FILE = Path(__file__).parents[3] / "charts" / "orderlymq" / "files" / "alarms.yaml"
+_ALARMS: dict[str, str] = {
+    rule["alert"]: rule["expr"]
+    for group in yaml.safe_load(_FILE.read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+}
+_OUTAGE = ("OrderlyMQGroupWithoutLeader", "OrderlyMQReplicaMissing", "OrderlyMQNoOperatorLeads")
+_GROUP = {"namespace": "shop", "orderlymq_io_cluster": "demo", "orderlymq_io_group": "0"}
+_CLUSTER = ("shop", "demo")
+
+
+def _labels(**labels: str) -> Labels:
+    return frozenset(labels.items())
+
+
+def _operator(metrics: OperatorMetrics) -> dict[str, Vector]:
+    """Return what Prometheus keeps of an operator's page."""
+    found: dict[str, Vector] = {}
+    for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):
+        for sample in family.samples:
+            key = _labels(**{"pod": "operator", **sample.labels})
+            found.setdefault(sample.name, {})[key] = sample.value
+    return found
+
+
+def _brokers(serving: list[int]) -> dict[str, Vector]:
+    """Return what it keeps of brokers that are asked: whether each serves."""
+    series = {
+        _labels(**_GROUP, pod=f"demo-0-{index}"): float(value)
+        for index, value in enumerate(serving)
+    }
+    return {"orderlymq_is_serving": series} if series else {}
+
+
+def _sees(metrics: OperatorMetrics, healthy: int, leader: int | None) -> None:
+    replicas = {node: ObservedReplica("voter", healthy=node <= healthy) for node in range(1, 4)}
+    metrics.tell_groups(_CLUSTER, {"demo-0": ObservedGroup(leader, replicas)}, ["demo-0"], 3)
+
+
+def _firing(*series: dict[str, Vector]) -> set[str]:
+    every: dict[str, Any] = {}
+    for each in series:
+        every |= each
+    return {name for name in _OUTAGE if evaluate(_ALARMS[name], every)}
+
+
+@pytest.fixture
+def metrics() -> OperatorMetrics:
+    """An operator that leads and finds three replicas well."""
+    made = OperatorMetrics()
+    made.leading.set(1)
+    _sees(made, 3, leader=1)
+    return made
+
+
+def test_nothing_fires_while_all_is_well(metrics: OperatorMetrics) -> None:
+    """Nor when the operator alone is blind for the leader that the brokers see."""
+    assert _firing(_operator(metrics), _brokers([0, 1, 0])) == set()
+
+    _sees(metrics, 3, leader=None)
+    assert _firing(_operator(metrics), _brokers([0, 1, 0])) == set()
+
+
+def test_a_total_outage_is_loud(metrics: OperatorMetrics) -> None:
+    """No pod is left to tell anything; the operator tells it, with the labels of the group."""
+    _sees(metrics, 0, leader=None)
+    series = _operator(metrics)
+
+    assert _firing(series) == {"OrderlyMQGroupWithoutLeader", "OrderlyMQReplicaMissing"}
+    assert list(evaluate(_ALARMS["OrderlyMQGroupWithoutLeader"], series)) == [_labels(**_GROUP)]
+
+    metrics.tell_groups(_CLUSTER, {}, ["demo-0"], 3)
+    assert _firing(_operator(metrics)) == _firing(series)
+
+
+def test_an_outage_of_everything_is_loud() -> None:
+    """The operator is gone, too: that nobody says that he leads is the last thing to tell."""
+    assert _firing() == {"OrderlyMQNoOperatorLeads"}
+
+
+def test_a_group_that_lost_its_leader_is_told_by_its_brokers_alone() -> None:
+    """Where no operator runs."""
+    assert "OrderlyMQGroupWithoutLeader" in _firing(_brokers([0, 0]))
+
+
+def test_one_replica_that_is_missing_is_told(metrics: OperatorMetrics) -> None:
+    """However long it has been missing."""
+    _sees(metrics, 2, leader=1)
+
+    assert _firing(_operator(metrics), _brokers([1, 0])) == {"OrderlyMQReplicaMissing"}
+
+
+def test_who_looks_after_nothing_tells_nothing(metrics: OperatorMetrics) -> None:
+    """A Cluster that was deleted is no outage, nor one that another operator looks after now."""
+    _sees(metrics, 0, leader=None)
+    metrics.tell_groups(_CLUSTER, {}, [], 3)
+    without_group = _firing(_operator(metrics))
+    _sees(metrics, 0, leader=None)
+    metrics.forget_groups(_CLUSTER)
+    without_cluster = _firing(_operator(metrics))
+    _sees(metrics, 0, leader=None)
+    metrics.forget_groups()
+
+    assert without_group == without_cluster == _firing(_operator(metrics)) == set()

@@ -1,0 +1,112 @@
+"""
+The part of PromQL that the alarms about outages use, over one moment: selectors, `or`, `unless`, comparisons, sums.
+
+A series is a name with labels; a vector is a dict of label sets with values. Whatever else a rule uses is refused.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+Labels = frozenset[tuple[str, str]]
+Vector = dict[Labels, float]
+Series = Mapping[str, Vector]
+
+_TOKEN: Final = re.compile(r"\s*([A-Za-z_:][\w:]*|[\d.]+|[<>=!]=|[<>(),])")
+_COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
+    "==": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_FOLD: Final[dict[str, Callable[[Iterable[float]], float]]] = {"sum": sum, "max": max}
+
+
+def evaluate(text: str, series: Series) -> Vector:
+    """Return what an expression yields; an alarm fires for each entry."""
+    parser = _Parser(_TOKEN.findall(text), series)
+    found = parser.disjunction()
+    assert not parser.tokens, f"what follows is not understood: {parser.tokens}"
+    assert isinstance(found, dict)
+    return found
+
+
+class _Parser:
+    def __init__(self, tokens: list[str], series: Series) -> None:
+        self.tokens = tokens
+        self._series = series
+
+    def disjunction(self) -> Vector | float:
+        left = self._difference()
+        while self._next_is("or"):
+            right = self._difference()
+            assert isinstance(left, dict)
+            assert isinstance(right, dict)
+            left = {**right, **left}
+        return left
+
+    def _difference(self) -> Vector | float:
+        left = self._comparison()
+        while self._next_is("unless"):
+            right = self._comparison()
+            assert isinstance(left, dict)
+            assert isinstance(right, dict)
+            left = {labels: value for labels, value in left.items() if labels not in right}
+        return left
+
+    def _comparison(self) -> Vector | float:
+        left = self._term()
+        if not self.tokens or self.tokens[0] not in _COMPARE:
+            return left
+        holds = _COMPARE[self.tokens.pop(0)]
+        right = self._term()
+        assert isinstance(left, dict)
+        return {
+            labels: value
+            for labels, value in left.items()
+            if (other := right.get(labels) if isinstance(right, dict) else right) is not None
+            and holds(value, other)
+        }
+
+    def _term(self) -> Vector | float:
+        token = self.tokens.pop(0)
+        if token == "(":
+            found = self.disjunction()
+            self._expect(")")
+            return found
+        if token in _FOLD:
+            return self._fold(_FOLD[token])
+        if token == "absent":
+            self._expect("(")
+            found = self.disjunction()
+            self._expect(")")
+            return {} if found else {frozenset(): 1.0}
+        if token[0].isdigit():
+            return float(token)
+        assert token.startswith("orderlymq_"), f"{token} is not understood"
+        return dict(self._series.get(token, {}))
+
+    def _fold(self, fold: Callable[[Iterable[float]], float]) -> Vector:
+        self._expect("by")
+        self._expect("(")
+        names: list[str] = []
+        while not self._next_is(")"):
+            names += [name for name in [self.tokens.pop(0)] if name != ","]
+        self._expect("(")
+        found = self.disjunction()
+        self._expect(")")
+        assert isinstance(found, dict)
+        grouped: dict[Labels, list[float]] = {}
+        for labels, value in found.items():
+            kept = frozenset(label for label in labels if label[0] in names)
+            grouped.setdefault(kept, []).append(value)
+        return {labels: fold(values) for labels, values in grouped.items()}
+
+    def _next_is(self, token: str) -> bool:
+        if self.tokens and self.tokens[0] == token:
+            self.tokens.pop(0)
+            return True
+        return False
+
+    def _expect(self, token: str) -> None:
+        assert self._next_is(token), f"{token} is missing before {self.tokens}"
