@@ -519,16 +519,19 @@ class AdminClient(Operations):
 
         Raises:
             TopicNotFound: No broker has the topic.
+            BrokerUnreachable: None was found, and a broker that may have one has no leader now.
         """
-        await self.route(topic)
+        await self._instance.route(topic)
         header = QueryMessageHeader(topic, key, count, 0, _FOREVER_MS, unique)
         ext = header.to_ext()
         if not unique:
             ext.pop("_UNIQUE_KEY_QUERY", None)
         found: dict[str, ReceivedMessage] = {}
+        away: list[str] = []
         for name in self._instance.routes.brokers(topic):
-            address = self._instance.routes.address(name)
+            address = await self._instance.address(name, topic)
             if address is None:
+                away.append(name)
                 continue
             try:
                 answer = await self._instance.call(address, RequestCode.QUERY_MESSAGE, ext)
@@ -539,8 +542,11 @@ class AdminClient(Operations):
             for stored in iter_records(answer.body):
                 message = read_record(stored, MessageQueue(topic, name, stored.queue_id))
                 # The index holds hashes or cut keys; only the record itself tells.
-                if message.topic == topic and _has_key(message, key, unique=unique):
+                has_key = message.message_id == key if unique else key in message.keys
+                if message.topic == topic and has_key:
                     found[message.offset_message_id] = message
+        if away and not found:
+            raise BrokerUnreachable(f"the broker group {away[0]} of {topic} has no leader now")
         return sorted(found.values(), key=lambda message: (message.store_timestamp, message.queue))
 
     async def resend(self, message: ReceivedMessage, topic: str | None = None) -> SendResult:
@@ -579,10 +585,6 @@ class AdminClient(Operations):
                 raise BrokerUnreachable(f"the broker group {name} of {topic} has no leader now")
             found.append(address)
         return found
-
-
-def _has_key(message: ReceivedMessage, key: str, *, unique: bool) -> bool:
-    return message.message_id == key if unique else key in message.keys
 
 
 def _place(message_id: str) -> tuple[str, int]:

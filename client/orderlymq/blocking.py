@@ -3,11 +3,13 @@ The SDK for programs without asyncio: the same classes, methods and errors, each
 
 Every object runs an event loop in a thread of its own, or several share a `LoopThread`. Rules: a call from
 any thread is safe; Ctrl-C interrupts the waiting call and cancels what it waited for; a listener that is a
-plain function runs in a worker thread and may block.
+plain function runs in a worker thread and may block. A listener that raises `SystemExit` or `KeyboardInterrupt`
+interrupts the main thread as Ctrl-C does, and the loop goes on, so that the program can close its clients.
 """
 
 import asyncio
 import functools
+import logging
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -24,14 +26,31 @@ R = TypeVar("R")
 
 _JOIN_TIMEOUT_S: Final = 10.0
 
+_log = logging.getLogger(__name__)
+
 
 class LoopThread:
     """An event loop in a thread, which ends with the program or by `close`."""
 
     def __init__(self, name: str = "orderlymq") -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._loop.run_forever()
+            except (KeyboardInterrupt, SystemExit) as error:
+                # A loop that ended here would leave every caller waiting for ever.
+                _log.critical(
+                    "%r was raised on the client's loop: the program is interrupted", error
+                )
+                main = threading.main_thread().ident
+                if main is not None:
+                    signal.pthread_kill(main, signal.SIGINT)
+            else:
+                return
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run *work* on the loop and return its result.

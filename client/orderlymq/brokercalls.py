@@ -1,7 +1,7 @@
 """
 What a push consumer asks brokers, each call ending in the event its core waits for.
 
-Rule: no call here raises for trouble with a broker; trouble is an event as well. A lease is counted from
+Rule: no call that a core asks for raises for trouble with a broker; trouble is an event as well. A lease is counted from
 before its request was sent, so that it never outlives the broker's own count.
 """
 
@@ -58,6 +58,7 @@ from orderlymq.wire import (
     send_back_request,
 )
 from orderlymq_protocol import fastjson
+from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import request
 from orderlymq_protocol.headers import (
@@ -66,7 +67,7 @@ from orderlymq_protocol.headers import (
     SearchOffsetHeader,
 )
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import ConsumerIdList
+from orderlymq_protocol.model import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.client import RemotingError
 
@@ -123,12 +124,31 @@ class BrokerCalls:
     def _clustering(self) -> bool:
         return self._settings.message_model is MessageModel.CLUSTERING
 
+    # -- subscriptions
+
+    async def check_sql(self) -> None:
+        """Ask a broker of each topic whether it serves and understands an SQL subscription.
+
+        Raises:
+            BrokerError: It does not.
+            BrokerUnreachable: It does not answer.
+        """
+        for topic, subscription in self._subscriptions.items():
+            if subscription.data.expression_type != EXPRESSION_SQL92:
+                continue
+            client_id = self._instance.client_id
+            body = CheckClientRequest(client_id, self._group, subscription.data).to_json()
+            for name in self._instance.routes.brokers(topic)[:1]:
+                address = await self._instance.address(name, topic)
+                if address is not None:
+                    await self._instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, {}, body)
+
     # -- locks
 
     async def ask_locks(self, queues: Iterable[MessageQueue]) -> None:
         """Ask every broker for the locks of its queues, all at the same time."""
         parts = _by_broker(queues)
-        await asyncio.gather(*(self._ask_locks(name, part) for name, part in parts.items()))
+        await asyncio.gather(*(self._ask_locks(name, part) for name, part in parts))
 
     async def _ask_locks(self, broker_name: str, queues: tuple[MessageQueue, ...]) -> None:
         command = lock_request(
@@ -153,7 +173,7 @@ class BrokerCalls:
 
     async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back; one that cannot be given back ends with its lease."""
-        for broker_name, part in _by_broker(queues).items():
+        for broker_name, part in _by_broker(queues):
             address = self._instance.routes.address(broker_name)
             command = lock_request(
                 RequestCode.UNLOCK_BATCH_MQ, self._instance.client_id, self._group, part, None
@@ -409,8 +429,13 @@ class BrokerCalls:
 _SERVED_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 
 
-def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, tuple[MessageQueue, ...]]:
+def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, tuple[MessageQueue, ...]]]:
+    """Return what to lock or give back at which broker, in parts that one request may name."""
     parts: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         parts.setdefault(queue.broker_name, []).append(queue)
-    return {name: tuple(part) for name, part in parts.items()}
+    return [
+        (name, tuple(part[start : start + LOCK_QUEUES_MAX]))
+        for name, part in parts.items()
+        for start in range(0, len(part), LOCK_QUEUES_MAX)
+    ]

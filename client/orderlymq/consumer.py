@@ -11,8 +11,8 @@ Calls to brokers stand in `brokercalls`, those to the listener in `listening`, w
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, Self, assert_never
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Final, Self, assert_never
 
 from orderlymq.answering import Answering
 from orderlymq.assignment import assign
@@ -50,6 +50,7 @@ from orderlymq.events import (
     SetOffset,
     StopPull,
     Tick,
+    failure,
 )
 from orderlymq.figures import ConsumeFigures, TopicFigures
 from orderlymq.identity import BROADCAST_INSTANCE, NameServers
@@ -67,10 +68,9 @@ from orderlymq.settings import (
 from orderlymq.subscribing import Subscription, check_group, make_subscription
 from orderlymq.tasks import OwnedTasks
 from orderlymq.tracing import TraceHook, make_tracer
-from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import EXPRESSION_SQL92, CheckClientRequest, ConsumerData
+from orderlymq_protocol.model import ConsumerData
 from orderlymq_protocol.names import retry_topic
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Consumer:
             NAMESRV_ADDR), else it is this machine.
         topics: a topic, several, or a mapping from topics to tag expressions (`"A || B"`).
         listener: gets a sequence of messages and a context; async or not; returns an `OrderedResult`
-            or a `ConcurrentResult`. Raising and returning None mean "again".
+            or a `ConcurrentResult`. Whatever it raises, and returning None, mean "again".
         ordered: one message after the other per queue, under the queue's lock; else in parallel.
         consume_from: `first`, `last` or `timestamp`, for a group without a committed offset.
         message_model: clustering shares the messages among the members, broadcasting does not.
@@ -167,7 +167,8 @@ class Consumer:
         self._calls.filters.extend(filters)
         self._listening: Listening | None = None
         self._answering = Answering(self)
-        expressions = topics if isinstance(topics, Mapping) else dict.fromkeys(_names(topics), "*")
+        named = [topics] if isinstance(topics, str) else topics
+        expressions = named if isinstance(named, Mapping) else dict.fromkeys(named, "*")
         for topic, expression in expressions.items():
             self.subscribe(topic, expression)
 
@@ -269,7 +270,7 @@ class Consumer:
         await self._instance.start()
         try:
             await self._find_routes()
-            await self._check_sql()
+            await self._calls.check_sql()
         except OrderlyMQError:
             await self._instance.remove_consumer(self)
             await self._instance.close()
@@ -278,8 +279,8 @@ class Consumer:
             await self._tracer.start()
         await self._instance.beat_all()
         self._state = "RUNNING"
-        self._tasks.start(self._rebalance_forever(), "rebalance")
-        self._tasks.start(self._persist_forever(), "persist offsets")
+        self._tasks.keep(self._rebalance_forever, f"rebalance of {self.group}")
+        self._tasks.keep(self._persist_forever, f"persist offsets of {self.group}")
         _log.info("the consumer [%s] start OK. clientId=%s", self.group, self.client_id)
 
     async def close(self) -> None:
@@ -300,14 +301,14 @@ class Consumer:
                 "the leases end: %s",
                 *(self.group, sorted(self._core.queues)),
             )
-        await self._offsets.persist(list(self._core.queues))
+        await self._persist(list(self._core.queues))
         self._ended = True
         if self._wake is not None:
             self._wake.cancel()
         await self._instance.remove_consumer(self)
-        await self._tasks.cancel()
         if self._listening is not None:
             self._listening.close()
+        await self._tasks.cancel()
         if self._tracer is not None:
             await self._tracer.close()
         await self._instance.close()
@@ -338,37 +339,58 @@ class Consumer:
                 case Report():
                     _log.log(_LEVELS[instruction.level], "%s", instruction.text)
                 case SetOffset():
-                    self._offsets.update(
-                        instruction.queue,
-                        instruction.offset,
-                        epoch=instruction.epoch,
-                        increase_only=instruction.increase_only,
-                    )
+                    self._remember(instruction)
                 case Deliver():
-                    self._tasks.start(self._deliver(instruction), "listener call")
+                    self._start(instruction, self._deliver(instruction))
                 case Pull():
                     self._stop_pull(instruction.queue)
-                    self._pulls[instruction.queue] = self._tasks.start(
-                        self._calls.pull(instruction), f"pull {instruction.queue}"
-                    )
+                    work = self._calls.pull(instruction)
+                    self._pulls[instruction.queue] = self._start(instruction, work)
                 case StopPull():
                     self._stop_pull(instruction.queue)
                 case AskLocks():
-                    self._tasks.start(self._calls.ask_locks(instruction.queues), "ask locks")
+                    self._start(instruction, self._calls.ask_locks(instruction.queues))
                 case FindStart():
-                    self._tasks.start(self._calls.find_start(instruction), "find start")
+                    self._start(instruction, self._calls.find_start(instruction))
                 case SendBack():
-                    self._tasks.start(self._calls.send_back(instruction), "send back")
+                    self._start(instruction, self._calls.send_back(instruction))
                 case DeadLetter():
-                    self._tasks.start(self._calls.dead_letter(instruction), "dead letter")
+                    self._start(instruction, self._calls.dead_letter(instruction))
                 case Persist():
-                    self._tasks.start(self._offsets.persist([instruction.queue]), "persist")
+                    self._start(instruction, self._offsets.persist([instruction.queue]))
                 case Release():
                     releases.append(instruction)
                 case _:
                     assert_never(instruction)
         if releases:
             self._tasks.start(self._release(releases), "release queues")
+
+    def _start(
+        self, instruction: Instruction, work: Coroutine[Any, Any, None]
+    ) -> asyncio.Task[None]:
+        """Carry an instruction out; whatever ends the work, the core gets its answer."""
+
+        def lost(reason: str) -> None:
+            event = failure(instruction, reason)
+            if event is not None:
+                self.post(event)
+
+        return self._tasks.start(work, f"{type(instruction).__name__} of {self.group}", lost)
+
+    def _remember(self, wanted: SetOffset) -> None:
+        try:
+            self._offsets.update(
+                wanted.queue, wanted.offset, epoch=wanted.epoch, increase_only=wanted.increase_only
+            )
+        except Exception:
+            # A store of the user's; the instructions behind this one must be carried out all the same.
+            _log.exception("the offset store refused %s; its commit is lost", wanted)
+
+    async def _persist(self, queues: Iterable[MessageQueue]) -> None:
+        try:
+            await self._offsets.persist(queues)
+        except Exception:
+            _log.exception("the offsets of %s are not persisted", self.group)
 
     def _plan_wake(self) -> None:
         wake_ms = self._core.next_wake_ms()
@@ -388,7 +410,7 @@ class Consumer:
     def _stop_pull(self, queue: MessageQueue) -> None:
         task = self._pulls.pop(queue, None)
         if task is not None and task is not asyncio.current_task():
-            task.cancel()
+            self._tasks.stop(task)
 
     async def _deliver(self, deliver: Deliver) -> None:
         assert self._listening is not None
@@ -415,7 +437,7 @@ class Consumer:
         try:
             for each in releases:
                 self._stop_pull(each.queue)
-            await self._offsets.persist(each.queue for each in releases if each.commit)
+            await self._persist(each.queue for each in releases if each.commit)
             for each in releases:
                 self._offsets.remove(each.queue)
             await self._calls.give_locks(each.queue for each in releases if each.unlock)
@@ -490,7 +512,7 @@ class Consumer:
     async def _persist_forever(self) -> None:
         while True:
             await asyncio.sleep(self._instance.settings.persist_consumer_offset_interval_ms / 1000)
-            await self._offsets.persist(list(self._core.queues))
+            await self._persist(list(self._core.queues))
 
     # -- what the instance and brokers ask
 
@@ -560,24 +582,10 @@ class Consumer:
                 if topic != retry_topic(self.group):
                     _log.warning("%s", error)
 
-    async def _check_sql(self) -> None:
-        for topic, subscription in self._subscriptions.items():
-            if subscription.data.expression_type != EXPRESSION_SQL92:
-                continue
-            body = CheckClientRequest(self.client_id, self.group, subscription.data).to_json()
-            for name in self._instance.routes.brokers(topic)[:1]:
-                address = await self._instance.address(name, topic)
-                if address is not None:
-                    await self._instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, {}, body)
-
     async def _announce(self) -> None:
         await self._find_routes()
         await self._instance.beat_all()
         self._rebalance_wanted.set()
-
-
-def _names(topics: str | Iterable[str]) -> list[str]:
-    return [topics] if isinstance(topics, str) else list(topics)
 
 
 def _now_ms() -> int:

@@ -381,3 +381,27 @@ Instruction: TypeAlias = (
     | Persist
     | Report
 )
+
+
+def failure(instruction: Instruction, reason: str) -> Event | None:
+    """Return the event that answers an instruction whose work ended without one; None where none is awaited.
+
+    Whatever ended the work, the queue goes on: a core that waited for the answer for ever would keep its
+    lock all that time.
+    """
+    match instruction:
+        case Deliver(queue, generation, delivery):
+            return ListenerDone(queue, generation, delivery, None, reason)
+        case Pull(queue, generation):
+            return PullFailed(queue, generation, reason)
+        case AskLocks(queues):
+            return LocksFailed(queues, reason)
+        case FindStart(queue, generation):
+            return StartFailed(queue, generation, reason)
+        case SendBack(queue, generation, message):
+            return CopySent(queue, generation, message.queue_offset, False, reason)
+        case DeadLetter(queue, generation, message):
+            hold = instruction.presumed
+            return CopySent(queue, generation, message.queue_offset, False, reason, hold)
+        case SetOffset() | Release() | StopPull() | Persist() | Report():
+            return None

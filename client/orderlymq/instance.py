@@ -9,6 +9,7 @@ What is said stands in `wire`; what is known about topics in `routes`.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
@@ -27,6 +28,7 @@ from orderlymq.routes import Routes, TopicRoute, template_route
 from orderlymq.settings import ClientSettings
 from orderlymq.signing import signed
 from orderlymq.tasks import OwnedTasks
+from orderlymq.wire import PROCESS
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -142,8 +144,8 @@ class ClientInstance:
         """Begin to keep routes fresh and to send heartbeats; every user of the instance calls it."""
         self._users += 1
         if self._users == 1:
-            self._tasks.start(self._poll_routes(), "route poll")
-            self._tasks.start(self._beat(), "heartbeat")
+            self._tasks.keep(self._poll_routes, "route poll")
+            self._tasks.keep(self._beat, "heartbeat")
 
     async def close(self) -> None:
         """End it, once the last user has called this."""
@@ -386,7 +388,12 @@ class ClientInstance:
     async def _beat_one(self, address: str) -> bool:
         try:
             answer = await self.invoke(
-                address, request(RequestCode.HEART_BEAT, {}, self._heartbeat().to_json())
+                address,
+                request(
+                    RequestCode.HEART_BEAT,
+                    {PROCESS: str(os.getpid())},
+                    self._heartbeat().to_json(),
+                ),
             )
         except RemotingError as error:
             _log.info("no heartbeat to %s: %s", address, error)

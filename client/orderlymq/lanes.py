@@ -46,6 +46,9 @@ class Lane:
                     continue
                 try:
                     result = await self._send(message, timeout_ms)
+                except asyncio.CancelledError:
+                    future.cancel()
+                    raise
                 except Exception as error:
                     self._refuse_waiting(error)
                     if not future.cancelled():

@@ -3,10 +3,12 @@ Calling listeners: on the loop or in threads, a bounded number at a time, with h
 
 Rules: whatever a listener does ends in exactly one result event; a synchronous listener never blocks the
 loop; a listener that raises means "again", and the log names the exception and the message ids, never
-the messages. Cancellation passes through to an async listener only at shutdown.
+the messages. A `CancelledError` counts as raised, too, unless the call itself is cancelled, which happens at
+shutdown. `SystemExit` and `KeyboardInterrupt` mean "again" and end the program, as in any task.
 """
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import time
@@ -89,6 +91,7 @@ class Listening:
         self._slots = asyncio.Semaphore(workers)
         self._threads: ThreadPoolExecutor | None = None
         self._workers = workers
+        self._closed = False
         self._attempts: dict[MessageQueue, Attempt] = {}
 
     def attempt(self, queue: MessageQueue) -> Attempt | None:
@@ -133,7 +136,8 @@ class Listening:
         return done, call
 
     def close(self) -> None:
-        """Let the threads end; the calls they run are not waited for here."""
+        """Let the threads end; the calls they run are not waited for, here or by who is cancelled from now on."""
+        self._closed = True
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -172,7 +176,10 @@ class Listening:
         raised: str | None = None
         try:
             result = self._checked(await self._invoke(messages, context))
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
             raised = f"{type(error).__name__}: {error}"
             _log.debug("the listener raised", exc_info=error)
         duration_ms = int((time.monotonic() - started) * 1000)
@@ -191,7 +198,17 @@ class Listening:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
         loop = asyncio.get_running_loop()
-        returned = await loop.run_in_executor(self._threads, self._listener, messages, context)
+        call = loop.run_in_executor(self._threads, _outcome, self._listener, messages, context)
+        try:
+            returned, error = await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # A thread cannot be stopped, and the message must not come again beside it.
+            while not (call.done() or self._closed):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([call])
+            raise
+        if error is not None:
+            raise error
         if inspect.isawaitable(returned):
             # A plain function that hands an awaitable back, a lambda around a coroutine for example.
             return await returned
@@ -211,6 +228,16 @@ class Listening:
                 getattr(hook, moment)(context)
             except Exception:
                 _log.exception("the %s hook %r failed", moment, hook)
+
+
+def _outcome(
+    listener: Listener, messages: Any, context: Any
+) -> tuple[object, BaseException | None]:
+    """Call a listener in a thread; a future cannot carry everything that it may raise, StopIteration for one."""
+    try:
+        return listener(messages, context), None
+    except BaseException as error:
+        return None, error
 
 
 def _is_async(listener: Listener) -> bool:

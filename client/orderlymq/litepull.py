@@ -1,12 +1,15 @@
 """
 The lite pull consumer: `poll` gives the next messages, offsets are kept and committed.
 
-Rules: positions belong to this object until `seek` moves them; with auto-commit a later `poll` commits
-what an earlier one returned, so that a crash repeats messages and never skips any; a paused queue keeps
-its position. Either `subscribe` (queues are divided among the group's members) or `assign`.
+Rules: positions belong to this object until `seek` moves them; a message counts as done when the caller comes
+back for the next `poll`, or says so by `commit`. Auto-commit commits what is done and nothing else, also when a
+queue goes to another member and when the consumer is closed, so that messages are repeated and never skipped.
+Queues with messages take turns. A paused queue keeps its position. Either `subscribe` (queues are divided among the
+group's members) or `assign`. One task or thread polls.
 """
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -28,12 +31,14 @@ from orderlymq.settings import (
     parse_consume_from,
 )
 from orderlymq.subscribing import Subscription, check_group, make_subscription
-from orderlymq.tasks import OwnedTasks
+from orderlymq.tasks import RESTART_S, OwnedTasks
 from orderlymq.wire import PullStatus
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.model import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+
+_log = logging.getLogger(__name__)
 
 # RocketMQ's lite pull consumer pulls 10 at a time and keeps at most 1000 per queue.
 _PULL_COUNT: Final = 10
@@ -45,12 +50,18 @@ _RETRY_MAX_S: Final = 1.0
 
 
 class _Position:
-    """One queue: where it is pulled, what is buffered, what was handed out."""
+    """One queue: where it is pulled, what is buffered, what was handed out.
+
+    Attributes:
+        handed: one past the last message that `poll` returned.
+        done: what of it the caller has come back from; only this may be committed.
+    """
 
     def __init__(self, queue: MessageQueue) -> None:
         self.queue = queue
         self.next_offset: int | None = None
-        self.consumed: int | None = None  # one past the last message that poll returned
+        self.handed: int | None = None
+        self.done: int | None = None
         self.buffer: deque[ReceivedMessage] = deque()
         self.is_paused = False
         self.task: asyncio.Task[None] | None = None
@@ -120,17 +131,21 @@ class LitePullConsumer:
             await self._instance.route(topic)
         await self._instance.beat_all()
         if self._subscriptions:
-            self._tasks.start(self._rebalance_forever(), "lite pull rebalance")
+            self._tasks.keep(self._rebalance_forever, f"rebalance of {self.group}")
         for position in self._positions.values():
             self._start_pulling(position)
 
     async def close(self) -> None:
-        """Commit (with auto-commit) and end."""
+        """Commit (with auto-commit) what is done, and end.
+
+        What the last `poll` returned is delivered again unless `commit` was called: whoever closes may not be
+        who works on it.
+        """
         if self._state != "RUNNING":
             return
         self._state = "SHUTDOWN_ALREADY"
         if self.auto_commit:
-            await self.commit()
+            await self._commit_done()
         await self._tasks.cancel()
         await self._instance.remove_consumer(self)
         await self._instance.close()
@@ -181,15 +196,18 @@ class LitePullConsumer:
     async def poll(self, timeout_ms: int = 5_000, count: int = 32) -> list[ReceivedMessage]:
         """Return up to *count* messages, in order per queue; an empty list after *timeout_ms*.
 
+        What earlier calls returned is done from now on.
+
         Raises:
             StateError: The consumer does not run.
         """
         if self._state != "RUNNING":
             raise StateError(f"the consumer does not run (state {self._state})")
         loop = asyncio.get_running_loop()
+        self._come_back()
         if self.auto_commit and loop.time() >= self._commit_due_s:
             self._commit_due_s = loop.time() + self._auto_commit_s
-            await self.commit()
+            await self._commit_done()
         deadline = loop.time() + timeout_ms / 1000
         while True:
             found = self._collect(count)
@@ -203,23 +221,37 @@ class LitePullConsumer:
                 pass
 
     def _collect(self, count: int) -> list[ReceivedMessage]:
+        """Take one message of each queue in turn, so that a busy one does not starve the rest."""
         found: list[ReceivedMessage] = []
-        for position in list(self._positions.values()):
-            while position.buffer and not position.is_paused and len(found) < count:
-                message = position.buffer.popleft()
-                position.consumed = message.queue_offset + 1
-                found.append(message)
-            # The next poll begins with another queue, so that a busy one does not starve the rest.
-            if found:
-                self._positions[position.queue] = self._positions.pop(position.queue)
+        ready = deque(p for p in self._positions.values() if p.buffer and not p.is_paused)
+        while ready and len(found) < count:
+            position = ready.popleft()
+            message = position.buffer.popleft()
+            position.handed = message.queue_offset + 1
+            found.append(message)
+            # Last in line from here on, in the next poll too.
+            self._positions[position.queue] = self._positions.pop(position.queue)
+            if position.buffer:
+                ready.append(position)
+            elif position.next_offset is not None:
+                # What was pulled behind it matched nothing.
+                position.handed = max(position.handed, position.next_offset)
         return found
 
-    async def commit(self) -> None:
-        """Commit what `poll` has returned."""
+    def _come_back(self) -> None:
         for position in self._positions.values():
-            if position.consumed is not None:
+            position.done = position.handed
+
+    async def commit(self) -> None:
+        """Commit everything that `poll` has returned: the caller says that it is done."""
+        self._come_back()
+        await self._commit_done()
+
+    async def _commit_done(self) -> None:
+        for position in self._positions.values():
+            if position.done is not None:
                 self._reader.offsets.update(
-                    position.queue, position.consumed, epoch=None, increase_only=False
+                    position.queue, position.done, epoch=None, increase_only=False
                 )
         await self._reader.offsets.persist(list(self._positions))
 
@@ -240,7 +272,7 @@ class LitePullConsumer:
         if offset < 0:
             raise SettingError(f"offset {offset} is negative")
         position.next_offset = offset
-        position.consumed = offset
+        position.handed = position.done = offset
         position.buffer.clear()
         self._restart(position)
 
@@ -274,19 +306,30 @@ class LitePullConsumer:
     def _take(self, wanted: set[MessageQueue]) -> None:
         for queue in self._positions.keys() - wanted:
             task = self._positions.pop(queue).task
+            # Another member may commit meanwhile; what was remembered here must not come back.
+            self._reader.offsets.remove(queue)
             if task is not None:
-                task.cancel()
+                self._tasks.stop(task)
         for queue in sorted(wanted - self._positions.keys()):
             position = self._positions[queue] = _Position(queue)
             if self._state == "RUNNING":
                 self._start_pulling(position)
 
     def _start_pulling(self, position: _Position) -> None:
-        position.task = self._tasks.start(self._pull_forever(position), f"pull {position.queue}")
+        def lost(_reason: str) -> None:
+            asyncio.get_running_loop().call_later(RESTART_S, self._pull_again, position, task)
+
+        work = self._pull_forever(position)
+        task = position.task = self._tasks.start(work, f"pull {position.queue}", lost)
+
+    def _pull_again(self, position: _Position, ended: asyncio.Task[None]) -> None:
+        current = self._positions.get(position.queue) is position and position.task is ended
+        if self._state == "RUNNING" and current:
+            self._start_pulling(position)
 
     def _restart(self, position: _Position) -> None:
         if position.task is not None:
-            position.task.cancel()
+            self._tasks.stop(position.task)
             self._start_pulling(position)
 
     async def _pull_forever(self, position: _Position) -> None:
@@ -299,7 +342,9 @@ class LitePullConsumer:
                 if position.next_offset is None:
                     position.next_offset = await self._start_offset(position.queue)
                 await self._pull_once(position, position.next_offset)
-            except OrderlyMQError:
+            except Exception as error:
+                if not isinstance(error, OrderlyMQError):
+                    _log.exception("the pull of %s failed and is tried again", position.queue)
                 await asyncio.sleep(delay_s)
                 delay_s = min(_RETRY_MAX_S, delay_s * 2)
             else:
@@ -322,8 +367,8 @@ class LitePullConsumer:
             return
         position.buffer.extend(result.messages)
         if not position.buffer:
-            # Nothing matched: the group moves on all the same.
-            position.consumed = result.next_offset
+            # Nothing matched: the group moves on all the same, once what was handed out is done.
+            position.handed = result.next_offset
         self._arrived.set()
 
     async def _start_offset(self, queue: MessageQueue) -> int:
@@ -387,7 +432,7 @@ class LitePullConsumer:
             wanted |= set(assign(self._strategy, self.group, me, route.subscribe, members))
         leaving = self._positions.keys() - wanted
         if leaving and self.auto_commit:
-            await self.commit()
+            await self._commit_done()
         self._take(wanted)
         return True
 

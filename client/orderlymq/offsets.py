@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from orderlymq.errors import BrokerUnreachable
+from orderlymq.errors import BrokerUnreachable, SettingError
 from orderlymq.instance import ClientInstance
 from orderlymq.wire import check, commit_request, fence, read_offset
 from orderlymq_protocol import fastjson
@@ -152,18 +152,29 @@ class LocalOffsets:
         self._written: dict[MessageQueue, int] = {}
 
     async def load(self) -> None:
-        """Read the file; the last complete copy when the file is torn; nothing when there is none."""
+        """Read the file, or the older copy when the file is damaged; nothing when there is neither.
+
+        Raises:
+            SettingError: Neither can be read: to begin elsewhere might skip messages.
+        """
+        damaged: list[str] = []
         for path in (self._path, self._path.with_suffix(".json.bak")):
             try:
-                table = fastjson.loads(path.read_bytes())["offsetTable"]
+                content = path.read_bytes()
+                self._offsets = dict(_read_table(fastjson.loads(content)["offsetTable"]))
             except FileNotFoundError:
                 continue
-            except (ValueError, KeyError, TypeError) as error:
-                _log.warning("the offsets in %s cannot be read, trying the copy: %s", path, error)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                damaged.append(f"{path} ({error})")
+                _log.error("the offsets in %s cannot be read: %s", path, error)
                 continue
-            self._offsets = dict(_read_table(table))
             self._written = dict(self._offsets)
             return
+        if damaged:
+            raise SettingError(
+                f"the offsets cannot be read: {', '.join(damaged)}; restore the file, or delete it to "
+                "begin where consume_from says"
+            )
 
     def update(
         self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
@@ -184,19 +195,27 @@ class LocalOffsets:
         return self.read(queue)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the whole table, atomically, keeping one older copy."""
+        """Write the whole table, atomically, keeping one older copy; a failure is logged."""
         if self._offsets == self._written:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._path.with_suffix(".json.tmp")
-        with fresh.open("wb") as file:
-            file.write(fastjson.dumps({"offsetTable": self._offsets}))
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileNotFoundError):
-            self._path.replace(self._path.with_suffix(".json.bak"))
-        fresh.replace(self._path)
-        self._written = dict(self._offsets)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with fresh.open("wb") as file:
+                file.write(fastjson.dumps({"offsetTable": self._offsets}))
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                self._path.replace(self._path.with_suffix(".json.bak"))
+            fresh.replace(self._path)
+        except OSError as error:
+            _log.error(
+                "the offsets are not written to %s and are tried again with the next commit; until then "
+                "a restart repeats messages: %s",
+                *(self._path, error),
+            )
+        else:
+            self._written = dict(self._offsets)
 
 
 def local_offsets_path(client_id: str, group: str, home: Path | None = None) -> Path:
@@ -205,8 +224,10 @@ def local_offsets_path(client_id: str, group: str, home: Path | None = None) -> 
     return root / client_id / group / "offsets.json"
 
 
-def _read_table(table: Mapping[object, int]) -> Iterable[tuple[MessageQueue, int]]:
+def _read_table(table: Mapping[object, object]) -> Iterable[tuple[MessageQueue, int]]:
     for key, offset in table.items():
         # Newer Java writes the key as the text of its object.
         value = fastjson.loads(key.encode()) if isinstance(key, str) else key
-        yield MessageQueue.from_json_value(value), int(offset)
+        if type(offset) is not int or not 0 <= offset < 2**63:
+            raise ValueError(f"the offset {offset!r} is no offset")
+        yield MessageQueue.from_json_value(value), offset

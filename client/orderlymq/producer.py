@@ -12,7 +12,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from orderlymq.errors import (
@@ -29,8 +28,15 @@ from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
 from orderlymq.recalls import recall_message
 from orderlymq.requests import DEFAULT_TIMEOUT_MS, OpenRequests, Reply, reply_message
 from orderlymq.routes import TopicRoute
-from orderlymq.selectors import RoundRobin, Selector, by_hash, check_selected, pick
-from orderlymq.sending import Attempts, as_message, check_batch, check_message
+from orderlymq.selectors import RoundRobin, Selector, by_hash, by_selector, pick
+from orderlymq.sending import (
+    Attempts,
+    as_message,
+    check_batch,
+    check_choice,
+    check_message,
+    leading_message,
+)
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq.tracing import make_tracer
 from orderlymq.wire import SendOptions, batch_request, is_stored, read_send_result, send_request
@@ -141,12 +147,7 @@ class Producer:
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     # -- sends
@@ -169,7 +170,7 @@ class Producer:
         """Send one message and wait until it is stored.
 
         Args:
-            topic: where to, or a whole `Message`, which then says the rest itself.
+            topic: where to, or a whole `Message`, which says the rest itself, but for *key*.
             body: bytes, or text that becomes UTF-8.
             tags: one tag.
             keys: index keys for queries.
@@ -190,8 +191,8 @@ class Producer:
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
-        lane = self._lanes.get(self._lane_key(message, queue)) if selector is None else None
-        if lane is not None:
+        lane = self._lanes.get(self._lane_key(message, queue))
+        if lane is not None and selector is None and argument is None:
             # Calls of `send_nowait` came first; this one stays behind them.
             return await self._enter_lane(message, queue, timeout_ms)
         return await self._send(
@@ -287,16 +288,16 @@ class Producer:
         `split_batch` cuts a list that is too large.
 
         Raises:
-            SettingError: Several topics, a delay level, a retry topic, or too large together.
+            SettingError: Several topics or keys, a delay level, a retry topic, or too large together.
             SendRefused, SendUnknown, TopicNotFound: As `send`.
         """
         self._check_running()
         check_batch(messages, self.settings.max_message_size_bytes)
-        if key is not None:
-            for message in messages:
-                message.key = key
         for message in messages:
+            message.key = message.key if key is None else key
             self._prepare(message)
+        fixed = queue is not None or selector is not None
+        leading = messages[0] if fixed else leading_message(messages)
         ids = ",".join(message.unique_key for message in messages)
         retries = self.settings.retry_times_when_send_failed
 
@@ -305,7 +306,7 @@ class Producer:
                 command = batch_request(messages, target, self._options, _wall_ms())
                 return chosen_from(route, command)
 
-            chosen = self._choose(route, messages[0], queue, selector, argument)
+            chosen = self._choose(route, leading, queue, selector, argument)
             return await self._send_by(route, chosen, build, ids, timeout_ms, retries)
 
         return await self._through_changes(messages[0].topic, once, timeout_ms)
@@ -510,19 +511,14 @@ class Producer:
         argument: object,
     ) -> MessageQueue | None:
         """Return the one queue that the arguments ask for; None when any will do."""
+        check_choice(queue, selector, argument)
         queues = route.publish
         if queue is not None:
             number = queue if isinstance(queue, int) else self._instance.whole_queue(queue)
             return pick(number, queues, route.publish[0].topic)
         if selector is not None:
             wanted = message.key if argument is None else argument
-            try:
-                selected: object = selector(queues, message, wanted)
-            except SettingError:
-                raise
-            except Exception as error:
-                raise SettingError(f"the selector raised {error!r}; nothing was sent") from error
-            return check_selected(queues, selected)
+            return by_selector(selector, queues, message, wanted)
         if message.key is not None:
             return by_hash(queues, message, message.key)
         return None

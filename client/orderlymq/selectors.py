@@ -113,12 +113,20 @@ def by_machine_room(rooms: frozenset[str], draw: Callable[[int], int]) -> Select
     return select
 
 
-def check_selected(queues: Sequence[MessageQueue], selected: object) -> MessageQueue:
-    """Return what a selector returned, if it is one of the queues it was given.
+def by_selector(
+    selector: Selector, queues: Sequence[MessageQueue], message: Message, argument: object
+) -> MessageQueue:
+    """Return what a user's selector chooses, if it is one of the queues it was given.
 
     Raises:
-        SettingError: It returned nothing or something foreign; nothing has been sent.
+        SettingError: It raised, returned nothing or something foreign; nothing has been sent.
     """
+    try:
+        selected: object = selector(queues, message, argument)
+    except SettingError:
+        raise
+    except Exception as error:
+        raise SettingError(f"the selector raised {error!r}; nothing was sent") from error
     if isinstance(selected, MessageQueue) and selected in queues:
         return selected
     if selected is None:

@@ -135,8 +135,24 @@ def as_message(
     delay_level: int,
     key: str | int | None,
 ) -> Message:
-    """Return the message that the arguments of a send describe."""
+    """Return the message that the arguments of a send describe.
+
+    Raises:
+        SettingError: A `Message` came together with arguments that it says itself.
+    """
     if isinstance(topic, Message):
+        beside = {
+            "body": body,
+            "tags": tags,
+            "keys": keys,
+            "properties": properties,
+            "delay_level": delay_level,
+        }
+        lost = ", ".join(name for name, value in beside.items() if value)
+        if lost:
+            raise SettingError(
+                f"{lost} cannot be given beside a Message; set them on the Message itself"
+            )
         if key is not None:
             topic.key = key
         return topic
@@ -149,6 +165,20 @@ def as_message(
         properties=properties or {},
         delay_level=delay_level,
     )
+
+
+def check_choice(queue: object, selector: object, argument: object) -> None:
+    """Refuse arguments of which one would decide and the other be dropped.
+
+    Raises:
+        SettingError: A selector beside a queue, or an argument for a selector that is not there.
+    """
+    if selector is not None and queue is not None:
+        raise SettingError("give queue or selector, not both")
+    if selector is None and argument is not None:
+        raise SettingError(
+            "argument is for a selector; give selector=, or key= for the hash of a key"
+        )
 
 
 def check_message(message: Message, size_max: int) -> None:
@@ -211,6 +241,22 @@ def check_batch(messages: Sequence[Message], size_max: int) -> None:
         raise SettingError(
             f"the batch takes {size} bytes, the limit is {size_max}; cut it with split_batch()"
         )
+
+
+def leading_message(messages: Sequence[Message]) -> Message:
+    """Return the message of a checked batch whose key chooses the queue of all.
+
+    Raises:
+        SettingError: Two messages have different keys.
+    """
+    keyed = [message for message in messages if message.key is not None]
+    for message in keyed:
+        if message.key != keyed[0].key:
+            raise SettingError(
+                f"the messages of a batch have the keys {keyed[0].key!r} and {message.key!r}, which may "
+                "belong to different queues; send one batch per key, or give queue or selector"
+            )
+    return keyed[0] if keyed else messages[0]
 
 
 def split_batch(

@@ -1,15 +1,23 @@
 """
 Tasks with an owner: started with a name, ended together, their failures never lost.
 
-For objects whose life spans `start()` and `close()`, where a TaskGroup's block does not fit.
+For objects whose life spans `start()` and `close()`, where a TaskGroup's block does not fit. Rule: only the
+owner ends a task early, by `stop` or `cancel`. Any other end before its time, a `CancelledError` that
+a user's code raised included, is logged and reported to whoever waits for what the task was to bring.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 _log = logging.getLogger(__name__)
+
+RESTART_S: Final = 1.0  # a loop that always fails must not fill the log
+
+Lost: TypeAlias = Callable[[str], object]
+"""Gets the reason why a task ended before its time."""
 
 
 class OwnedTasks:
@@ -17,31 +25,56 @@ class OwnedTasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._stopped: set[asyncio.Task[None]] = set()
+        self._restarts: dict[str, asyncio.TimerHandle] = {}
 
-    def start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run *work*; a failure is logged with the task's name."""
+    def start(
+        self, work: Coroutine[Any, Any, None], name: str, lost: Lost | None = None
+    ) -> asyncio.Task[None]:
+        """Run *work*; when it raises or somebody else cancels it, log that and call *lost*."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(partial(self._ended, lost))
         return task
+
+    def keep(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
+        """Run *work*, which never ends, and begin it again after a second when it ends all the same."""
+
+        def begin_again() -> None:
+            del self._restarts[name]
+            self.keep(work, name)
+
+        def lost(_reason: str) -> None:
+            loop = asyncio.get_running_loop()
+            self._restarts[name] = loop.call_later(RESTART_S, begin_again)
+
+        return self.start(work(), name, lost)
+
+    def stop(self, task: asyncio.Task[None]) -> None:
+        """Cancel one task; nobody is told."""
+        self._stopped.add(task)
+        task.cancel()
 
     async def cancel(self) -> None:
         """Cancel everything and wait until it has ended."""
+        for handle in self._restarts.values():
+            handle.cancel()
+        self._restarts.clear()
         tasks = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in tasks:
-            task.cancel()
+            self.stop(task)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def drain(self, timeout_s: float) -> bool:
-        """Wait until everything has ended by itself; tell whether it did."""
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        if not tasks:
-            return True
-        _, pending = await asyncio.wait(tasks, timeout=timeout_s)
-        return not pending
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, lost: Lost | None, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("the task %s failed", task.get_name(), exc_info=task.exception())
+        stopped = task in self._stopped
+        self._stopped.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("the task %s failed", task.get_name(), exc_info=error)
+        elif not task.cancelled() or stopped:
+            return
+        else:
+            _log.error("the task %s was cancelled by somebody else", task.get_name())
+        if lost is not None and not stopped:
+            lost("cancelled" if error is None else f"{type(error).__name__}: {error}")

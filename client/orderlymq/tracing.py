@@ -6,7 +6,6 @@ of them, they are dropped and counted. The form of a trace stands in `traces`.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Coroutine
@@ -17,6 +16,7 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq.identity import make_unique_keys
 from orderlymq.instance import ClientInstance
 from orderlymq.message import Message, SendResult
+from orderlymq.tasks import OwnedTasks
 from orderlymq.traces import ConsumeBegan, ConsumeEnded, Published, encode_traces
 from orderlymq_protocol.names import TRACE_TOPIC
 
@@ -50,7 +50,7 @@ class Tracer:
         self._group = group
         self._records: list[_Record] = []
         self._producer: Producer | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = OwnedTasks()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> None:
@@ -60,19 +60,17 @@ class Tracer:
         self._loop = asyncio.get_running_loop()
         self._producer = Producer(f"_INNER_TRACE_PRODUCER-{self._name}", instance=self._instance)
         await self._producer.start()
-        self._task = self._loop.create_task(self._send_forever(), name=f"trace {self._name}")
+        self._tasks.keep(self._send_forever, f"trace {self._name}")
 
     async def close(self) -> None:
         """Send what is left and end."""
-        if self._task is None or self._producer is None:
+        if self._producer is None:
             return
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await self._tasks.cancel()
         while self._records:
             await self._send()
         await self._producer.close()
-        self._task = None
+        self._producer = None
 
     def add(self, record: _Record) -> None:
         """Take a record; any thread may call."""

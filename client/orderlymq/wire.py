@@ -2,7 +2,8 @@
 What the SDK says on the wire, as commands, and what it reads from answers. Pure.
 
 Rule: everything here is RocketMQ's protocol plus fields that other brokers ignore: `omqClientId` and
-`omqEpoch` on pulls and commits make the broker's fence exact, `leaseMillis` asks for a lock's lease.
+`omqEpoch` on pulls and commits make the broker's fence exact, `leaseMillis` asks for a lock's lease,
+`omqProcessId` on heartbeats lets a broker of this machine see when the client's process has ended.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,6 +36,7 @@ from orderlymq_protocol.record import RecordError, StoredMessage, iter_records
 
 CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"
+PROCESS: Final = "omqProcessId"
 BULK: Final = "omqBulk"
 # The first dead letter of the held key that a message follows into the dead letters.
 HELD_BEHIND: Final = "OMQ_HELD_BEHIND"

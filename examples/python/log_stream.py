@@ -23,4 +23,5 @@ with reader:
     seen = []
     while len(seen) < 100:
         seen += [message.text for message in reader.poll(1000)]
+    reader.commit()  # what the last poll returned is done, too
 print(f"{len(seen)} lines, first {seen[0]!r}, last {seen[-1]!r}")

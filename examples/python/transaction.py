@@ -41,4 +41,5 @@ with consumer:
     seen = []
     while len(seen) < 2:
         seen += [message.text for message in consumer.poll(1000)]
+    consumer.commit()  # what the last poll returned is done, too
     print("announced:", ", ".join(seen))

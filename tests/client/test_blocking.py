@@ -1,6 +1,7 @@
 """The blocking facade: the same classes for programs without asyncio."""
 
 import inspect
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from orderlymq.contexts import OrderedContext
 from orderlymq.errors import SendRefused, StateError
 from orderlymq.events import OrderedResult
 from orderlymq.message import Message, ReceivedMessage
+from orderlymq.settings import ConsumerSettings
 from orderlymq.wire import PullStatus
 from tests.client import fakecluster
 from tests.client.fakecluster import FakeCluster, running
@@ -98,6 +100,41 @@ def test_a_plain_listener_consumes_in_order(cluster: FakeCluster) -> None:
 
     assert texts == [f"m{number}" for number in range(6)]
     assert cluster.offsets["G", "T", 0] == 6
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+def test_a_listener_that_wants_the_program_to_end_interrupts_it(
+    cluster: FakeCluster, error: BaseException
+) -> None:
+    """The main thread is told as by Ctrl-C; the client still works, the message comes again, and it closes."""
+    cluster.append("T", 0, b"m0")
+    calls, interrupted, done = list[str](), threading.Event(), threading.Event()
+
+    def listener(messages: Sequence[ReceivedMessage], _context: OrderedContext) -> OrderedResult:
+        calls.append(messages[0].text)
+        if len(calls) == 1:
+            raise error
+        done.set()
+        return OrderedResult.SUCCESS
+
+    before = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
+    try:
+        with blocking.Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            listener=listener,
+            settings=ConsumerSettings(suspend_current_queue_time_ms=10),
+        ):
+            assert done.wait(5)
+            assert interrupted.wait(5)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert calls == ["m0", "m0"]
+    assert cluster.offsets["G", "T", 0] == 1
 
 
 def test_pull_and_lite_pull_wait_for_messages(cluster: FakeCluster) -> None:

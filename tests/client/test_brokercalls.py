@@ -5,9 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from orderlymq.brokercalls import _by_broker
 from orderlymq.events import OrderedResult
+from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_runtime.connection import Connection
 from tests.client.fakecluster import FakeCluster, Fault, reset, running, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
@@ -42,6 +45,21 @@ async def test_a_lock_request_waits_a_second_for_its_answer(cluster: FakeCluster
         await until(lambda: inbox.texts == ["m0"], 10)
 
     assert 1.0 <= asked[1] - asked[0] < 3
+
+
+def test_more_queues_than_a_request_may_name_are_divided() -> None:
+    """Brokers refuse more: every queue is asked for once, at its own broker."""
+    queues = [MessageQueue("T", "a", number) for number in range(LOCK_QUEUES_MAX + 1)]
+    queues.append(MessageQueue("T", "b", 0))
+
+    parts = _by_broker(queues)
+
+    assert [(name, len(part)) for name, part in parts] == [
+        ("a", LOCK_QUEUES_MAX),
+        ("a", 1),
+        ("b", 1),
+    ]
+    assert [queue for _, part in parts for queue in part] == queues
 
 
 # -- dead letters ------------------------------------------------------------------------------------------

@@ -3,10 +3,14 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from orderlymq.consumer import Consumer
+from orderlymq.errors import SettingError
 from orderlymq.identity import make_client_id, parse_name_servers
 from orderlymq.instance import ClientInstance
 from orderlymq.offsets import NOT_FOUND, BrokerOffsets, LocalOffsets, local_offsets_path
+from orderlymq.settings import MessageModel
 from orderlymq_protocol.messagequeue import MessageQueue
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running, until
@@ -61,6 +65,57 @@ async def test_local_offsets_survive_in_rocketmqs_file_and_a_torn_file_falls_bac
     assert await again.fetch(QUEUE) == 9
     assert await torn.fetch(QUEUE) == 7
     assert await LocalOffsets(tmp_path / "none.json").fetch(QUEUE) == NOT_FOUND
+
+
+async def test_a_file_that_cannot_be_written_is_tried_again_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full or read-only disk once ended the persisting task for good, and the consumer could not be closed."""
+    path, blocked = tmp_path / "offsets.json", tmp_path / "offsets.json.tmp"
+    blocked.mkdir()  # where the draft of the file is to be
+    store, inbox = LocalOffsets(path), Inbox()
+    async with running(topics={"T": 1}) as cluster:
+        fill(cluster, 3, queues=1)
+        async with Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            consume_from="first",
+            message_model=MessageModel.BROADCASTING,
+            listener=inbox.concurrent,
+            offset_store=store,
+        ):
+            await until(lambda: store.read(QUEUE) == 3)
+
+    assert f"not written to {path}" in caplog.text
+    blocked.rmdir()
+    await store.persist([])
+    again = LocalOffsets(path)
+    await again.load()
+    assert await again.fetch(QUEUE) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"offsetTable":7}',
+        b'{"offsetTable":{"x":1}}',
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:true}}',
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:-5}}',
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:"many"}}',
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:9223372036854775808}}',
+    ],
+)
+async def test_a_damaged_file_without_a_copy_is_named(tmp_path: Path, content: bytes) -> None:
+    """To begin at consume_from instead could skip messages."""
+    path = tmp_path / "offsets.json"
+    path.write_bytes(content)
+
+    with pytest.raises(SettingError, match=r"offsets\.json .*restore the file, or delete it"):
+        await LocalOffsets(path).load()
 
 
 def test_the_local_file_stands_where_rocketmq_puts_it(tmp_path: Path) -> None:

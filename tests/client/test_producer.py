@@ -300,6 +300,36 @@ async def test_a_batch_is_one_append_with_consecutive_offsets() -> None:
     assert int(RequestCode.SEND_BATCH_MESSAGE) in cluster.codes()
 
 
+async def test_no_argument_of_a_send_is_dropped() -> None:
+    """Every way to send refuses what it would ignore, by name, and sends nothing."""
+    message = Message(topic="T", body=b"x")
+    async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
+        sends = (
+            lambda: producer.send(message, delay_level=3),
+            lambda: producer.send_nowait(message, tags="A"),
+            lambda: producer.send_oneway(message, properties={"a": "b"}),
+            lambda: producer.request(message, b"y"),
+            lambda: producer.send("T", b"x", queue=1, selector=by_modulo, argument=2),
+            lambda: producer.send("T", b"x", key="k", argument=2),
+            lambda: producer.send_oneway("T", b"x", argument=2),
+            lambda: producer.send_batch([message], argument=2),
+            lambda: producer.send_batch([Message(topic="T", body=b"x", key=n) for n in "ab"]),
+        )
+        for send in sends:
+            with pytest.raises(SettingError):
+                await send()
+
+    assert not cluster.logs
+
+
+async def test_a_key_anywhere_in_a_batch_chooses_its_queue() -> None:
+    """A first message without a key does not send the others to just any queue."""
+    async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
+        for _ in range(4):
+            batch = [Message(topic="T", body=b"x", key=key) for key in (None, "TagA")]
+            assert (await producer.send_batch(batch)).queue.queue_id == 3
+
+
 async def test_messages_of_a_batch_keep_their_own_identities() -> None:
     """BAT-02: what RocketMQ adds to each message of a batch hides no unique key, so each can be found by it."""
     async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:

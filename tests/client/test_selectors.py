@@ -14,7 +14,7 @@ from orderlymq.selectors import (
     by_machine_room,
     by_modulo,
     by_random,
-    check_selected,
+    by_selector,
     hash_index,
     java_hash,
     modulo_index,
@@ -116,11 +116,15 @@ def test_machine_rooms_restrict_the_queues() -> None:
 
 def test_what_a_selector_returns_is_checked() -> None:
     """SEL-09: nothing, or something foreign: nothing is sent."""
-    assert check_selected(QUEUES, QUEUES[1]) == QUEUES[1]
+
+    def chosen(selected: object) -> MessageQueue:
+        return by_selector(lambda *_: selected, QUEUES, MESSAGE, None)  # type: ignore[arg-type]  # as users err
+
+    assert chosen(QUEUES[1]) == QUEUES[1]
     with pytest.raises(SettingError, match="returned no queue; nothing was sent"):
-        check_selected(QUEUES, None)
+        chosen(None)
     with pytest.raises(SettingError, match="no queue of the topic"):
-        check_selected(QUEUES, MessageQueue("T", "broker-b", 0))
+        chosen(MessageQueue("T", "broker-b", 0))
 
 
 def test_plain_sends_are_spread_evenly() -> None:

@@ -4,7 +4,16 @@ import pytest
 
 from orderlymq.errors import SendRefused, SendUnknown, SettingError, TopicNotFound
 from orderlymq.message import Message
-from orderlymq.sending import Attempts, QueuesChanged, check_batch, check_message, split_batch
+from orderlymq.sending import (
+    Attempts,
+    QueuesChanged,
+    as_message,
+    check_batch,
+    check_choice,
+    check_message,
+    leading_message,
+    split_batch,
+)
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import ConnectFailed, ConnectionLost
@@ -182,3 +191,35 @@ def test_the_splitter_keeps_order_and_every_part_fits() -> None:
     for part in parts:
         check_batch(part, 4 * MIB)
     assert list(split_batch([])) == []
+
+
+BESIDE = {"body": b"x", "tags": "A", "keys": "k", "properties": {"a": "b"}, "delay_level": 3}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_a_message_says_itself_cannot_be_said_beside_it(name: str) -> None:
+    """It would be dropped: the message is sent as it is."""
+    nothing = {"body": b"", "tags": "", "keys": "", "properties": None, "delay_level": 0}
+    given = {**nothing, name: BESIDE[name]}
+
+    with pytest.raises(SettingError, match=f"{name} cannot be given beside a Message"):
+        as_message(Message(topic="T", body=b"y"), **given, key=None)  # type: ignore[arg-type]  # one of many types
+
+
+def test_only_one_argument_chooses_the_queue() -> None:
+    """A selector beside a queue, or its argument without it, would be dropped."""
+    with pytest.raises(SettingError, match="queue or selector, not both"):
+        check_choice(0, object(), None)
+    with pytest.raises(SettingError, match="argument is for a selector"):
+        check_choice(0, None, "x")
+    check_choice(None, object(), "x")
+
+
+def test_the_key_of_a_batch_is_that_of_all_its_messages() -> None:
+    """One queue holds the batch; a message of another key would lie where its key is not read."""
+    plain, one, other = (Message(topic="T", body=b"x", key=key) for key in (None, "a", "b"))
+
+    assert leading_message([plain, plain]) is plain
+    assert leading_message([plain, one, one]) is one
+    with pytest.raises(SettingError, match="the keys 'a' and 'b'"):
+        leading_message([one, plain, other])
