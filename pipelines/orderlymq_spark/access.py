@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from orderlymq.admin import AdminClient
@@ -219,8 +220,8 @@ class ClusterAccess:
         found = self.wait(lambda: self._admin.find_messages(topic, unique_key, unique=True))
         return bool(found)
 
-    def are_stored(self, topic: str, unique_keys: Sequence[str]) -> list[bool]:
-        """Tell of many unique keys what `is_stored` tells of one."""
+    async def are_stored(self, topic: str, unique_keys: Sequence[str]) -> list[bool]:
+        """Tell of many unique keys what `is_stored` tells of one; on the loop of these connections."""
 
         async def ask(keys: Sequence[str]) -> list[bool]:
             asked = (self._admin.find_messages(topic, key, unique=True) for key in keys)
@@ -228,8 +229,7 @@ class ClusterAccess:
 
         found: list[bool] = []
         for at in range(0, len(unique_keys), _LOOKS_AT_ONCE):
-            part = unique_keys[at : at + _LOOKS_AT_ONCE]
-            found += self.wait(lambda part=part: ask(part))  # type: ignore[misc]  # mypy types no defaults of lambdas
+            found += await self._patiently(partial(ask, unique_keys[at : at + _LOOKS_AT_ONCE]))
         return found
 
     def progress(self, group: str) -> dict[MessageQueue, Any]:

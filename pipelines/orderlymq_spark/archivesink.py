@@ -29,6 +29,7 @@ from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.archivefiles import REPEATING_COLUMNS, Part, parts_folder, publish
 from orderlymq_spark.columns import RANGE_COLUMNS
 from orderlymq_spark.errors import OptionError, SinkConflict
+from orderlymq_spark.localpath import local_path
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import parse_source
 
@@ -61,13 +62,14 @@ class ArchiveDataSource(DataSource):
         path, app_id = self.options.get("path", ""), self.options.get("appId", "")
         if not path or not app_id:
             raise OptionError("the archive needs the options path and appId")
+        root = local_path(path)
         source = json.loads(self.options.get("source", "null"))
         check_place(schema.names, RANGE_COLUMNS if source else _PLACE)
         kind = self.options.get("format", "parquet")
         if kind not in ("parquet", "delta"):
             raise OptionError(f"format is {kind!r}; it must be parquet or delta")
         return ArchiveWriter(
-            Path(path),
+            root,
             app_id,
             self.options.get("codec", "zstd"),
             delta=kind == "delta",

@@ -6,6 +6,7 @@ from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 
+from orderlymq_spark.localpath import local_path
 from orderlymq_spark.source import OrderlyMQDataSource
 
 
@@ -17,8 +18,8 @@ def read_batch(spark: SparkSession, **options: Any) -> DataFrame:
 
 def read_stream(spark: SparkSession, checkpoint: str | Path, **options: Any) -> DataFrame:
     """Return topics as a stream that remembers beside its checkpoint where it began."""
+    start = {"startPath": local_path(checkpoint) / "orderlymq-start.json", **options}
     register(spark)
-    start = {"startPath": Path(checkpoint) / "orderlymq-start.json", **options}
     return spark.readStream.format("orderlymq").options(**_texts(start)).load()
 
 

@@ -19,6 +19,7 @@ from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.tags import TagExpressionError, TagFilter
 from orderlymq_spark.columns import check_columns
 from orderlymq_spark.errors import OptionError
+from orderlymq_spark.localpath import local_path
 from orderlymq_spark.offsets import from_json, queues_from_json
 
 SOURCE_OPTIONS: Final = {
@@ -57,7 +58,8 @@ SINK_OPTIONS: Final = {
     "topic": "where to; beats the column topic",
     "orderBy": "columns that give the order within a key, separated by commas",
     "appId": "a stable name of this job: the same rows sent again are recognised by it",
-    "checkOrder": "true (default): refuse rows of one key in two tasks",
+    "runId": "names one load: after a failure the same name sends only what is missing; default: each load is new",
+    "checkOrder": "true (default): refuse rows of one key in two tasks, and rows without key or source likewise",
     "batchBytes": "messages of a queue are sent together up to this size",
     "retryTimeout": SOURCE_OPTIONS["retryTimeout"],
 }
@@ -144,6 +146,7 @@ class SinkOptions:
     topic: str = ""
     order_by: tuple[str, ...] = ()
     app_id: str
+    run_id: str = ""
     check_order: bool = True
     batch_bytes: int
 
@@ -165,6 +168,10 @@ class _Reader:
 
     def text(self, name: str, default: str = "") -> str:
         return self._values.get(name.lower(), default).strip()
+
+    def path(self, name: str) -> str:
+        value = self.text(name)
+        return str(local_path(value)) if value else ""
 
     def word(self, name: str, default: str, *allowed: str) -> str:
         value = self.text(name, default).lower()
@@ -249,7 +256,7 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
         delay_max_ms=read.duration_ms("maxTriggerDelay", 15 * 60_000),
         partitions_min=read.number("minPartitions") or 0,
         fail_on_data_loss=read.flag("failOnDataLoss", default=True),
-        data_loss_path=read.text("dataLossPath"),
+        data_loss_path=read.path("dataLossPath"),
         columns=check_columns(
             read.list("columns"),
             body=read.flag("includeBody", default=True),
@@ -260,7 +267,7 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
         report_group=read.text("reportGroup"),
         sequence_property=read.text("sequenceProperty"),
         epoch_property=read.text("epochProperty"),
-        start_path=read.text("startPath"),
+        start_path=read.path("startPath"),
     )
 
 
@@ -282,6 +289,7 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
         topic=read.text("topic") or read.text("path"),
         order_by=read.list("orderBy"),
         app_id=app_id,
+        run_id=read.text("runId"),
         check_order=read.flag("checkOrder", default=True),
         batch_bytes=read.number("batchBytes") or 1 << 20,
     )

@@ -2,11 +2,12 @@
 Rows on their way out: what each row becomes, in which queue, in which order, under which identity.
 
 Rules: a key's queue is the one that any RocketMQ producer with the hash selector chooses; rows of a queue leave
-in the order of `orderBy`, then as they came; a row's identity depends on nothing but the job's name, the batch
-and the row, so that the same row sent again is the same message to the broker. The batch of a plain frame is what its
-rows say, so that tomorrow's frame is another one. `sink` sends.
+in the order of `orderBy`, rows alike in it in an order of their content, and without `orderBy` as they came. A row's
+identity does not depend on where the row stands among the others: the same rows, in any order and divided among
+tasks in any way that keeps a key together, are the same messages to the broker. `sink` sends.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -47,6 +48,22 @@ def check_columns(names: Sequence[str], topic: str, order_by: Sequence[str]) -> 
             raise OptionError(f"orderBy names {name}; the rows have {', '.join(names)}")
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A row that has become a message without an identity.
+
+    Attributes:
+        source: what the row was made of: a place in a topic or a message id; empty for any other row.
+        content: a hash of everything that the message says.
+    """
+
+    row: Mapping[str, Any]
+    message: Message
+    source: str
+    content: str
+    order: tuple[Any, ...]
+
+
 def runs(
     rows: Iterable[Mapping[str, Any]],
     queues: Mapping[str, Sequence[MessageQueue]],
@@ -54,7 +71,8 @@ def runs(
     topic: str,
     order_by: Sequence[str],
     app_id: str,
-    batch: str = "",
+    batch: str,
+    task: int | None = None,
 ) -> list[Run]:
     """Return the messages of rows by queue.
 
@@ -64,40 +82,80 @@ def runs(
         topic: beats the column.
         order_by: columns that give the order within a queue.
         app_id: names the job.
-        batch: of the job, empty for a plain frame. A row that was read from a topic is known by its place there,
-            one with a message_id by that, any other by its batch; and by key and number among those alike.
+        batch: the load that the rows are of; names rows that were not made of a message.
+        task: the number of the task, where other tasks may have rows of the same key; None where they have not.
 
     Raises:
         OptionError: A row has no body, or names a queue that does not exist.
     """
-    placed: dict[MessageQueue, list[tuple[tuple[Any, ...], Message]]] = {}
-    counters: dict[str, int] = {}
-    ordered = sorted(rows, key=lambda row: _order(row, order_by)) if order_by else list(rows)
-    batch = batch or _said(row for row in ordered if not _identity(row))
-    for row in ordered:
-        target = topic or row["topic"]
-        key = row.get("sharding_key")
-        identity = f"{app_id}\x00{target}\x00{_identity(row) or batch}\x00{key!r}"
-        number = counters.get(identity, 0)
-        counters[identity] = number + 1
-        message = _message(row, target, f"{identity}\x00{number}")
-        queue = _queue(row, key, message.unique_key, queues[target])
-        placed.setdefault(queue, []).append((_order(row, order_by), message))
-    return [Run(queue, [message for _, message in placed[queue]]) for queue in sorted(placed)]
+    drafts = [_draft(row, topic or row["topic"], order_by) for row in rows]
+    if order_by:
+        drafts.sort(key=_rank)
+    alike = Counter(_origin(draft) for draft in drafts)
+    counters: Counter[str] = Counter()
+    placed: dict[MessageQueue, list[Message]] = {}
+    for draft in drafts:
+        message, key = draft.message, draft.row.get("sharding_key")
+        base = f"{app_id}\x00{message.topic}\x00{draft.source or batch}\x00{key!r}"
+        whole = task is None and key is not None
+        if not (draft.source and whole and alike[_origin(draft)] == 1):
+            # Several rows may have this source and key: the content tells them apart, and only rows that
+            # say the same are numbered, for they can stand for each other.
+            base += f"\x00{draft.content}"
+            if task is not None and not draft.source:
+                base += f"\x00{task}"
+        number = counters[base]
+        counters[base] += 1
+        identity = f"{base}\x00{number}".encode()
+        message.unique_key = blake2b(identity, digest_size=16).hexdigest().upper()
+        queue = _queue(draft.row, key, message.unique_key, queues[message.topic])
+        placed.setdefault(queue, []).append(message)
+    return [Run(queue, placed[queue]) for queue in sorted(placed)]
 
 
-def _identity(row: Mapping[str, Any]) -> str:
+def shared_keys(rows: Iterable[Mapping[str, Any]], topic: str) -> set[int]:
+    """Return what no two tasks of a load may both have.
+
+    These are the keys of the rows, and one mark per topic for rows that neither a key nor a source tells apart.
+    """
+    return {
+        key_hash(topic or row["topic"], row.get("sharding_key"))
+        for row in rows
+        if row.get("sharding_key") is not None or not _source(row)
+    }
+
+
+def _draft(row: Mapping[str, Any], topic: str, order_by: Sequence[str]) -> _Draft:
+    message = _message(row, topic)
+    return _Draft(row, message, _source(row), _content(row, message), _order(row, order_by))
+
+
+def _rank(draft: _Draft) -> tuple[Any, ...]:
+    return *draft.order, draft.content, draft.source, repr(draft.row.get("sharding_key"))
+
+
+def _origin(draft: _Draft) -> tuple[str, str, object]:
+    return draft.message.topic, draft.source, draft.row.get("sharding_key")
+
+
+def _source(row: Mapping[str, Any]) -> str:
     if row.get("queue_offset") is not None and row.get("broker") is not None:
         place = row.get("topic"), row["broker"], row.get("queue_id"), row["queue_offset"]
         return repr(place)
     return row.get("message_id") or ""
 
 
-def _said(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return a text that stands for what rows say, in their order."""
-    digest = blake2b(digest_size=16)
-    for row in rows:
-        digest.update(repr((row.get("topic"), row.get("sharding_key"), row["body"])).encode())
+def _content(row: Mapping[str, Any], message: Message) -> str:
+    """Return a hash that two rows share only if either may be sent in the place of the other."""
+    beside = (
+        message.tags,
+        message.keys,
+        sorted(message.properties.items()),
+        message.flag,
+        row.get("target_queue"),
+    )
+    digest = blake2b(message.body, digest_size=16)
+    digest.update(repr((len(message.body), *beside)).encode())
     return digest.hexdigest()
 
 
@@ -112,7 +170,7 @@ def _order(row: Mapping[str, Any], order_by: Sequence[str]) -> tuple[Any, ...]:
     return tuple((row[name] is not None, row[name]) for name in order_by)
 
 
-def _message(row: Mapping[str, Any], topic: str, identity: str) -> Message:
+def _message(row: Mapping[str, Any], topic: str) -> Message:
     body = row["body"]
     if not body:
         raise OptionError(f"a row for {topic} has no body; a message needs at least one byte")
@@ -132,7 +190,6 @@ def _message(row: Mapping[str, Any], topic: str, identity: str) -> Message:
             if name not in RESERVED_NAMES and name != SHARDING_KEY and value
         },
         flag=row.get("flag") or 0,
-        unique_key=blake2b(identity.encode(), digest_size=16).hexdigest().upper(),
     )
 
 

@@ -1,10 +1,11 @@
 """
 The ordered sink: rows to messages, in order, each once.
 
-Rules: one batch of messages per queue is on its way at a time; what of a queue's run is stored already is not
-sent, which the brokers' index tells, so a task that is tried again or a driver that died adds nothing, however
-long ago that was; what is in flight meanwhile is recognised by the brokers' duplicate window. Rows of one key
-in two tasks have no order: they are refused (`ordered` prevents them).
+Rules: one batch of messages per queue is on its way at a time; before it leaves, the brokers' index is asked for
+each of its messages, and what is stored already is not sent, so a task that is tried again or a driver that died
+adds nothing, however long ago that was and whatever part was stored; what is in flight meanwhile is recognised by
+the brokers' duplicate window. The index is asked for the next batch while one is on its way. Rows of one key in two
+tasks have no order: they are refused (`ordered` prevents them).
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -27,11 +29,10 @@ from orderlymq.sending import split_batch
 from orderlymq_spark.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError, UnorderedRows
 from orderlymq_spark.options import SinkOptions
-from orderlymq_spark.outgoing import Run, check_columns, key_hash, runs
+from orderlymq_spark.outgoing import Run, check_columns, runs, shared_keys
 
 _BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one go; more holds up others
 _GROUP: Final = "orderlymq-spark"
-_SAMPLE: Final = 8  # messages of a run that are looked up before it is sent, all at once
 
 
 @dataclass
@@ -46,6 +47,8 @@ class _Writer:
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         check_columns(columns, options.topic, options.order_by)
         self._options = options
+        # Made on the driver, once for all tasks of a plain frame and all their tries.
+        self._run = options.run_id or uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of one task; they are all held in memory, to be sorted."""
@@ -64,16 +67,18 @@ class _Writer:
             topic=options.topic,
             order_by=options.order_by,
             app_id=options.app_id,
-            batch=_batch(),
+            batch=self._batch(),
+            task=None if options.check_order else _task(),
         )
         count = send_runs(access, found, options.batch_bytes)
-        keys = {
-            key_hash(message.topic, message.key)
-            for run in found
-            for message in run.messages
-            if message.key is not None
-        }
-        return Sent(count, sorted(keys))
+        return Sent(count, sorted(shared_keys(rows, options.topic)))
+
+    def _batch(self) -> str:
+        """Return the name of the load: the number of the micro-batch, or what was made on the driver."""
+        context = TaskContext.get()
+        # Spark gives tasks this property without documenting it; `commit` comes too late to name rows.
+        number = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        return f"{self._options.run_id}/{number}" if number else self._run
 
     def check(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Refuse keys that came from two tasks.
@@ -88,8 +93,9 @@ class _Writer:
             assert isinstance(message, Sent)
             if not seen.isdisjoint(message.keys):
                 raise UnorderedRows(
-                    "rows of one sharding key came from several tasks, so they have no order; send "
-                    "orderlymq_spark.ordered(frame) instead of frame, or set checkOrder=false"
+                    "rows of one sharding key, or rows without a key, came from several tasks, so they have "
+                    "no order and rows alike cannot be told apart; send orderlymq_spark.ordered(frame) instead "
+                    "of frame, or set checkOrder=false"
                 )
             seen.update(message.keys)
 
@@ -116,12 +122,9 @@ class OrderedStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Do nothing: the batch is repeated under the same identities."""
 
 
-def _batch() -> str:
-    """Return the number of the micro-batch, the same when it is repeated; empty for a plain frame."""
+def _task() -> int:
     context = TaskContext.get()
-    # Spark gives tasks this property without documenting it; `commit` comes too late to name rows.
-    number = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-    return number or ""
+    return 0 if context is None else context.partitionId()
 
 
 def send_runs(access: ClusterAccess, found: Sequence[Run], batch_bytes: int) -> int:
@@ -129,49 +132,56 @@ def send_runs(access: ClusterAccess, found: Sequence[Run], batch_bytes: int) -> 
 
     Raises:
         SendRefused, SendUnknown: A broker refused, or stayed away; what is stored stays.
+        SourceUnavailable: A broker stayed away when it was asked what is stored.
     """
-    fresh = [(run, messages) for run in found if (messages := unsent(access, run))]
-    if fresh:
-        access.thread.run(_send(access, fresh, batch_bytes))
-    return sum(len(messages) for _, messages in fresh)
+    return access.thread.run(_send(access, found, batch_bytes))
 
 
-def unsent(access: ClusterAccess, run: Run) -> list[Message]:
-    """Return the messages of a run that are not stored yet, in order.
-
-    A run that is repeated is stored up to somewhere; one that only overlaps a run of before, as when a topic
-    is copied again from an earlier place, has new messages anywhere.
-    """
-    topic, count = run.queue.topic, len(run.messages)
-    # Nearly always nothing is stored, hence a sample first; it has the first message and the last.
-    places = {number * (count - 1) // (_SAMPLE - 1) for number in range(_SAMPLE)}
-    sample = [run.messages[place].unique_key for place in sorted(places)]
-    if not any(access.are_stored(topic, sample)):
-        return run.messages
-    stored = access.are_stored(topic, [message.unique_key for message in run.messages])
-    return [message for message, there in zip(run.messages, stored, strict=True) if not there]
-
-
-async def _send(
-    access: ClusterAccess, fresh: Sequence[tuple[Run, list[Message]]], batch_bytes: int
-) -> None:
+async def _send(access: ClusterAccess, found: Sequence[Run], batch_bytes: int) -> int:
     producer = Producer(_GROUP, instance=access.instance)
     async with producer, asyncio.TaskGroup() as group:
-        for run, messages in fresh:
+        tasks = [
             group.create_task(
-                _send_run(producer, access, run, messages, batch_bytes), name=f"send {run.queue}"
+                _send_run(producer, access, run, batch_bytes), name=f"send {run.queue}"
             )
+            for run in found
+        ]
+    return sum(task.result() for task in tasks)
 
 
-async def _send_run(
-    producer: Producer, access: ClusterAccess, run: Run, messages: list[Message], batch_bytes: int
-) -> None:
-    timeout_ms = access.connect.retry_timeout_ms
+async def _send_run(producer: Producer, access: ClusterAccess, run: Run, batch_bytes: int) -> int:
+    options: dict[str, Any] = {"queue": run.queue, "timeout_ms": access.connect.retry_timeout_ms}
+    count = 0
+    ahead: asyncio.Task[list[Message]] | None = None
+    pieces = list(_pieces(run.messages, batch_bytes))
+    try:
+        for number, piece in enumerate(pieces):
+            fresh = await (ahead or _unsent(access, piece))
+            following = pieces[number + 1 : number + 2]
+            ahead = asyncio.create_task(_unsent(access, following[0])) if following else None
+            if len(fresh) == 1:
+                await producer.send(fresh[0], **options)
+            elif fresh:
+                await producer.send_batch(fresh, **options)
+            count += len(fresh)
+    finally:
+        if ahead is not None:
+            ahead.cancel()
+    return count
+
+
+def _pieces(messages: Sequence[Message], batch_bytes: int) -> Iterator[list[Message]]:
     for part in split_batch(messages, batch_bytes):
         for at in range(0, len(part), _BATCH_COUNT_MAX):
-            piece = part[at : at + _BATCH_COUNT_MAX]
-            options: dict[str, Any] = {"queue": run.queue, "timeout_ms": timeout_ms}
-            if len(piece) == 1:
-                await producer.send(piece[0], **options)
-            else:
-                await producer.send_batch(piece, **options)
+            yield part[at : at + _BATCH_COUNT_MAX]
+
+
+async def _unsent(access: ClusterAccess, piece: Sequence[Message]) -> list[Message]:
+    """Return the messages that are not stored yet, in order.
+
+    Any of them may be: a run that is repeated is stored up to somewhere, and one that overlaps a run of before, as
+    when a topic is copied again from an earlier place, anywhere.
+    """
+    keys = [message.unique_key for message in piece]
+    stored = await access.are_stored(piece[0].topic, keys)
+    return [message for message, there in zip(piece, stored, strict=True) if not there]

@@ -17,6 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_spark.errors import OptionError
+from orderlymq_spark.localpath import LocalPath
 from orderlymq_spark.options import parse_duration_ms, parse_source
 
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -65,7 +66,7 @@ class StreamSpec(PipelineSpec):
     """A pipeline that goes on: `trigger` is availableNow (ends with what is there now) or a duration."""
 
     source: Source
-    checkpoint: Path
+    checkpoint: LocalPath
     trigger: str = "availableNow"
     metrics_port: int | None = Field(default=None, ge=1, le=65535)
 
@@ -85,7 +86,7 @@ class ArchiveSpec(StreamSpec):
     """Topics into files that hold every offset once."""
 
     type: Literal["archive"]
-    path: Path
+    path: LocalPath
     format: Literal["parquet", "delta"] = "parquet"
     codec: Literal["zstd", "snappy", "none"] = "zstd"
 
@@ -94,7 +95,7 @@ class CompactSpec(PipelineSpec):
     """Many small files of an archive into few large ones, in offset order."""
 
     type: Literal["compact"]
-    path: Path
+    path: LocalPath
     target_bytes: int = Field(default=256 << 20, ge=1)
     min_files: int = Field(default=2, ge=2)
 
@@ -104,14 +105,14 @@ class OrderAuditSpec(PipelineSpec):
 
     type: Literal["order-audit"]
     source: Source | None = None
-    archive: Path | None = None
+    archive: LocalPath | None = None
     topics: list[str] | None = None
     sequence_property: str = ""
     epoch_property: str = ""
     stream: bool = False
-    checkpoint: Path | None = None
+    checkpoint: LocalPath | None = None
     trigger: str = "availableNow"
-    findings: Path | None = None
+    findings: LocalPath | None = None
     findings_max: int = Field(default=10_000, ge=1)
     first_sequence: int | None = None
 
@@ -125,7 +126,7 @@ class SkewSpec(PipelineSpec):
     target_use: float = Field(default=0.7, gt=0, le=1)
     candidates: list[int] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128]
     top: int = Field(default=20, ge=1)
-    html: Path | None = None
+    html: LocalPath | None = None
 
 
 class LagSpec(PipelineSpec):
@@ -152,7 +153,7 @@ class RedriveSpec(PipelineSpec):
     type: Literal["redrive"]
     bootstrap: str = DEFAULT_NAME_SERVER
     group: str
-    plan: Path
+    plan: LocalPath
     target: str | None = None
     keys: list[str] | None = None
     send: bool = False
@@ -177,11 +178,11 @@ class CdcSpec(StreamSpec):
     """A binlog topic into a table that is the source table, or its history; deleted rows stay, marked."""
 
     type: Literal["cdc-apply"]
-    path: Path
+    path: LocalPath
     format: Literal["debezium", "canal", "maxwell"]
     keys: list[str] = Field(min_length=1)
     table: str | None = None
-    errors: Path | None = None
+    errors: LocalPath | None = None
     scd: Literal[1, 2] = Field(
         default=1, description="1: each row as it is now, 2: every version that it has had"
     )
@@ -290,5 +291,5 @@ def _sentence(error: ValidationError, model: type[PipelineSpec]) -> str:
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
             texts.append(f"spec.{place} is unknown; {hint}")
         else:
-            texts.append(f"{place}: {each['msg']}")
+            texts.append(f"{place}: {each['msg'].removeprefix('Value error, ')}")
     return "; ".join(texts)

@@ -11,7 +11,7 @@ from typing import Final, Self
 from bench.peers.nodes import Node
 from bench.peers.rocketmq import BROKER, NAME_SERVER, process
 
-from tests.cluster.processes import free_ports, is_free
+from tests.ports import free_ports
 
 START_TIMEOUT_S: Final = 60.0
 COMMIT_LOG_FILE_BYTES: Final = 1 << 20
@@ -25,7 +25,7 @@ class RocketMQ:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        port, name_server = _ports()
+        port, name_server = free_ports(2)
         self.bootstrap = f"127.0.0.1:{name_server}"
         small = (*_JUST_STARTED, "-Xmx96m")
         self._name_server = process(
@@ -102,12 +102,3 @@ def _start(node: Node) -> None:
             return
         time.sleep(0.1)
     raise AssertionError(f"RocketMQ's {node.name} did not start:\n{node.log.read_text()}")
-
-
-def _ports() -> tuple[int, int]:
-    """Return a port for a broker, which takes the next one and the last but one too, and one for a name server."""
-    for _ in range(50):
-        port, other = free_ports(2)
-        if other != port + 1 and is_free(port + 1):
-            return port, other
-    raise AssertionError("no free ports")
