@@ -41,10 +41,15 @@ REAL_TIME = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    waiting = []
     for item in items:
         marked = any(item.get_closest_marker(name) for name in ("cluster", "spark"))
         if marked or item.nodeid.startswith(REAL_TIME):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
+            waiting.append(item)
+    # Those that wait for real processes begin: pure tests fill the processors beside them.
+    rest = set(waiting)
+    items[:] = waiting + [item for item in items if item not in rest]
 
 
 @pytest.hookimpl(wrapper=True)

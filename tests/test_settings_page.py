@@ -120,7 +120,7 @@ def broker_tables() -> str:
     shown = [(f"`{key.name}`", _default(key), key.effect) for key in keys(Use.SHOWN)]
     inert = [(f"`{key.name}`", key.default, key.effect) for key in keys(Use.INERT)]
     reasons: dict[str, list[str]] = {}
-    for key in keys(Use.REFUSED):
+    for key in keys(Use.ALWAYS, Use.REFUSED):
         reasons.setdefault(key.effect, []).append(f"`{key.name}`")
     refused = [(", ".join(names), reason) for reason, names in reasons.items()]
 

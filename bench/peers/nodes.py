@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import psutil
-from tests.cluster.processes import is_free
+from tests.ports import is_free
 
 HERE = Path(__file__).parent
 #: Where `make bench` puts what it fetches: jars and executables of peers.

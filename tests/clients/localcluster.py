@@ -7,7 +7,6 @@ It takes free ports of its own, so that several can run side by side and beside 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tests.ports import free_row
 
 MANIFEST = """
 apiVersion: orderlymq.io/v1alpha1
@@ -75,19 +76,6 @@ spec:
 """
 
 
-def _free_base(count: int) -> int:
-    """Return the first of *count* ports that are free now."""
-    for base in range(21000, 31000, count):
-        try:
-            for port in range(base, base + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base
-    raise AssertionError(f"no {count} free ports in a row")
-
-
 @dataclass
 class LocalCluster:
     """One running cluster; ``up`` and ``down`` frame its life."""
@@ -106,7 +94,7 @@ class LocalCluster:
         # Ten ports for each group at its clients', its replicas' and its HTTP address.
         self._raft = 12 + 10 * max(2, self.groups)
         self._http = self._raft + 10 * max(2, self.groups) + 10
-        self.base = self.base or _free_base(self._http + 10 * max(2, self.groups))
+        self.base = self.base or free_row(self._http + 10 * max(2, self.groups))
 
     @property
     def name_server(self) -> str:
@@ -206,7 +194,7 @@ class LocalCluster:
         while time.monotonic() < end:
             for node in (1, 2, 3):
                 status = self.replica(node, group)
-                if status is not None and status["role"] == "leader":
+                if status is not None and status["serving"]:
                     return status
             time.sleep(0.05)
         raise AssertionError(f"group {group} has no leader{self._logs()}")

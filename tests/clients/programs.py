@@ -5,12 +5,14 @@ Each prints one JSON object per line; ``Program`` collects them while it runs, s
 wait for a certain event instead of sleeping.
 """
 
+import fcntl
 import json
 import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -151,15 +153,8 @@ class Java:
 
     def build(self) -> None:
         """Compile with Maven unless that was done for the present sources."""
-        sources = [HERE / "java" / "pom.xml", *(HERE / "java" / "src").rglob("*.java")]
-        stamp = self._target / "built"
-        if stamp.exists() and stamp.stat().st_mtime >= max(s.stat().st_mtime for s in sources):
-            return
-        command = ["mvn", "-q", "-B", "package", f"-Drocketmq.version={self.version}"]
-        if self.version == OLDEST_JAVA:
-            command += ["-Dleft.out=**/since46/*.java", "-Dleft.out.too=**/Guarding.java"]
-        _run(command, cwd=HERE / "java")
-        stamp.touch()
+        left_out = ["-Dleft.out=**/since46/*.java", "-Dleft.out.too=**/Guarding.java"]
+        run_maven(HERE / "java", self.version, left_out if self.version == OLDEST_JAVA else ())
 
     def start(self, program: str, **values: object) -> Program:
         """Start one of the programs of Main.java."""
@@ -208,24 +203,39 @@ class Java:
 def build_go() -> Path:
     """Compile the Go programs and return the executable."""
     target = HERE / "go" / "target" / "clients"
-    _run(["go", "build", "-o", str(target), "."], cwd=HERE / "go")
+    with _alone(HERE / "go"):
+        _run(["go", "build", "-o", str(target), "."], cwd=HERE / "go")
     return target
 
 
 def build_node() -> Path:
     """Install ali-ons and return the folder to start in."""
-    if not (HERE / "node" / "node_modules" / "ali-ons").exists():
-        _run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE / "node")
+    with _alone(HERE / "node"):
+        if not (HERE / "node" / "node_modules" / "ali-ons").exists():
+            _run(["npm", "ci", "--no-audit", "--no-fund"], cwd=HERE / "node")
     return HERE / "node"
 
 
-def run_maven(folder: Path, version: str) -> None:
+def run_maven(folder: Path, version: str, options: Sequence[str] = ()) -> None:
     """Run `mvn package` for a version of RocketMQ unless that was done for the present sources."""
     sources = [folder / "pom.xml", *(folder / "src").rglob("*.java")]
     stamp = folder / "target" / version / "built"
-    if not (stamp.exists() and stamp.stat().st_mtime >= max(s.stat().st_mtime for s in sources)):
-        _run(["mvn", "-q", "-B", "package", f"-Drocketmq.version={version}"], cwd=folder)
-        stamp.touch()
+    with _alone(folder):
+        if not (
+            stamp.exists() and stamp.stat().st_mtime >= max(s.stat().st_mtime for s in sources)
+        ):
+            command = ["mvn", "-q", "-B", "package", f"-Drocketmq.version={version}", *options]
+            _run(command, cwd=folder)
+            stamp.touch()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other test processes from building in *folder* meanwhile."""
+    (folder / "target").mkdir(exist_ok=True)
+    with (folder / "target" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def missing(*tools: str) -> str | None:

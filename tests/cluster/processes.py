@@ -1,43 +1,20 @@
 """Real processes on loopback: a name server and the replicas of one group, for tests and benches."""
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tests.ports import free_ports
+
 START_TIMEOUT_S = 20.0
-
-
-def free_ports(count: int) -> list[int]:
-    """Return *count* ports that nobody listens on; the port two below each is free as well."""
-    found: list[int] = []
-    port = 20_000 + (os.getpid() * 37) % 20_000
-    while len(found) < count:
-        port = 20_000 + (port + 7 - 20_000) % 40_000
-        if all(is_free(candidate) for candidate in (port, port - 2)):
-            found.append(port)
-    return found
-
-
-def is_free(port: int) -> bool:
-    """Tell whether a server could listen there now."""
-    with closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 @dataclass(slots=True)

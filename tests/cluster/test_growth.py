@@ -171,6 +171,7 @@ def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LocalClu
 
 
 @pytest.mark.parametrize("cluster", [3], indirect=True)
+@pytest.mark.long
 async def test_a_topic_grows_under_load_and_keeps_every_keys_order(cluster: LocalCluster) -> None:
     """SDK producers see a pause and no error; a leader dies in the midst; nothing is overtaken."""
     story = Story(cluster)

@@ -73,6 +73,7 @@ async def test_a_wiped_follower_comes_back_by_snapshot(
         doctor(group, node)
 
 
+@pytest.mark.long
 async def test_twenty_kills_under_load_lose_nothing(
     make_group: MakeGroup, client: RemotingClient
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_nameserver.kv import KvError, KvFile, KvTable
+from orderlymq_nameserver.kv import SIZE_MAX, KvError, KvFile, KvTable
 
 
 def test_what_was_answered_is_in_the_file(tmp_path: Path) -> None:
@@ -52,3 +52,31 @@ def test_a_broken_file_is_refused_with_what_to_do(tmp_path: Path, content: bytes
 def test_no_file_is_an_empty_configuration(tmp_path: Path) -> None:
     """Law: the first start needs no preparation."""
     assert KvFile(tmp_path / "kv.json").load() == {}
+
+
+def test_what_is_kept_is_bounded_and_can_be_made_smaller() -> None:
+    """Law: whoever may write values cannot fill the name server with them; what is there can be replaced."""
+    table = KvTable({"n": {"k": "v"}})
+    half = "x" * (SIZE_MAX // 2)
+    table.put("n", "a", half)
+
+    with pytest.raises(KvError, match="delete what is not needed"):
+        table.put("m", "b", half)
+    assert table.get("m", "b") is None
+
+    table.put("n", "a", "")
+    table.put("m", "b", half)
+    table.delete("m", "b")
+    table.put("m", "c", half)
+    assert table.get("m", "c") == half
+
+
+def test_a_file_that_is_too_large_is_kept_and_only_grows_no_more() -> None:
+    """Law: what an earlier release has stored is not lost, and it can be reduced."""
+    table = KvTable({"n": {"a": "x" * SIZE_MAX, "b": "yy"}})
+
+    with pytest.raises(KvError):
+        table.put("n", "b", "yyy")
+    table.put("n", "b", "y")
+
+    assert table.get("n", "b") == "y"

@@ -7,7 +7,8 @@ import pytest
 
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.misses import AFTER_A_MISS_MS
-from orderlymq_nameserver.processor import KNOWS_ALL_AFTER_MS, NameServerCore
+from orderlymq_nameserver.processor import BODY_SIZE_MAX, KNOWS_ALL_AFTER_MS, NameServerCore
+from orderlymq_nameserver.routes import BROKERS_MAX, Identity
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.framing import FrameDecoder, encode
 from orderlymq_protocol.model import TopicRouteData
@@ -405,3 +406,29 @@ def test_only_who_was_told_that_its_topic_does_not_exist_sees_queues_to_make_top
     server.handle(request(105, {"topic": "new"}), mine, 20_000)
     server.misses.closed(mine)
     assert template(mine, 20_001) == (["group-a"], [])
+
+
+def test_strangers_cannot_register_brokers_without_end() -> None:
+    """Law: names of brokers are bounded, whoever is known can still renew, and an ended one makes room."""
+    server = core()
+    empty = registration(1)
+    names = [Identity("C", f"b-{number}", 0, "10.0.0.1:1") for number in range(BROKERS_MAX + 1)]
+    replies = [server.handle(register_request(who, empty), 1, 0) for who in names]
+
+    assert {reply.code for reply in replies[:-1]} == {0}
+    assert replies[-1].code == 1
+    assert "broker names are registered" in (replies[-1].remark or "")
+    assert server.handle(register_request(names[0], empty), 1, 1).code == 0
+    server.handle(request(104, identity_ext(names[0])), 1, 1)
+    assert server.handle(register_request(names[-1], empty), 1, 1).code == 0
+    assert server.routes.master("b-0") is None
+
+
+@pytest.mark.parametrize("code", [217, 318, 322])
+def test_a_large_body_is_not_read(code: int) -> None:
+    """Reading megabytes of JSON would hold the loop that answers everybody."""
+    ext = {**identity_ext(GROUP_A), "topic": "orders", "namespace": "n", "key": "k"}
+
+    reply = core().handle(request(code, ext, b"[" + b"{}," * BODY_SIZE_MAX + b"{}]"), 1, 0)
+
+    assert (reply.code, "send less at once" in (reply.remark or "")) == (1, True)

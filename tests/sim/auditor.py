@@ -14,6 +14,7 @@ from orderlymq_protocol.headers import GetMaxOffsetHeader, QueryConsumerOffsetHe
 from orderlymq_runtime.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client
+from tests.sim.lives import RECYCLED
 from tests.sim.model import Key
 from tests.sim.timeline import MS, SECOND
 
@@ -45,9 +46,10 @@ class Auditor(Client):
     def _ask(self) -> None:
         self.after(EVERY_US, "audit", self._ask)
         laws, random = self.world.laws, self.timeline.random
-        if not laws.model.offsets:
+        keys = sorted(key for key in laws.model.offsets if key[1] not in RECYCLED)
+        if not keys:
             return
-        key = random.choice(sorted(laws.model.offsets))
+        key = random.choice(keys)
         header = QueryConsumerOffsetHeader(*key)
         command = request(RequestCode.QUERY_CONSUMER_OFFSET, header.to_ext())
         self.call(command, SECOND, partial(self._answered, key, laws.observed[key]))

@@ -6,10 +6,12 @@ the same; the messages of the topic stand where they were acknowledged and read 
 """
 
 from collections.abc import Iterator
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from orderlymq_broker.processors.reading import read_queue
 from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
 from orderlymq_protocol.record import StoredMessage, iter_records
@@ -33,6 +35,7 @@ def check_disks(world: "World") -> None:
             f"{replica.name} would begin with another state than it has at entry "
             f"{replica.state.applied_index}",
         )
+        _check_topics(world, replica.name, found, replica.store)
         for place, message in _messages(found, replica.store):
             other = whole.setdefault(place, message)
             laws.ensure(
@@ -45,6 +48,18 @@ def check_disks(world: "World") -> None:
                     "same disk",
                     f"{replica.name} has {stored} at {place}, sent was {model.at[place]}",
                 )
+
+
+def _check_topics(world: "World", name: str, state: BrokerState, store: MemoryStore) -> None:
+    """Check that no row is left of a topic that was deleted, as the state was read: with what is still to be written."""
+    number = Struct(">I")
+    for family in (Family.CONSUME_QUEUE, Family.KEY_INDEX):
+        for key, _ in store.scan(family, b"", b"\xff" * 9, limit=1 << 20):
+            world.laws.ensure(
+                number.unpack_from(key)[0] in state.topics.by_id,
+                "lives",
+                f"{name} has a row {key!r} in {family.name} of a topic that is gone",
+            )
 
 
 def _messages(state: BrokerState, store: MemoryStore) -> Iterator[tuple[Place, bytes]]:

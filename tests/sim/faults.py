@@ -18,6 +18,7 @@ from tests.sim.accounts import ACCOUNTS
 from tests.sim.consumer import LEASE_MS
 from tests.sim.disk import StoreRotten
 from tests.sim.network import Weather
+from tests.sim.olderterm import OlderTerm
 from tests.sim.timeline import MS, SECOND
 from tests.sim.zombie import Zombie
 
@@ -44,10 +45,14 @@ class Faults:
         self._newest = max(world.founders)
         self._patience_us = 0
         self._acknowledged = 0
-        self._troubles = {name: TROUBLES[name] for name in world.plan.troubles}
+        self._troubles = {
+            name: ({**TROUBLES, **RARE_TROUBLES})[name] for name in world.plan.troubles
+        }
 
     def start(self) -> None:
-        """Plan the first fault."""
+        """Plan the first fault; slow links are slow from the beginning, and remain so to the end."""
+        if self._world.plan.links:
+            self.links()
         if self._troubles:
             self._later()
 
@@ -387,6 +392,18 @@ class Faults:
         self._world.network.blocked |= cut
         return cut
 
+    def older_term(self) -> None:
+        """Entries of an earlier term come to a majority, and a successor without them cuts them."""
+        leader = self._leader()
+        if leader is not None:
+            OlderTerm(self._world, leader, lambda: self._over).begin()
+
+    def links(self) -> None:
+        """The ways between replicas are longer or shorter than before."""
+        world = self._world
+        world.network.stretch([each.name for each in world.replicas.values()], world.plan.links)
+        world.coverage["slow link between replicas"] += 1
+
     # -- consumers
 
     def consumer_crash(self) -> None:
@@ -543,4 +560,10 @@ TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
     "release": Faults.release,
     "rights": Faults.rights,
     "operator": Faults.operator,
+}
+
+# What only some plans have: it fits no others.
+RARE_TROUBLES: Final[dict[str, Callable[[Faults], None]]] = {
+    "links": Faults.links,
+    "older term": Faults.older_term,
 }

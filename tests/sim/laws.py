@@ -20,6 +20,9 @@ from orderlymq_broker.state.records import (
     Append,
     ClientDead,
     Commit,
+    DedupTrimmed,
+    GroupDeleted,
+    GroupSet,
     HalfEnded,
     HalfGivenUp,
     HalfOpened,
@@ -30,6 +33,7 @@ from orderlymq_broker.state.records import (
     OffsetsReset,
     Record,
     RetentionAdvanced,
+    TopicDeleted,
     TopicSet,
     decode_records,
 )
@@ -41,8 +45,11 @@ from orderlymq_raft import Role, RoleChange
 from orderlymq_runtime.client import RemotingError
 from tests.sim.growthlaws import GrowthLaws
 from tests.sim.heldlaws import HeldLaws
+from tests.sim.lives import RECYCLED, Lives
+from tests.sim.locklaws import LockLaws
 from tests.sim.model import Key, Model, ModelLock
 from tests.sim.promises import Promises
+from tests.sim.window import Window
 
 if TYPE_CHECKING:
     from tests.sim.replica import Replica
@@ -92,6 +99,9 @@ class Laws:
         self.promises = Promises(self)
         self.growth = GrowthLaws(self)
         self.held = HeldLaws(self)
+        self.lives = Lives(self)
+        self.locks = LockLaws(self)
+        self.window = Window(self)
         self._terms: dict[str, int] = {}
 
     def broken(self, check: str, text: str, cause: BaseException | None = None) -> None:
@@ -196,14 +206,10 @@ class Laws:
     def _compare_tables(self, replica: "Replica") -> None:
         """Check laws 1 to 3: the tables are what the log says."""
         state, model = replica.state, self.model
-        for key, lock in model.locks.items():
-            held = state.locks.get(*key)
-            found = ("", 0) if held is None else (held.client_id, held.epoch)
-            wanted = (lock.client, lock.epoch if lock.client else 0)
-            self.ensure(
-                found == wanted, "locks", f"{replica.name}: {key} is held by {found}, not {wanted}"
-            )
+        self.locks.compare(replica)
         self.held.compare(replica)
+        self.lives.compare(replica)
+        self.window.compare(replica)
         for key, offset in model.offsets.items():
             stored = state.offsets.get(*key)
             self.ensure(
@@ -215,7 +221,7 @@ class Laws:
     def _read(  # noqa: C901, PLR0912 - one arm per record
         self, record: Record, index: int, wall_ms: int, replica: "Replica"
     ) -> None:
-        model, history = self.model, self.world.history
+        model = self.model
         token = getattr(record, "token", NO_TOKEN)
         if NO_TOKEN < token < model.token:
             return  # refused: another operator has followed the one that asks
@@ -232,41 +238,17 @@ class Laws:
             case HalfGivenUp():
                 self.world.coverage["transaction given up"] += 1
             case TopicSet():
-                self.world.coverage["topic set"] += 1
-            case LocksRequested():
-                for topic, queue in record.queues:
-                    key = (record.group, topic, queue)
-                    lock = model.locks.setdefault(key, ModelLock())
-                    if lock.client not in ("", record.client_id):
-                        continue
-                    if not lock.client:
-                        lock.client, lock.epoch = record.client_id, lock.epoch + 1
-                        lock.committed = model.offsets.get(key, 0)
-                        history.event(
-                            Kind.LOCK,
-                            group=record.group,
-                            topic=topic,
-                            queue=str(queue),
-                            client=lock.client,
-                            epoch=lock.epoch,
-                        )
-                    lock.stamp = index
-            case LocksReleased():
-                for (group, topic, queue), lock in model.locks.items():
-                    named = record.queues is None or (topic, queue) in record.queues
-                    if group == record.group and lock.client == record.client_id and named:
-                        lock.client = ""
-            case LocksExpired():
-                for ref in record.locks:
-                    over = model.locks.get((record.group, ref.topic, ref.queue_id))
-                    if over is not None and over.stamp == ref.stamp and over.client:
-                        over.client = ""
-                        self.world.coverage["lease expired"] += 1
-            case ClientDead():
-                for lock in model.locks.values():
-                    if lock.client == record.client_id:
-                        lock.client = ""
-                        self.world.coverage["lock taken from a dead client"] += 1
+                self.lives.topic_set(record.name, replica)
+            case GroupSet():
+                self.lives.group_set(record.name)
+            case TopicDeleted():
+                self.lives.topic_deleted(record, replica)
+            case GroupDeleted():
+                self.lives.group_deleted(record, replica)
+            case DedupTrimmed():
+                self.window.trimmed(record, wall_ms)
+            case LocksRequested() | LocksReleased() | LocksExpired() | ClientDead():
+                self.locks.read(record, index, replica)
             case OffsetsCommitted():
                 for commit in record.commits:
                     self._read_commit(commit)
@@ -274,6 +256,7 @@ class Laws:
                 # What a tool says when nobody is online; here a client that is no member any more.
                 for commit in record.commits:
                     model.offsets[commit.group, commit.topic, commit.queue_id] = commit.offset
+                    self.lives.committed((commit.group, commit.topic, commit.queue_id))
             case _:
                 self.held.read(record)
 
@@ -320,6 +303,9 @@ class Laws:
 
     def _read_append(self, record: Append, wall_ms: int, replica: "Replica") -> None:
         model = self.model
+        if record.topic_id in self.lives.dead:
+            self.world.coverage["send to a deleted topic"] += 1
+            return
         if self._schedule_id < 0:
             self._system_topics(replica)
         if record.topic_id == self.topic_id:
@@ -351,7 +337,7 @@ class Laws:
         if record.unique_key and record.topic_id != self._given_up_id:
             key = (record.topic_id, record.unique_key)
             self.ensure(
-                key not in model.places,
+                key not in model.places or self.window.may_follow(record),
                 "one copy",
                 f"{record.unique_key} is stored at {model.places.get(key)} and again at {place}",
             )
@@ -361,12 +347,18 @@ class Laws:
                 "refused",
                 f"{record.unique_key} was refused for good and is stored now",
             )
+        self.window.appended(record)
 
     def _read_commit(self, commit: Commit) -> None:
         key = (commit.group, commit.topic, commit.queue_id)
         lock = self.model.locks.get(key)
         held = lock is not None and lock.client != ""
         if not commit.epoch:
+            self.ensure(
+                commit.topic not in RECYCLED,
+                "lives",
+                f"{commit} was made under an epoch, which has gone with its group, and accepted without",
+            )
             # A client without epochs may store its last offset after it has given the queue back.
             self.ensure(
                 not held, "commit without epoch", f"{commit} was accepted while {lock} is held"
@@ -376,6 +368,9 @@ class Laws:
             return
         if commit.offset > self.model.offsets.get(key, -1):
             self.model.offsets[key] = commit.offset
+            self.lives.committed(key)
+            if commit.topic in RECYCLED:
+                return  # there an offset falls with its life
             self.world.history.event(
                 Kind.COMMIT,
                 group=commit.group,

@@ -25,6 +25,7 @@ class Model:
     token: int = 0  # the greatest of an operator
     entries: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # term, checksum
     locks: dict[Key, ModelLock] = field(default_factory=dict)
+    epochs_gone: int = 0  # newest epoch of a lock that went with its topic or its group
     offsets: dict[Key, int] = field(default_factory=dict)
     topics: dict[int, str] = field(default_factory=dict)
     places: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)

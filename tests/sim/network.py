@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tests.sim.timeline import MS, SECOND, Process, Timeline
 
 if TYPE_CHECKING:
+    from orderlymq_raft import Message
     from tests.sim.replica import Replica as FramePeer
 
 DELAY_MIN_US: Final = 300
@@ -43,10 +44,15 @@ class Network:
     weather: Weather = field(default_factory=Weather)
     blocked: set[tuple[str, str]] = field(default_factory=set)
     connections: int = 0
+    # How much longer than usual the way between two replicas takes, by direction.
+    ways_us: dict[tuple[str, str], int] = field(default_factory=dict)
+    # What a fault loses of what replicas say to each other.
+    loses: Callable[["Message"], bool] | None = None
 
     def heal(self) -> None:
         """Let everything through, in time."""
         self.blocked.clear()
+        self.loses = None
         self.weather = Weather()
 
     def is_cut(self, source: str, target: str) -> bool:
@@ -57,10 +63,22 @@ class Network:
         """Tell whether they cannot connect: something does not pass in one direction, or in both."""
         return self.is_cut(one, other) or self.is_cut(other, one)
 
-    def delay_us(self) -> int:
+    def stretch(self, names: list[str], round_trip_ms: float) -> None:
+        """Draw anew how long the way between any two of *names* is, in each direction."""
+        chance = self.timeline.random
+        self.ways_us = {
+            (source, target): int(chance.uniform(0, round_trip_ms / 2) * MS)
+            for source in names
+            for target in names
+            if source != target
+        }
+
+    def delay_us(self, source: str, target: str) -> int:
         """Draw how long something is on its way."""
         random, weather = self.timeline.random, self.weather
         delay = random.randrange(DELAY_MIN_US, DELAY_MAX_US)
+        if self.ways_us:
+            delay += self.ways_us.get((source, target), 0)
         if weather.slow and random.random() < weather.slow:
             delay += random.randrange(weather.slow_max_us)
         return delay
@@ -72,9 +90,10 @@ class Network:
         random, weather = self.timeline.random, self.weather
         if weather.loss and random.random() < weather.loss:
             return
-        self._bring(self.delay_us(), target, name, call)
+        self._bring(self.delay_us(source, target.name), target, name, call)
         if weather.repeat and random.random() < weather.repeat:
-            self._bring(self.delay_us() + random.randrange(40 * MS), target, name, call)
+            late_us = self.delay_us(source, target.name) + random.randrange(40 * MS)
+            self._bring(late_us, target, name, call)
 
     def _bring(self, delay_us: int, target: Process, name: str, call: Callable[[], None]) -> None:
         """Let *target* read a message; one that has stood still may read its clients first."""
@@ -111,7 +130,8 @@ class Pipe:
         if self.stuck or not self._target.alive:
             return
         now = network.timeline.now
-        self._free_at = max(self._free_at + 1, now + network.delay_us())
+        delay_us = network.delay_us(self._source, self._target.name)
+        self._free_at = max(self._free_at + 1, now + delay_us)
         self._target.after(self._free_at - now, name, call)
 
 

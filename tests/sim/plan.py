@@ -1,8 +1,9 @@
 """What one seed decides before the run begins: sizes, habits and which kinds of trouble it will see."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -34,6 +35,11 @@ class Plan:
         founding: replicas that start late or crash before anybody serves.
         growths: numbers of queues that an operator wants, one after the other.
         retention_ms: how long messages are kept, 0 for ever.
+        append_size: bytes of entries in one append between replicas; with 1 each entry travels alone.
+        window_count: sends that the duplicate window holds.
+        window_ms: how long it holds them.
+        recycled: whether topics and groups are deleted and made again.
+        links: longest round trip between two replicas, ms; each direction takes its own part of it.
     """
 
     replicas: int
@@ -66,10 +72,27 @@ class Plan:
     founding: int
     hold_keys: bool
     troubles: tuple[str, ...] = field(default=())
+    append_size: int = 1 << 20
+    window_count: int = StorageSettings().dedup_window_count
+    window_ms: int = StorageSettings().dedup_window_ms
+    recycled: bool = False
+    links: float = 0.0
 
     def timers(self, timers: TimerSettings) -> TimerSettings:
         """Return the timers of a broker of this run."""
-        return msgspec.structs.replace(timers, transaction_check_max=self.checks_max)
+        scan_ms = 200 if self.has_small_window else timers.scan_ms
+        return msgspec.structs.replace(
+            timers, transaction_check_max=self.checks_max, scan_ms=scan_ms
+        )
+
+    @property
+    def has_small_window(self) -> bool:
+        """Tell whether sends leave the duplicate window in the course of the run."""
+        usual = StorageSettings()
+        return (self.window_count, self.window_ms) != (
+            usual.dedup_window_count,
+            usual.dedup_window_ms,
+        )
 
     @property
     def retains_all(self) -> bool:
@@ -79,7 +102,12 @@ class Plan:
     def storage(self) -> StorageSettings:
         """Return what a broker of this run keeps."""
         kept_ms = self.retention_ms or StorageSettings().retention_ms
-        return StorageSettings(retention_size=self.retention_size or None, retention_ms=kept_ms)
+        return StorageSettings(
+            retention_size=self.retention_size or None,
+            retention_ms=kept_ms,
+            dedup_window_count=self.window_count,
+            dedup_window_ms=self.window_ms,
+        )
 
     def access_settings(self) -> AccessSettings:
         """Return who may do what in this run."""
@@ -89,53 +117,94 @@ class Plan:
 
 
 # A storm is one kind of trouble alone, and much of it: what takes several faults in a row is reached by it.
-GROUP_STORM: Final = (
-    "crash",
-    "crash all",
-    "island",
-    "partition",
-    "pause",
-    "slow disk",
-    "slow followers",
-    "transfer",
-    "weather",
-)
-# What a replica is rebuilt from, by all ways at once.
-REBUILD_STORM: Final = (
-    "coup",
-    "crash",
-    "membership",
-    "partition",
-    "rot",
-    "transfer",
-    "wipe",
-)
-CONSUMER_STORM: Final = (
-    "zombie",
-    "consumer close",
-    "consumer crash",
-    "consumer hangs up",
-    "consumer pause",
-    "partition",
-    "weather",
-)
+STORMS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "group": {
+        "every_us": 200_000,
+        "troubles": (
+            "crash",
+            "crash all",
+            "island",
+            "partition",
+            "pause",
+            "slow disk",
+            "slow followers",
+            "transfer",
+            "weather",
+        ),
+    },
+    "consumers": {
+        "every_us": 400_000,
+        "troubles": (
+            "zombie",
+            "consumer close",
+            "consumer crash",
+            "consumer hangs up",
+            "consumer pause",
+            "partition",
+            "weather",
+        ),
+    },
+    # What a replica is rebuilt from, by all ways at once.
+    "rebuild": {
+        "every_us": 400_000,
+        "troubles": ("coup", "crash", "membership", "partition", "rot", "transfer", "wipe"),
+    },
+    # Entries of an earlier term reach a majority; see ``olderterm.py``.
+    "older term": {
+        "every_us": 200_000,
+        "troubles": ("older term",),
+        "append_size": 1,
+        "replicas": 3,
+        "founding": 0,
+    },
+}
+# Where repeats may come after their first send has left the window, nobody repeats but who counts on it.
+_NO_REPEATS: Final[Mapping[str, Any]] = {
+    "recycled": True,
+    "dealers": 0,
+    "poison": 0.0,
+    "hold_keys": False,
+    "patience": 0.0,
+}
+WINDOWS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "count": {"window_count": 25, **_NO_REPEATS},
+    "time": {"window_ms": 1_500, **_NO_REPEATS},
+}
+# The share of plans with slow links between replicas, and the longest round trip there. The longer ones take longer
+# than a lease lasts, less than 200 ms here: the leader asks a majority instead (docs/adr/0020-slow-links-and-hung-disks.md).
+SLOW_LINKS_SHARE: Final = 0.1
+SLOW_LINKS_MS: Final = (5.0, 40.0, 175.0, 400.0)
 
 
-def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
-    """Return the plan of a seed: not everything goes wrong in every run, or little would be reached."""
+def draw(
+    chance: random.Random, troubles: tuple[str, ...], changes: Mapping[str, Any] | None = None
+) -> Plan:
+    """Return the plan of a seed: not everything goes wrong in every run, or little would be reached.
+
+    With *changes* these fields are so, whatever the seed says.
+    """
     chosen = tuple(name for name in troubles if chance.random() < 0.5)
     access = chance.random() < 0.3
     if access and "rights" not in chosen:
         chosen = (*chosen, "rights")
-    every_us = chance.choice((400_000, 1_000_000, 2_500_000))
-    storm = chance.random()
-    if storm < 0.3:
-        chosen, every_us = GROUP_STORM, 200_000
-    elif storm < 0.5:
-        chosen, every_us = CONSUMER_STORM, 400_000
-    elif storm < 0.6:
-        chosen, every_us = REBUILD_STORM, 400_000
-    plan = Plan(
+    plan = _draw(chance, chosen, access=access)
+    storm = chance.choices(("", *STORMS), (0.37, 0.28, 0.18, 0.1, 0.07))[0]
+    if storm:
+        plan = replace(plan, **STORMS[storm])
+    if plan.growths and "operator" not in plan.troubles and chance.random() < 0.4:
+        plan = replace(plan, troubles=(*plan.troubles, "operator"))
+    if chance.random() < SLOW_LINKS_SHARE:
+        plan = replace(plan, links=chance.choice(SLOW_LINKS_MS), troubles=(*plan.troubles, "links"))
+    if chance.random() < 0.2:
+        plan = replace(plan, **chance.choice(tuple(WINDOWS.values())))
+    if plan.hold_keys:
+        # A topic does not grow while one of its keys is held.
+        plan = replace(plan, poison=0.05, growths=(), troubles=(*plan.troubles, "release"))
+    return replace(plan, **(changes or {}))
+
+
+def _draw(chance: random.Random, chosen: tuple[str, ...], *, access: bool) -> Plan:
+    return Plan(
         replicas=5 if chance.random() < 0.2 else 3,
         queues=chance.choice((1, 2, 4)),
         producers=chance.choice((1, 2, 3)),
@@ -151,7 +220,7 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         listener_max_us=chance.choice((20_000, 20_000, 150_000)),
         patience=chance.choice((1.0, 1.0, 0.0)),
         try_timeout_us=chance.choice((100_000, 300_000, 900_000)),
-        every_us=every_us,
+        every_us=chance.choice((400_000, 1_000_000, 2_500_000)),
         ruthless=chance.random() < 0.3,
         safety_us=chance.choice((8_000_000, 12_000_000)),
         name_servers=chance.choice((1, 2)),
@@ -166,10 +235,6 @@ def draw(chance: random.Random, troubles: tuple[str, ...]) -> Plan:
         founding=chance.choice((0, 0, 1, 2)),
         hold_keys=chance.random() < 0.3,
         troubles=chosen,
+        append_size=chance.choice((1, 1 << 20, 1 << 20, 1 << 20)),
+        recycled=chance.random() < 0.2,
     )
-    if plan.growths and "operator" not in chosen and chance.random() < 0.4:
-        plan = replace(plan, troubles=(*chosen, "operator"))
-    if plan.hold_keys:
-        # A topic does not grow while one of its keys is held.
-        plan = replace(plan, poison=0.05, growths=(), troubles=(*plan.troubles, "release"))
-    return plan

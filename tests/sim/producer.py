@@ -142,6 +142,10 @@ class Producer(Client):
         assert message is not None
         if isinstance(answer, RemotingError):
             attempts.note_failure(ADDRESS, answer)
+            if world.plan.has_small_window:
+                # Who repeats behind the window may store a second copy.
+                self._give_up(message, attempts.error())
+                return
         elif is_stored(answer.code):
             self._acknowledged(message, read_send_result(answer, message.unique_key, self._queue))
             return

@@ -8,11 +8,11 @@ The rule: after the faults stop, everything that was acknowledged is delivered t
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from orderlymq.oracle import Event, Kind, judge
 from orderlymq_broker.processors.effects import Propose
@@ -34,6 +34,7 @@ from tests.sim.laws import LawBroken, Laws
 from tests.sim.network import Network
 from tests.sim.plan import Plan, draw
 from tests.sim.producer import Producer
+from tests.sim.recycler import Recycler
 from tests.sim.replica import Replica
 from tests.sim.servers import NameServer
 from tests.sim.timeline import MS, SECOND, Process, Timeline
@@ -71,9 +72,11 @@ class Result:
 class World:
     """Everything that takes part in a run."""
 
-    def __init__(self, seed: int, *, steps: int | None = None) -> None:
+    def __init__(
+        self, seed: int, *, steps: int | None = None, changes: Mapping[str, Any] | None = None
+    ) -> None:
         self.timeline = Timeline(seed)
-        self.plan: Plan = draw(Random(f"plan {seed}"), tuple(sorted(TROUBLES)))
+        self.plan: Plan = draw(Random(f"plan {seed}"), tuple(sorted(TROUBLES)), changes)
         self.topic = TOPIC
         self.topic_id = -1
         self.coverage: Counter[str] = Counter()
@@ -107,6 +110,7 @@ class World:
         for number in range(1, self.plan.plain_consumers + 1):
             self.consumers.append(Consumer(self, "audit", number, plain=True))
         self.dealers = [Dealer(self, number) for number in range(1, self.plan.dealers + 1)]
+        self.recyclers = [Recycler(self, each) for each in (1, 2)] if self.plan.recycled else []
         self.tool = Client(self, "tool", "10.0.3.1")
         self.tool.account = OPERATOR
         self.administrator = Administrator(self)
@@ -153,6 +157,7 @@ class World:
             *self.auditors,
             *self.zombies,
             *self.growers,
+            *self.recyclers,
             self.tool,
             self.administrator,
         ]
@@ -214,11 +219,12 @@ class World:
             self.administrator.start()
             ready = lambda: self.administrator.is_ready  # noqa: E731 - read where it is used
             self._until(ready, START_MAX_US, "liveness", "no accounts at the start")
-        starters: tuple[Producer | Dealer | Consumer | Auditor, ...] = (
+        starters: tuple[Producer | Dealer | Consumer | Auditor | Recycler, ...] = (
             *self.producers,
             *self.dealers,
             *self.consumers,
             *self.auditors,
+            *self.recyclers,
         )
         for process in starters:
             process.start()
@@ -394,11 +400,12 @@ def simulate(
     steps: int | None = None,
     trace: Callable[[str], None] | None = None,
     keep_history: bool = False,
+    changes: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Run one seed."""
+    """Run one seed; with *changes* its plan has other values in these fields."""
     began = time.perf_counter()
     logging.disable(logging.CRITICAL)
-    world = World(seed, steps=steps)
+    world = World(seed, steps=steps, changes=changes)
     world.timeline.trace = trace
     check = text = detail = ""
     try:

@@ -14,7 +14,8 @@ from orderlymq_protocol.command import request
 from orderlymq_protocol.framing import encode
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report, send_command
-from tests.cluster.processes import Group, free_ports
+from tests.cluster.processes import Group
+from tests.ports import free_ports
 from tests.trouble.inspection import assert_all_clean
 from tests.trouble.rawsocket import RawSocket
 
@@ -123,7 +124,7 @@ async def test_a_leader_that_stood_still_answers_nothing_from_its_past(
     has an address of its own here, as behind a service: a stopped process keeps a shared port.
     """
     group = Group(tmp_path / "group", 3, {"bind": "always"})
-    ports = dict(zip(group.brokers, free_ports(20)[-3:], strict=True))
+    ports = dict(zip(group.brokers, free_ports(3), strict=True))
     for node, port in ports.items():
         group.add(node, listen={"host": "127.0.0.1", "port": port})
     address = {node: f"127.0.0.1:{port}" for node, port in ports.items()}

@@ -103,7 +103,12 @@ func send(options map[string]string) {
 
 // consume reports each message of an ordered push consumer until expected successes or seconds.
 func consume(options map[string]string) {
+	named := consumer.WithInstance("DEFAULT")
+	if options["instance"] != "" {
+		named = consumer.WithInstance(options["instance"])
+	}
 	client, err := rocketmq.NewPushConsumer(
+		named,
 		consumer.WithNameServer([]string{options["ns"]}),
 		consumer.WithGroupName(options["group"]),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),

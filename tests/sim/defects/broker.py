@@ -1,6 +1,7 @@
 """Defects of the state machine and of the processors."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +11,23 @@ from orderlymq_broker.processors import locking
 from orderlymq_broker.processors.committing import Committer
 from orderlymq_broker.processors.context import answer
 from orderlymq_broker.processors.core import BrokerCore
+from orderlymq_broker.processors.effects import Propose
+from orderlymq_broker.processors.entrybuilder import Built, EntryBuilder
 from orderlymq_broker.processors.fencing import Fence, Verdict
 from orderlymq_broker.processors.locking import LockProcessor
-from orderlymq_broker.processors.sending import SendProcessor
-from orderlymq_broker.processors.view import Head, LeaderView
+from orderlymq_broker.processors.sending import Place, SendProcessor
+from orderlymq_broker.replication.loop import ReplicationLoop
+from orderlymq_broker.state import machine
 from orderlymq_broker.state.dedup import DedupWindow, send_identity
 from orderlymq_broker.state.locks import Lock, LockTable
 from orderlymq_broker.state.offsets import OffsetTable
-from orderlymq_broker.state.records import Commit, LocksReleased
+from orderlymq_broker.state.records import Append, Commit, LocksReleased, Trimmed, decode_records
+from orderlymq_broker.store.entry import split_entry
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import dedup_key
 from orderlymq_protocol.codes import RequestCode
 from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.plan import STORMS, WINDOWS
 from tests.sim.replica import ObservedMachine
 
 STATE = Catalogue("state machine")
@@ -31,12 +39,83 @@ def _no_window(bed: Bed) -> None:
     bed.put(DedupWindow, "add", lambda self, record, batch: None)
 
 
+@STATE.defect(
+    "let the newest leave the duplicate window",
+    "the first result stands until the window has moved past it",
+    WINDOWS["count"],
+)
+def _trim_wrong_end(bed: Bed) -> None:
+    def trim(self: DedupWindow, floor: int, batch: Any) -> Trimmed:
+        count = sum(1 for physical, _ in self._order if physical < floor)
+        for _ in range(count):
+            physical, identity = self._order.pop()
+            del self._sends[identity]
+            batch.delete(Family.DEDUP, dedup_key(physical))
+        return Trimmed(count)
+
+    bed.put(DedupWindow, "trim", trim)
+
+
+@STATE.defect(
+    "leave rows of a topic that is deleted",
+    "nothing of a former life is in the next one",
+    {"recycled": True},
+)
+def _rows_stay(bed: Bed) -> None:
+    def drop_topic(self: OffsetTable, topic: str, writes: Any) -> None:
+        for topics in self._groups.values():
+            topics.pop(topic, None)
+
+    bed.put(OffsetTable, "drop_topic", drop_topic)
+
+
+@STATE.defect(
+    "leave messages of a topic that is deleted in the store",
+    "nothing of a former life is in the next one",
+    {"recycled": True},
+)
+def _index_stays(bed: Bed) -> None:
+    # A range that ends where it begins.
+    bed.put(machine, "prefix_end", lambda prefix: prefix)
+
+
+@STATE.defect(
+    "let a commit of a former life count",
+    "nothing of a former life is in the next one",
+    {"recycled": True},
+)
+def _late_commit(bed: Bed) -> None:
+    real = OffsetTable.commit
+
+    def commit(self: OffsetTable, commits: Any, locks: Any, topics: Any, writes: Any) -> Any:
+        return real(self, commits, locks, {each.topic for each in commits}, writes)
+
+    bed.put(OffsetTable, "commit", commit)
+    bed.put(OffsetTable, "_is_allowed", staticmethod(lambda commit, locks: True))
+
+
+@STATE.defect(
+    "forget the epochs of a topic that is deleted",
+    "an epoch names one holder",
+    {"recycled": True},
+)
+def _epochs_fall(bed: Bed) -> None:
+    real = LockTable._drop
+
+    def drop(self: LockTable, group: str, topic: str, writes: Any) -> None:
+        floor = self._floor
+        real(self, group, topic, writes)
+        self._floor = floor
+
+    bed.put(LockTable, "_drop", drop)
+
+
 @STATE.defect("keep the epoch when the holder changes", "an epoch names one holder")
 def _same_epoch(bed: Bed) -> None:
     real = LockTable._set
 
     def keep(self: LockTable, lock: Lock, writes: Any) -> None:
-        before = self._groups[lock.group].get((lock.topic, lock.queue_id))
+        before = self._last(lock.group, lock.topic, lock.queue_id)
         if before is not None and before.epoch and lock.epoch > before.epoch:
             lock = msgspec.structs.replace(lock, epoch=before.epoch)
         real(self, lock, writes)
@@ -44,7 +123,11 @@ def _same_epoch(bed: Bed) -> None:
     bed.put(LockTable, "_set", keep)
 
 
-@STATE.defect("let anybody unlock", "only its holder gives a lock back")
+@STATE.defect(
+    "let anybody unlock",
+    "only its holder gives a lock back",
+    STORMS["consumers"],
+)
 def _unlock_anybody(bed: Bed) -> None:
     real = LockTable.release
 
@@ -61,8 +144,8 @@ def _unlock_anybody(bed: Bed) -> None:
 def _commit_back(bed: Bed) -> None:
     real = OffsetTable.commit
 
-    def commit(self: OffsetTable, commits: Any, locks: Any, writes: Any) -> Any:
-        moved = real(self, commits, locks, writes)
+    def commit(self: OffsetTable, commits: Any, locks: Any, topics: Any, writes: Any) -> Any:
+        moved = real(self, commits, locks, topics, writes)
         for each in commits:
             self._set(self._queues(each), each, writes)
         return moved
@@ -112,13 +195,26 @@ def _steal(bed: Bed) -> None:
     bed.put(LockProcessor, "_over", over)
 
 
-@PROCESSORS.defect("drop the fence", "only the holder pulls and commits")
+@PROCESSORS.defect(
+    "drop the fence",
+    "only the holder pulls and commits",
+    STORMS["consumers"],
+)
 def _no_fence(bed: Bed) -> None:
     def judge(self: Fence, group: str, topic: str, queue: int, *_: Any, **__: Any) -> Verdict:
         lock = self._context.state.locks.get(group, topic, queue)
         return Verdict(epoch=0 if lock is None else lock.epoch)
 
     bed.put(Fence, "_judge", judge)
+
+
+@PROCESSORS.defect(
+    "let an epoch outlive its group",
+    "nothing of a former life is in the next one",
+    {"recycled": True},
+)
+def _epochs_stay(bed: Bed) -> None:
+    bed.put(Fence, "_judge_unordered", lambda self, *_: Verdict())
 
 
 @PROCESSORS.defect("answer an offset as a follower", "an answer is the truth of the group")
@@ -140,38 +236,43 @@ def _holds_untold(bed: Bed) -> None:
 
 @PROCESSORS.defect("acknowledge when proposed", "an acknowledged message is on a majority")
 def _answer_early(bed: Bed) -> None:
-    real = SendProcessor._propose
+    real = ReplicationLoop._propose_group
 
-    def propose(self: SendProcessor, records: Any, messages: Any, ext: Any, *rest: Any) -> Any:
-        request, peer = rest[0], rest[1]
-        self._context.counters["answered early"] += 1
-        early = answer(request, peer, ext=ext)
-        proposal = real(self, records, messages, ext, *rest)
-        self._early = early  # type: ignore[attr-defined]  # only here
-        return proposal
+    def propose_group(self: ReplicationLoop, group: Sequence[Propose]) -> None:
+        context, now = self._core.context, self._ports.clock.now()
+        built = context.entries.build(group, now.wall_ms)
+        real(self, group)
+        records = decode_records(split_entry(built.data).meta)
+        position = 0
+        for proposal in group:
+            mine = records[position : position + len(proposal.records)]
+            position += len(proposal.records)
+            if len(mine) == 1 and isinstance(mine[0], Append) and proposal.applied is not None:
+                context.counters["answered early"] += 1
+                self.submit(proposal.applied([mine[0]], now))
+                proposal.applied = proposal.lost = None
 
-    real_send = SendProcessor.send
-
-    def send(self: SendProcessor, *arguments: Any) -> Any:
-        self._early = []  # type: ignore[attr-defined]  # only here
-        effects = real_send(self, *arguments)
-        return [*self._early, *effects]  # type: ignore[attr-defined]  # only here
-
-    bed.put(SendProcessor, "_propose", propose)
-    bed.put(SendProcessor, "send", send)
+    bed.put(ReplicationLoop, "_propose_group", propose_group)
 
 
 @PROCESSORS.defect("answer a repeat before the first is stored", "acknowledged is committed")
 def _repeat_early(bed: Bed) -> None:
-    def repeat(self: SendProcessor, places: Any, _: Any, request: Any, peer: Any) -> Any:
-        return answer(request, peer, ext=self._ext(places))
+    def repeat(self: SendProcessor, identities: Any, more: Any, request: Any, peer: Any) -> Any:
+        topic = self._context.state.topics.by_name[request.ext["b"]]
+        queue = topic.queue(int(request.ext["e"]))
+        end, _ = self._context.entries._heads.get(queue, (queue.next_offset, 0))
+        places = [Place(queue.queue_id, end - 1, 0)]
+        return answer(request, peer, ext={**self._ext(places), **more})
 
     bed.put(SendProcessor, "_answer_repeat", repeat)
 
 
 @PROCESSORS.defect("give offsets from what is committed", "offsets are given once")
 def _offsets_of_the_past(bed: Bed) -> None:
-    bed.put(LeaderView, "head", lambda self, queue: Head(queue.next_offset, queue.last_timestamp))
+    def proposed(self: EntryBuilder, built: Built) -> None:
+        self.physical_next = built.physical_end
+
+    bed.put(EntryBuilder, "proposed", proposed)
 
 
 @PROCESSORS.defect("keep the view after a lost proposal", "offsets of a lost message are void")
@@ -182,9 +283,12 @@ def _keep_view(bed: Bed) -> None:
     def become_leader(self: BrokerCore, term: int, physical_end: int, now: Any) -> Any:
         view = self.context.view
         effects = real(self, term, physical_end, now)
-        view.next_physical = max(view.next_physical, physical_end)
         self.context.view = view
         return effects
+
+    def reset(self: EntryBuilder, physical_end: int) -> None:
+        self.uncommitted = 0
+        self.physical_next = max(self.physical_next, physical_end)
 
     real = BrokerCore.become_leader
     follower = BrokerCore.become_follower
@@ -195,6 +299,7 @@ def _keep_view(bed: Bed) -> None:
         self.context.view = view
         return effects
 
+    bed.put(EntryBuilder, "reset", reset)
     bed.put(BrokerCore, "proposals_lost", lost)
     bed.put(BrokerCore, "become_leader", become_leader)
     bed.put(BrokerCore, "become_follower", become_follower)

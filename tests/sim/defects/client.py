@@ -9,12 +9,17 @@ from orderlymq.ordering import OrderedConsumer
 from orderlymq.process_queue import ProcessQueue
 from orderlymq.sending import Attempts
 from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.plan import STORMS
 
 CONSUMER = Catalogue("SDK consumer")
 PRODUCER = Catalogue("SDK producer")
 
 
-@CONSUMER.defect("hold a lease longer than the broker", "two epochs never overlap")
+@CONSUMER.defect(
+    "hold a lease longer than the broker",
+    "two epochs never overlap",
+    STORMS["consumers"],
+)
 def _long_lease(bed: Bed) -> None:
     real = OrderedConsumer._granted
 
@@ -25,7 +30,23 @@ def _long_lease(bed: Bed) -> None:
     bed.put(OrderedConsumer, "_granted", granted)
 
 
-@CONSUMER.defect("start a listener without looking at the lease", "deliver under a live lease")
+@CONSUMER.defect(
+    "start a listener without looking at the lease",
+    "deliver under a live lease",
+    # Deliveries of four queues wait for two workers while their consumer stands still beyond its lease.
+    {
+        "queues": 4,
+        "producers": 3,
+        "consumers": 1,
+        "growths": (),
+        "think_max_us": 60_000,
+        "listener_max_us": 150_000,
+        "long_listener": 0.3,
+        "every_us": 1_000_000,
+        "ruthless": True,
+        "troubles": ("consumer pause",),
+    },
+)
 def _no_look(bed: Bed) -> None:
     bed.put(
         OrderedConsumer, "may_start", lambda self, deliver, now_ms: deliver.queue in self.queues

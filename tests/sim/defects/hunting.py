@@ -1,15 +1,17 @@
 """
 Which seed catches each defect: ``python -m tests.sim.defects.hunting`` finds them anew.
 
-It tries seeds one after the other until a law is broken, writes what it found to ``caught.json`` (used by the
-tests) and the table to ``docs/simulator.md``. ``--only TEXT`` looks for some of them, ``--seeds N`` how far.
+A defect that is still caught at its seed on record is left there, which takes one run. For the others it tries seeds
+one after the other until a law is broken, writes what it found to ``caught.json`` (used by the tests) and the table
+to ``docs/simulator.md``, each at once, so that it can be ended and goes on where it was. ``--anew`` forgets the
+record, ``--only TEXT`` looks for some of them, ``--seeds N`` how far.
 """
 
 import argparse
 import json
 import os
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -38,9 +40,10 @@ class Catch:
 
 def hunt(name: str, seeds: Iterable[int]) -> Catch | None:
     """Try *seeds* until one catches the defect called *name*."""
-    with by_name(name).planted():
+    defect = by_name(name)
+    with defect.planted():
         for seed in seeds:
-            result = simulate(seed)
+            result = simulate(seed, changes=defect.changes)
             if not result.ok:
                 return Catch(name, result.check, seed, seed + 1)
     return None
@@ -84,6 +87,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     """Find all seeds; the exit code is 1 when a defect was not caught."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="names that contain this")
+    parser.add_argument("--anew", action="store_true", help="forget the seeds on record")
     parser.add_argument("--missed", action="store_true", help="only those not caught yet")
     parser.add_argument("--seed", type=int, default=0, help="the first seed to try")
     parser.add_argument("--seeds", type=int, default=400, help="how many seeds to try for each")
@@ -94,19 +98,28 @@ def main(arguments: Iterable[str] | None = None) -> int:
     names = [each.name for each in DEFECTS if options.only in each.name]
     if options.missed:
         names = [name for name in names if name not in caught]
-    seeds = range(options.seed, options.seed + options.seeds)
+    if options.anew:
+        caught = {name: catch for name, catch in caught.items() if name not in names}
+    # Those that took many seeds first, so that they do not keep the others' cores idle in the end.
+    names.sort(key=lambda name: -caught[name].seed if name in caught else -options.seeds)
     missed = 0
     with ProcessPoolExecutor(options.jobs) as pool:
-        for name, catch in zip(names, pool.map(hunt, names, [seeds] * len(names)), strict=True):
+        hunts = {}
+        for name in names:
+            recorded = [caught[name].seed] if name in caught else []
+            seeds = [*recorded, *range(options.seed, options.seed + options.seeds)]
+            hunts[pool.submit(hunt, name, seeds)] = name
+        for done in as_completed(hunts):
+            name, catch = hunts[done], done.result()
             if catch is None:
                 missed += 1
                 console.print(f"NOT CAUGHT in {options.seeds} seeds: {name}", style="red")
                 caught.pop(name, None)
-                _write(caught)
-                continue
-            caught[name] = catch
+            else:
+                caught[name] = catch
+                text = f"{catch.seeds:4} seeds  {catch.check:22} {name}"
+                console.print(text, highlight=False)
             _write(caught)
-            console.print(f"{catch.seeds:4} seeds  {catch.check:22} {name}", highlight=False)
     return 1 if missed else 0
 
 

@@ -1,8 +1,8 @@
 """How a defect is planted and taken out again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _MISSING = object()
@@ -36,12 +36,14 @@ class Defect:
         name: what goes wrong, in a few words.
         law: the law it breaks.
         where: the core it is planted in.
+        changes: what a plan has for certain where the defect is looked for (``plan.py``).
     """
 
     name: str
     law: str
     where: str
     plant: Callable[[Bed], Any]
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -61,11 +63,13 @@ class Catalogue:
         self.where = where
         self.defects: list[Defect] = []
 
-    def defect(self, name: str, law: str) -> Callable[[Callable[[Bed], Any]], Callable[[Bed], Any]]:
-        """Register the decorated function as a defect."""
+    def defect(
+        self, name: str, law: str, changes: Mapping[str, Any] | None = None
+    ) -> Callable[[Callable[[Bed], Any]], Callable[[Bed], Any]]:
+        """Register the decorated function as a defect; *changes* make its situation certain."""
 
         def add(plant: Callable[[Bed], Any]) -> Callable[[Bed], Any]:
-            self.defects.append(Defect(name, law, self.where, plant))
+            self.defects.append(Defect(name, law, self.where, plant, changes or {}))
             return plant
 
         return add

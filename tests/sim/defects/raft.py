@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from orderlymq_broker.replication.amnesia import Amnesia
+from orderlymq_broker.replication.authority import Authority
 from orderlymq_broker.replication.fates import Committed, Fates
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.state.broker import BrokerState
@@ -20,6 +21,7 @@ from orderlymq_raft.state import RaftState
 from orderlymq_raft.types import Index
 from tests.sim import replica
 from tests.sim.defects.planting import Bed, Catalogue
+from tests.sim.plan import STORMS
 
 RAFT = Catalogue("raft")
 LOOP = Catalogue("replication")
@@ -30,7 +32,26 @@ def _commit_alone(bed: Bed) -> None:
     bed.put(replication, "committed_index", lambda voters, acked: max(acked.values(), default=0))
 
 
-@RAFT.defect("vote twice in one term", "one vote per term, so one leader per term")
+@RAFT.defect(
+    "commit entries of an earlier term by counting",
+    "only entries of the own term are committed by counting",
+    STORMS["older term"],
+)
+def _count_any_term(bed: Bed) -> None:
+    real = replication.maybe_commit
+
+    def maybe_commit(state: RaftState) -> None:
+        own, state.term_start = state.term_start, Index(0)
+        try:
+            real(state)
+        finally:
+            if state.leader == state.id:
+                state.term_start = own
+
+    bed.put(replication, "maybe_commit", maybe_commit)
+
+
+@RAFT.defect("vote twice in one term", "one vote per term, so one leader per term", STORMS["group"])
 def _vote_twice(bed: Bed) -> None:
     def handle_vote(state: RaftState, message: Vote) -> None:
         granted = state.log.is_up_to_date(message.last_index, message.last_term)
@@ -46,7 +67,11 @@ def _vote_for_anybody(bed: Bed) -> None:
     bed.put(RaftLog, "is_up_to_date", lambda self, last_index, last_term: True)
 
 
-@RAFT.defect("let a late append shorten the log", "what was acknowledged stays in the log")
+@RAFT.defect(
+    "let a late append shorten the log",
+    "what was acknowledged stays in the log",
+    STORMS["group"],
+)
 def _late_append_truncates(bed: Bed) -> None:
     real = following._merge
 
@@ -70,7 +95,11 @@ def _forget_vote(bed: Bed) -> None:
     bed.put(RaftLogStore, "initial_state", initial_state)
 
 
-@RAFT.defect("go on leading after a failed transfer", "a leader without a lease makes room")
+@RAFT.defect(
+    "go on leading after a failed transfer",
+    "a leader without a lease makes room",
+    {"every_us": 400_000, "troubles": ("failed transfer", "transfer")},
+)
 def _keep_leading(bed: Bed) -> None:
     real = election.tick_leader
 
@@ -82,7 +111,11 @@ def _keep_leading(bed: Bed) -> None:
     bed.put(election, "tick_leader", tick_leader)
 
 
-@LOOP.defect("send promises before they are durable", "what is promised survives a crash")
+@LOOP.defect(
+    "send promises before they are durable",
+    "what is promised survives a crash",
+    STORMS["group"],
+)
 def _promise_early(bed: Bed) -> None:
     real = ReplicationLoop._begin
 
@@ -155,10 +188,23 @@ def _serve_early(bed: Bed) -> None:
     bed.put(ReplicationLoop, "_watch_role", watch_role)
 
 
-@LOOP.defect("answer without a lease", "an answer is the truth of the group")
+@LOOP.defect(
+    "answer without a lease",
+    "an answer is the truth of the group",
+    STORMS["group"],
+)
 def _answer_anyway(bed: Bed) -> None:
     bed.put(ReplicationLoop, "may_answer", lambda self: self.serving)
     bed.put(reads, "lease_valid", lambda state: True)
+
+
+@LOOP.defect(
+    "answer by a confirmation without a round",
+    "an answer is the truth of the group",
+    {**STORMS["group"], "links": 175.0},
+)
+def _confirm_alone(bed: Bed) -> None:
+    bed.put(Authority, "is_confirmed", lambda self, number: self._node.is_leader)
 
 
 @LOOP.defect("lose the last proposal of a group commit", "what is acknowledged is in the log")

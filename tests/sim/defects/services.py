@@ -19,6 +19,7 @@ from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.routes import RouteRegistry
 from tests.sim.defects.planting import Bed, Catalogue
 from tests.sim.disk import SimulatedStore
+from tests.sim.plan import STORMS
 
 SERVICES = Catalogue("services")
 DISKS = Catalogue("disk")
@@ -88,7 +89,11 @@ def _cancel_nothing(bed: Bed) -> None:
     bed.put(TimerService, "cancelled", lambda self, topic, unique_key: None)
 
 
-@SERVICES.defect("let retention take what still waits", "what waits for its delay is kept")
+@SERVICES.defect(
+    "let retention take what still waits",
+    "what waits for its delay is kept",
+    {"delayed": 0.2, "retention_size": 3_000},
+)
 def _take_waiting(bed: Bed) -> None:
     real = RetentionService.find_floor
 
@@ -119,12 +124,20 @@ def _switch_early(bed: Bed) -> None:
     bed.put(growing, "blockers", lambda state, topic: [])
 
 
-@SERVICES.defect("obey an operator that another has followed", "an old token is refused")
+@SERVICES.defect(
+    "obey an operator that another has followed",
+    "an old token is refused",
+    {"growths": (5, 7), "hold_keys": False, "every_us": 400_000, "troubles": ("operator",)},
+)
 def _obey_all(bed: Bed) -> None:
     bed.put(Machine, "_stale", lambda self, token: None)
 
 
-@DISKS.defect("read what has rotted", "a flipped bit meets a checksum")
+@DISKS.defect(
+    "read what has rotted",
+    "a flipped bit meets a checksum",
+    STORMS["rebuild"],
+)
 def _no_checksums(bed: Bed) -> None:
     def flipped(self: SimulatedStore, family: Family, key: bytes, value: bytes | None) -> Any:
         if value and (family, key) in self.rotten:
@@ -169,7 +182,9 @@ def _half_a_ticket(bed: Bed) -> None:
 
 
 @NAMES.defect(
-    "drop an ordered topic with its group", "the queue list does not depend on who is alive"
+    "drop an ordered topic with its group",
+    "the queue list does not depend on who is alive",
+    {"every_us": 1_000_000, "troubles": ("crash all", "name server")},
 )
 def _forget_ordered(bed: Bed) -> None:
     real = RouteRegistry.route

@@ -58,6 +58,9 @@ final class Consuming {
         if (options.flag("own-instance")) {
             consumer.setInstanceName("consuming-" + ProcessHandle.current().pid());
         }
+        if (!options.text("instance", "").isEmpty()) {
+            consumer.setInstanceName(options.text("instance"));
+        }
         consumer.subscribe(options.text("topic"), options.text("tags", "*"));
         if (options.text("mode", "orderly").equals("orderly")) {
             consumer.registerMessageListener(

@@ -1,0 +1,129 @@
+"""The queues of a killed client of this machine go on elsewhere before its lease ends, whatever its name is."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.localcluster import LocalCluster
+from tests.clients.programs import Event, Java, Program, options
+from tests.clients.test_java import by_queue
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+# A lease is 60 s long; a Java 5 client adds two pauses of half a second of its own.
+BEFORE_THE_LEASE_S = 15
+
+
+# The shortest lease: what a Java client counts itself, and two seconds. A silent client counts as a
+# member, and has its share of the queues, until it expires.
+LEASE = {"rocketmq.broker.rebalance.lockMaxLiveTime": "32000", "clientExpiry": "35s"}
+LEASE_S = 32
+
+
+def take_over(victim: Program, survivor: Program) -> None:
+    """Kill one of two consumers and wait until the other one has all of its queues."""
+    for member in (victim, survivor):
+        member.heard("done", 20, timeout_s=60)
+    queues = set(by_queue(victim.of("done")[-20:]))
+    before = len(survivor.of("done"))
+
+    victim.kill()
+    survivor.until(
+        lambda _: queues <= set(by_queue(survivor.of("done")[before:])),
+        timeout_s=BEFORE_THE_LEASE_S,
+    )
+
+
+@pytest.mark.java
+def test_a_killed_java_client_with_any_instance_name_is_taken_over(
+    cluster: LocalCluster, java: Java
+) -> None:
+    """setInstanceName leaves no process id in the client id."""
+    topic = cluster.topic()
+    where = {"ns": cluster.name_server, "topic": topic}
+    member = {**where, "group": cluster.group(topic), "seconds": 120}
+
+    with (
+        java.start("consume", **member, instance="orders") as victim,
+        java.start("consume", **member, instance="7") as survivor,
+        java.start("send", **where, count=10**6, keys=40, pause=5, retry=True),
+    ):
+        take_over(victim, survivor)
+
+
+@pytest.mark.go
+def test_a_killed_go_client_with_any_instance_name_is_taken_over(
+    cluster: LocalCluster, java_498: Java, go_program: Path
+) -> None:
+    """It talks with OrderlyMQ alone, so that it cannot speak for another program."""
+    topic = cluster.topic()
+    where = {"ns": cluster.name_server, "topic": topic}
+    member = {**where, "group": cluster.group(topic), "seconds": 120, "expected": 10**6}
+    # Its standard input is no pipe, as that of a service is none.
+    quiet = ["sh", "-c", 'exec "$@" </dev/null', "sh", str(go_program), "consume"]
+
+    with (
+        Program([*quiet, *options(**member, instance="orders")]) as victim,
+        Program([*quiet, *options(**member, instance="others")]) as survivor,
+        java_498.start("send", **where, count=10**6, keys=40, pause=5, retry=True),
+    ):
+        take_over(victim, survivor)
+
+
+@pytest.fixture(scope="module")
+def briefly_leased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(tmp_path_factory.mktemp("leases"), config=LEASE, replicas=1)
+    cluster.up()
+    yield cluster
+    cluster.down()
+
+
+def of_queue(events: list[Event], queue: str, after: int = 0) -> list[int]:
+    """Return when the events of one queue happened, as far as they came *after* a time."""
+    return [e["at"] for e in events if e["queue"] == queue and e["at"] > after]
+
+
+@pytest.mark.java
+@pytest.mark.whole_suite
+def test_a_client_that_is_paused_consumes_nothing_beside_the_next_holder(
+    briefly_leased: LocalCluster, java_540: Java
+) -> None:
+    """Nothing proves it dead. It has hundreds of messages in its hands when its lease ends."""
+    cluster = briefly_leased
+    topic = cluster.topic(queues=2)
+    where = {"ns": cluster.name_server, "topic": topic}
+    member = {**where, "group": cluster.group(topic), "seconds": 170, "work": 100}
+
+    with (
+        java_540.start("consume", **member, instance="paused") as paused,
+        java_540.start("consume", **member, instance="well") as survivor,
+        java_540.start("send", **where, count=10**6, keys=60, pause=10, retry=True),
+    ):
+        for each in (paused, survivor):
+            each.until(
+                lambda program: (
+                    len({e["queue"] for e in program.of("done")[-20:]}) == 1
+                    and len(program.of("done")) > 40
+                ),
+                timeout_s=90,
+            )
+        lost = paused.of("done")[-1]["queue"]
+        assert survivor.of("done")[-1]["queue"] != lost
+        begun = paused.of("done")[-1]["at"]
+
+        os.kill(paused.pid, signal.SIGSTOP)
+        try:
+            survivor.until(
+                lambda program: bool(of_queue(program.of("deliver"), lost, begun)),
+                timeout_s=LEASE_S + 30,
+            )
+        finally:
+            os.kill(paused.pid, signal.SIGCONT)
+        taken = min(of_queue(survivor.of("deliver"), lost, begun))
+        survivor.heard("done", len(survivor.of("done")) + 100)
+
+        # It ends the message that its listener was stopped in, and begins no other one.
+        assert of_queue(paused.of("deliver"), lost, taken) == []

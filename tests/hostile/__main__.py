@@ -1,0 +1,183 @@
+"""
+Be hostile: `python -m tests.hostile --seed 7`, first to the cores without sockets, then to real processes.
+
+`--minutes` or `--requests` bound the run against processes; half of it is with access control. `--case` repeats one
+case, with `--cases` so many from it on. The exit code is 1 when something was found; docs/hostile.md tells more.
+"""
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tests.hostile.assault import Assault
+from tests.hostile.cases import Generator
+from tests.hostile.findings import Findings
+from tests.hostile.inprocess import InProcess
+from tests.hostile.target import Target
+
+# Of the time of a run; the rest is for the processes.
+_SHARE_IN_PROCESS: Final = 0.25
+# At the ports beside that of the clients: some seconds.
+_PAGES: Final = 300
+_CALLS: Final = 600
+_ENDLESS: Final = 1 << 40
+# A request that holds the loop for so long holds raft's heartbeats, too.
+_SLOW_S: Final = 0.1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for and return the exit code."""
+    options = _parser().parse_args(arguments)
+    console = Console(stderr=True)
+    findings = Findings(lambda text: console.print(text, markup=False, soft_wrap=True))
+    systematic = Generator(options.seed).systematic
+    console.print(f"seed {options.seed}: {systematic} cases by system, then by chance")
+    first, count = 0, options.requests or _ENDLESS
+    if options.case is not None:
+        first, count = options.case, options.cases
+    seconds = 60.0 * options.minutes if options.minutes else float("inf")
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[told]}"),
+        console=console,
+    ) as progress:
+        if options.page is not None or options.peer is not None:
+            _other_port(options, findings)
+        elif options.only != "processes":
+            limit = seconds if options.only else seconds * _SHARE_IN_PROCESS
+            _in_process(options.seed, first, count, limit, findings, progress)
+        if options.only != "cores" and options.page is None and options.peer is None:
+            rest = seconds if options.only else seconds * (1 - _SHARE_IN_PROCESS)
+            modes = (bool(options.guarded),) if options.case is not None else (False, True)
+            for guarded in modes:
+                share = count if options.case is not None else max(1, count // len(modes))
+                _processes(options, guarded, first, share, rest / len(modes), findings, progress)
+    _report(console, findings)
+    return 1 if len(findings) else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.hostile", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=0.0)
+    parser.add_argument("--requests", type=int, default=0)
+    parser.add_argument("--case", type=int, help="repeat this case")
+    parser.add_argument("--cases", type=int, default=1, help="and so many from it on")
+    parser.add_argument("--page", type=int, help="repeat this request for an HTTP page")
+    parser.add_argument("--peer", type=int, help="repeat this call at the replicas' port")
+    parser.add_argument("--guarded", action="store_true", help="repeat with access control")
+    parser.add_argument("--only", choices=("cores", "processes"))
+    parser.add_argument("--clients-only", action="store_true", help="spare the replicas' port")
+    parser.add_argument("--keep", type=Path, help="where logs and data stay")
+    return parser
+
+
+def _other_port(options: argparse.Namespace, findings: Findings) -> None:
+    with tempfile.TemporaryDirectory(prefix="hostile-") as scratch:
+        target = Target(Path(scratch) / "one", bool(options.guarded))
+        target.start()
+        try:
+            assault = Assault(target, options.seed, findings)
+            if options.page is not None:
+                assault.ask_pages(options.page, options.cases)
+            else:
+                assault.call_as_replica(options.peer, options.cases)
+        finally:
+            target.stop()
+
+
+def _until(seconds: float) -> Callable[[], bool]:
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() < deadline
+
+
+def _in_process(
+    seed: int, first: int, count: int, seconds: float, findings: Findings, progress: Progress
+) -> None:
+    runner = InProcess(seed, findings, slow_s=_SLOW_S)
+    task = progress.add_task("cores", total=None if count == _ENDLESS else count, told="")
+    go_on = _until(seconds)
+    # A collection in the middle of a request would be taken for its own time.
+    gc.disable()
+    try:
+        for done in runner.run(first, count):
+            progress.update(task, completed=done, told=f"{len(findings)} findings")
+            gc.collect()
+            if not go_on():
+                break
+    finally:
+        gc.enable()
+
+
+def _processes(
+    options: argparse.Namespace,
+    guarded: bool,
+    first: int,
+    count: int,
+    seconds: float,
+    findings: Findings,
+    progress: Progress,
+) -> None:
+    name = "processes, guarded" if guarded else "processes, open"
+    task = progress.add_task(name, total=None if count == _ENDLESS else count, told="starting")
+    with tempfile.TemporaryDirectory(prefix="hostile-") as scratch:
+        directory = (options.keep or Path(scratch)) / ("guarded" if guarded else "open")
+        target = Target(directory, guarded)
+        target.start()
+        try:
+            assault = Assault(target, options.seed, findings)
+            began = time.monotonic()
+            for done in assault.run(first, count, _until(seconds)):
+                rate = done / (time.monotonic() - began)
+                told = f"{rate:.0f}/s, {assault.ends} ends, {assault.changes} changes of leader"
+                progress.update(task, completed=done, told=f"{told}, {len(findings)} findings")
+            if options.case is None:
+                progress.update(task, told="other ports")
+                assault.ask_pages(0, _PAGES)
+            # Strangers who forge the messages of members can break any promise: the history ends before them.
+            target.end_clients()
+            verdict = target.judge()
+            if options.case is None and not options.clients_only:
+                assault.call_as_replica(0, _CALLS)
+        finally:
+            target.stop()
+        if not verdict.kept:
+            for found in verdict.findings:
+                findings.add(
+                    "the promise is broken", str(found.defect), "\n".join(found.lines()), ""
+                )
+    progress.console.print(
+        f"{name}: {assault.requests} requests, {assault.closed} lasting connections closed, "
+        f"{assault.stalls_of_the_machine} stalls without CPU time, worst stall with it below {assault.worst_stall_s} s, "
+        f"at most {assault.memory_max >> 20} MiB in a process, {assault.untold} closed without a word in the log, "
+        f"{assault.forged_away} times no leader after forged messages of members, history {verdict.counts}"
+    )
+
+
+def _report(console: Console, findings: Findings) -> None:
+    if not len(findings):
+        console.print("[green]nothing was found")
+        return
+    table = Table(title=f"{len(findings)} findings", show_lines=True)
+    for column in ("law", "where", "times", "codes", "first seen", "repeat"):
+        table.add_column(column, overflow="fold")
+    for each in findings:
+        codes = " ".join(map(str, sorted(each.codes)[:12]))
+        table.add_row(each.law, each.where, str(each.count), codes, each.detail, each.repeat)
+    Console(width=200).print(table, markup=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,413 @@
+"""
+Cases against real processes: batches over many connections, a probe behind each, and a look at the processes.
+
+The laws: the same processes serve under the same ids; leader and term stay; no event loop stands still for a tenth of
+a second of its own CPU time; memory stays bounded; a request that wants an answer has one with a code of the protocol,
+or its connection is closed; no answer tells of an exception that nobody caught; the legitimate clients' history is kept.
+A process that ends is started again, the case that ended it is looked for, and the run goes on.
+"""
+
+import itertools
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq_broker.net.steering import membership_change
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.framing import FrameDecoder, FrameError, encode
+from orderlymq_protocol.sendheader import SEND_CODES
+from tests.hostile import pages, peers
+from tests.hostile.cases import Case, Generator
+from tests.hostile.catalogue import Server
+from tests.hostile.families import may_answer
+from tests.hostile.findings import Findings, shown
+from tests.hostile.lines import Line, exchange
+from tests.hostile.target import JUDGED_TOPIC, Target
+
+BATCH: Final = 600
+_LASTING: Final = {Server.BROKER: 12, Server.NAME_SERVER: 3}
+_ANSWER_TIMEOUT_S: Final = 10.0
+_LOOK_EVERY_S: Final = 1.0
+# A pull may be held for so long, an administrator's question wait for a consumer that is asked in turn.
+_PATIENCE_S: Final = 60.0
+_ENDING_S: Final = 2.0
+# Each costs a restart, and the first few have told what there is to tell.
+_ENDS_OF_STRANGERS_MAX: Final = 3
+_MEMORY_MAX: Final = 900 << 20
+# `failure_reply` and `Clients` tell an exception that nobody expected like this.
+_UNCAUGHT: Final = re.compile(r"^[A-Z]\w*(?:Error|Exception|Exit|Interrupt): ")
+_SERVER_ERROR: Final = 500
+# Not ready, and a method or a version that nobody serves.
+_HONEST: Final = frozenset({501, 503, 505})
+_LAW_DEAD: Final = "a process ends"
+_LAW_HUNG: Final = "a process hangs"
+
+
+@dataclass(slots=True)
+class Assault:
+    """Attacks one target with the cases of one seed."""
+
+    target: Target
+    seed: int
+    findings: Findings
+    servers: tuple[Server, ...] = tuple(Server)
+    requests: int = 0
+    closed: int = 0
+    ends: int = 0
+    changes: int = 0
+    stalls_of_the_machine: int = 0
+    longest_batch_s: float = 0.0
+    worst_stall_s: float = 0.0
+    memory_max: int = 0
+    forged_away: int = 0
+    untold: int = 0
+    reached: set[tuple[Server, int]] = field(default_factory=set)
+    _lines: dict[Server, list[Line]] = field(default_factory=dict)
+    _unanswered: dict[int, tuple[float, Case, Line]] = field(default_factory=dict)
+    _opaque: Iterator[int] = field(default_factory=lambda: itertools.cycle(range(1, 1 << 19)))
+    _leadership: tuple[int, int] | None = None
+    _stalls: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _looked_at: float = 0.0
+    _repeats: bool = False
+    # Somebody was asked and did not answer: time to see who hangs.
+    _is_silent: bool = False
+    _generator: Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._generator = Generator(self.seed, servers=self.servers)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Take the processes as they are now for what must stay."""
+        self._leadership = self.target.leadership()
+        self._stalls = {name: (each.wall, each.cpu) for name, each in self.target.stalls().items()}
+        for lines in self._lines.values():
+            for line in lines:
+                line.close()
+        self._lines = {}
+        self._unanswered.clear()
+
+    def run(self, first: int, count: int, go_on: Callable[[], bool]) -> Iterator[int]:
+        """Send *count* cases from *first* on; yield after each batch how many were sent."""
+        for start in range(first, first + count, BATCH):
+            numbers = range(start, min(start + BATCH, first + count))
+            self.attack([self._generator.case(number) for number in numbers])
+            yield self.requests
+            if not go_on():
+                break
+        self._look(())
+
+    def attack(self, cases: Sequence[Case]) -> None:
+        """Send a batch and look at what it did."""
+        cases = [case for case in cases if not _is_a_wish(case)]
+        began = time.monotonic()
+        self._send(cases)
+        self.longest_batch_s = max(self.longest_batch_s, time.monotonic() - began)
+        self.requests += len(cases)
+        if self.target.dead():
+            self._after_death(cases)
+        elif self._is_silent or time.monotonic() - self._looked_at > _LOOK_EVERY_S:
+            self._look(cases)
+
+    # -- sending ---------------------------------------------------------------------------------
+
+    def _send(self, cases: Sequence[Case]) -> None:
+        lines: list[Line] = []
+        try:
+            for server in self.servers:
+                lines += self._loaded(server, [case for case in cases if case.server is server])
+        except OSError as error:
+            if not self.target.dead():
+                self._note("a server takes no connection", "", str(error), cases)
+            return
+        for line, command in exchange(lines, _ANSWER_TIMEOUT_S):
+            self._check(line, command)
+        lasting = {id(line) for each in self._lines.values() for line in each}
+        closed: list[Line] = []
+        for line in lines:
+            if id(line) not in lasting:
+                line.close()
+            elif not line.is_open:
+                closed.append(line)
+            elif not line.is_done:
+                self._note("a probe has no answer", "", "", cases)
+                self._is_silent = True
+                line.close()
+        self.closed += len(closed)
+        if closed and not self.target.dead() and self.target.leadership() == self._leadership:
+            # A leader that hands over closes all of them; its own lines tell of that.
+            for line in closed:
+                if not self.target.has_told_of(line.port, line.local_port):
+                    self.untold += 1
+
+    def _loaded(self, server: Server, cases: Sequence[Case]) -> list[Line]:
+        """Return connections with the cases for one server on them, and a probe behind those that last."""
+        rng = random.Random(cases[0].number if cases else 0)
+        lasting = self._lasting(server)
+        lines = list(lasting)
+        for case in cases:
+            # Given up when everything is written: what ends a stream may not be answered.
+            line = Line(self._port(server)) if case.ends_stream else rng.choice(lasting)
+            if case.ends_stream:
+                lines.append(line)
+            line.out += case.frame
+            if case.wants_answer:
+                self._unanswered[case.opaque] = (time.monotonic(), case, line)
+        for line in lasting:
+            self._probe(server, line)
+        return lines
+
+    def _port(self, server: Server) -> int:
+        group = self.target.group
+        return group.port if server is Server.BROKER else group.name_server_port
+
+    def _lasting(self, server: Server) -> list[Line]:
+        lines = [line for line in self._lines.get(server, ()) if line.is_open]
+        while len(lines) < _LASTING[server]:
+            lines.append(Line(self._port(server)))
+        self._lines[server] = lines
+        return lines
+
+    def _probe(self, server: Server, line: Line) -> None:
+        line.awaited = next(self._opaque)
+        if server is Server.BROKER:
+            command = request(RequestCode.GET_MAX_OFFSET, {"topic": JUDGED_TOPIC, "queueId": "0"})
+        else:
+            command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": JUDGED_TOPIC})
+        self.target.signed(command)
+        command.opaque = line.awaited
+        line.out += encode(command)
+
+    # -- other ports -----------------------------------------------------------------------------
+
+    def ask_pages(self, first: int, count: int) -> None:
+        """Ask for the pages of every process."""
+        group = self.target.group
+        ports = [self.target.name_server_http, *(group.http_ports[node] for node in group.brokers)]
+        for number in range(first, first + count):
+            status = pages.ask(ports[number % len(ports)], pages.page(self.seed, number))
+            if status is not None and status >= _SERVER_ERROR and status not in _HONEST:
+                self._note_other("a page fails", f"status {status}", "", "page", number)
+        self._look(())
+
+    def call_as_replica(self, first: int, count: int) -> None:
+        """Speak to the replicas' own ports; changes of leader are expected of it and only counted."""
+        ends_max = self.ends + _ENDS_OF_STRANGERS_MAX
+        for number in range(first, first + count):
+            if self.ends >= ends_max:
+                break
+            group = self.target.group
+            node = 1 + number % group.replicas
+            term = (self._leadership or (0, 1))[1]
+            peers.send(
+                group.raft_ports[node], peers.Stranger(self.seed, number, node, term).stream()
+            )
+            if self.target.dead():
+                for name in self.target.dead():
+                    where, detail = self.target.last_error(name)
+                    self._note_other("a stranger ends a replica", where, detail, "peer", number)
+                self._revive(self._repeat_other("peer", number))
+            elif number % 50 == 0:
+                self._leadership = self.target.leadership() or self._leadership
+        self._end_hung(self._repeat_other("peer", first))
+        try:
+            self.target.group.wait_for_leader()
+        except AssertionError:
+            # A known limit, see docs/hostile.md: addresses and messages in the name of members are believed.
+            self.forged_away += 1
+            self.target.revive()
+        self._begin()
+
+    def _note_other(self, law: str, where: str, detail: str, option: str, number: int) -> None:
+        self.findings.add(law, where, detail, self._repeat_other(option, number))
+
+    def _repeat_other(self, option: str, number: int) -> str:
+        guarded = " GUARDED=1" if self.target.guarded else ""
+        return f"make hostile SEED={self.seed} ARGS='--{option} {number}'{guarded}"
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _check(self, line: Line, command: RemotingCommand) -> None:
+        if not command.is_response:
+            return
+        _, case, _ = self._unanswered.pop(command.opaque, (0.0, None, None))
+        if case is None:
+            return
+        self.reached.add((case.server, case.code))
+        if not may_answer(case.code, command.code):
+            self._note(
+                "an answer has a code that its request cannot have", str(command.code), "", [case]
+            )
+        if command.remark and _UNCAUGHT.match(command.remark):
+            kind = command.remark.partition(":")[0]
+            self._note(
+                "nobody caught an exception", f"{kind}, code {case.code}", command.remark, [case]
+            )
+
+    def _check_patience(self) -> None:
+        now = time.monotonic()
+        for opaque, (sent_at, case, line) in list(self._unanswered.items()):
+            if case.ends_stream or not line.is_open:
+                del self._unanswered[opaque]
+            elif now - sent_at > _PATIENCE_S:
+                del self._unanswered[opaque]
+                self._note("a request has no answer", f"{case.server} {case.code}", "", [case])
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def _look(self, cases: Sequence[Case]) -> None:
+        self._looked_at = time.monotonic()
+        if self.target.dead():
+            self._after_death(cases)
+            return
+        if self._is_silent and self._end_hung(self._repeat(cases)):
+            return
+        self._check_patience()
+        starved = self._look_at_stalls(cases)
+        for name, size in self.target.memory().items():
+            self.memory_max = max(self.memory_max, size)
+            if size > _MEMORY_MAX:
+                self._note("memory grows", name, f"{size >> 20} MiB", cases)
+        leadership = self.target.leadership()
+        if leadership is None and self._end_hung(self._repeat(cases)):
+            return
+        if leadership != self._leadership:
+            self._leader_changed(leadership, cases, starved=starved)
+
+    def _end_hung(self, repeat: str) -> bool:
+        """End processes that hang, note where they stood, and start them again; return whether any did."""
+        self._is_silent = False
+        hung = self.target.hung()
+        for name in hung:
+            where, frames = self.target.end_hung(name)
+            self.findings.add(_LAW_HUNG, where, f"{name}: {frames}", repeat)
+        if hung:
+            self._revive(repeat)
+        return bool(hung)
+
+    def _look_at_stalls(self, cases: Sequence[Case]) -> bool:
+        """Note stalls that cost CPU time; return whether there were others, which come from the machine."""
+        starved = False
+        for name, each in self.target.stalls().items():
+            wall, cpu = self._stalls.get(name, (0, 0))
+            self.worst_stall_s = max(self.worst_stall_s, each.worst_cpu_s)
+            if each.cpu > cpu:
+                self._note("an event loop stands still", name, f"{each.cpu - cpu} times", cases)
+            others = each.wall - wall - (each.cpu - cpu)
+            self.stalls_of_the_machine += others
+            starved = starved or others > 0
+            self._stalls[name] = each.wall, each.cpu
+        return starved
+
+    def _leader_changed(
+        self, now: tuple[int, int] | None, cases: Sequence[Case], *, starved: bool
+    ) -> None:
+        """Note a change of leader as a finding if the same cases bring one about again.
+
+        A machine that is busy with other programs starves a leader for an election time, too; such changes are
+        counted and shown, and a run on record has none of them.
+        """
+        self.changes += 1
+        before = self._leadership
+        try:
+            self.target.group.wait_for_leader()
+        except AssertionError:
+            self._after_death(cases)
+            return
+        self._begin()
+        if starved or before is None:
+            return
+        if self._repeats:
+            self._note("the leader changes", "", f"node and term were {before}, are {now}", cases)
+            return
+        self._repeats = True
+        try:
+            self.attack(cases)
+            self._look(cases)
+        finally:
+            self._repeats = False
+
+    def _after_death(self, cases: Sequence[Case]) -> None:
+        dead = self.target.dead()
+        if not dead:
+            self._note("nobody leads any more", "", "all processes run", cases)
+        places = [(name, *self.target.last_error(name)) for name in dead]
+        self._revive(self._repeat(cases))
+        for name, where, detail in places:
+            is_new = self.findings.add(
+                _LAW_DEAD, where, f"{name}: {detail}", self._repeat(cases), None
+            )
+            if is_new:
+                self._search(cases, where, f"{name}: {detail}")
+
+    def _revive(self, repeat: str) -> None:
+        self.ends += 1
+        if not self.target.revive():
+            self.findings.add("the group is lost for good", "", "no leader after a restart", repeat)
+        self._begin()
+
+    def _search(self, cases: Sequence[Case], where: str, detail: str) -> None:
+        """Halve a batch until one case is left that ends a process by itself."""
+        while len(cases) > 1:
+            first, second = cases[: len(cases) // 2], cases[len(cases) // 2 :]
+            cases = first if self._ends_something(first) else second
+        if self._ends_something(cases):
+            law = f"{_LAW_DEAD}, by one request"
+            found = f"{detail} | {shown(cases[0])}"
+            self.findings.add(law, where, found, self._repeat(cases), cases[0].code)
+
+    def _ends_something(self, cases: Sequence[Case]) -> bool:
+        self._send(cases)
+        # A proposal is written after its request was read, and a process takes some time to end.
+        deadline = time.monotonic() + _ENDING_S
+        while not self.target.dead():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+        self._revive(self._repeat(cases))
+        return True
+
+    def _note(self, law: str, where: str, detail: str, cases: Sequence[Case]) -> None:
+        told = f"{detail} | {shown(cases[0])}" if len(cases) == 1 else detail
+        code = cases[0].code if len(cases) == 1 else None
+        self.findings.add(law, where, told, self._repeat(cases), code)
+
+    def _repeat(self, cases: Sequence[Case]) -> str:
+        if not cases:
+            return f"make hostile SEED={self.seed}"
+        command = f"make hostile SEED={self.seed} CASE={cases[0].number}"
+        if len(cases) > 1:
+            command += f" CASES={cases[-1].number - cases[0].number + 1}"
+        return command + (" GUARDED=1" if self.target.guarded else "")
+
+
+def _is_a_wish(case: Case) -> bool:
+    """Tell whether a case asks, as a right administrator may, for what the laws forbid: another leader."""
+    if case.code not in (
+        RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
+        RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
+        RequestCode.UPDATE_BROKER_CONFIG,
+    ) and not (case.code in SEND_CODES and JUDGED_TOPIC.encode() in case.frame):
+        return False
+    try:
+        commands = FrameDecoder().receive_data(case.frame)
+    except FrameError as error:
+        commands = error.commands
+    for command in commands:
+        if command.code == RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP:
+            target = command.ext.get("target", "")
+            return not target or target.isdigit()
+        if command.code == RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP:
+            try:
+                membership_change(command.body)
+            except ValueError:
+                return False
+            return True
+        if command.code == RequestCode.UPDATE_BROKER_CONFIG:
+            # Whoever forbids writing refuses the clients whose history is judged.
+            return b"brokerPermission" in command.body
+    return False

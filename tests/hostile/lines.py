@@ -1,0 +1,111 @@
+"""
+Many connections driven by one thread: bytes out, answers in, until each has answered its last request or hung up.
+
+A case that cannot end a stream goes over a connection that lasts; one that may has a connection of its own, which
+is given up after it.
+"""
+
+import contextlib
+import selectors
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.framing import FrameDecoder
+from orderlymq_runtime.connection import LINGER_RESET
+
+_CHUNK: Final = 1 << 18
+
+
+@dataclass(slots=True)
+class Line:
+    """One connection.
+
+    Attributes:
+        local_port: by which the log of a server names the connection.
+        awaited: the opaque whose answer ends the wait for this connection; None: nothing is waited for.
+    """
+
+    port: int
+    sock: socket.socket = field(init=False)
+    local_port: int = field(init=False)
+    out: bytearray = field(default_factory=bytearray)
+    awaited: int | None = None
+    is_open: bool = True
+    _decoder: FrameDecoder = field(default_factory=FrameDecoder)
+
+    def __post_init__(self) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", self.port), timeout=5.0)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_RESET)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.setblocking(False)
+        self.local_port = int(self.sock.getsockname()[1])
+
+    @property
+    def is_done(self) -> bool:
+        return not self.is_open or (not self.out and self.awaited is None)
+
+    def write(self) -> None:
+        """Send what the other side takes now."""
+        try:
+            sent = self.sock.send(memoryview(self.out)[:_CHUNK])
+        except BlockingIOError:
+            return
+        except OSError:
+            self.close()
+            return
+        del self.out[:sent]
+
+    def read(self) -> list[RemotingCommand]:
+        """Return what has come."""
+        try:
+            data = self.sock.recv(_CHUNK)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return []
+        commands = self._decoder.receive_data(data)
+        for command in commands:
+            if command.is_response and command.opaque == self.awaited:
+                self.awaited = None
+        return commands
+
+    def close(self) -> None:
+        """Hang up."""
+        self.is_open = False
+        with contextlib.suppress(OSError):
+            self.sock.close()
+
+
+def exchange(lines: Iterable[Line], timeout_s: float) -> Iterator[tuple[Line, RemotingCommand]]:
+    """Write and read on all *lines* until each is done or time is up; yield every command that comes."""
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        waiting: dict[int, Line] = {}
+        for line in lines:
+            if not line.is_done:
+                waiting[line.sock.fileno()] = line
+                selector.register(line.sock, _events(line))
+        while waiting and time.monotonic() < deadline:
+            for key, mask in selector.select(0.5):
+                line = waiting[key.fd]
+                if mask & selectors.EVENT_READ:
+                    for command in line.read():
+                        yield line, command
+                if mask & selectors.EVENT_WRITE and line.is_open:
+                    line.write()
+                if line.is_done:
+                    del waiting[key.fd]
+                    selector.unregister(key.fileobj)
+                else:
+                    selector.modify(line.sock, _events(line))
+
+
+def _events(line: Line) -> int:
+    return selectors.EVENT_READ | (selectors.EVENT_WRITE if line.out else 0)

@@ -1,0 +1,57 @@
+"""A broker that leads, without sockets: topics, groups, members, locks and messages to be hostile to."""
+
+from typing import Final
+
+from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.processors.replying import register_replies
+from orderlymq_broker.settings import AccessSettings
+from orderlymq_broker.state.accessrecords import AccountSet
+from orderlymq_protocol.command import RemotingCommand
+from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.driver import ALICE, settings
+from tests.broker.processors.requests import create, heartbeat, lock, pull, send
+from tests.hostile.shapes import CLIENTS, GROUPS, QUEUES, TOPICS
+
+EXPIRY_MS: Final = 120_000
+#: With every right, and with none but its own messages.
+STRONG: Final = ("strong-account", "the strong one's secret")
+WEAK: Final = ("weak-account", "the weak one's secret")
+
+
+class BrokerWorld:
+    """One leader with some state; with *guarded* only signed requests are served."""
+
+    def __init__(self, *, guarded: bool = False) -> None:
+        self.shell = AdminShell()
+        self._furnish()
+        if guarded:
+            store, log = self.shell.store, self.shell.log
+            access = AccessSettings(enable=True, operator_key=STRONG[0], operator_secret=STRONG[1])
+            self.shell = AdminShell(settings(access=access), store)
+            self.shell.term, self.shell.log = 1, log
+            self.shell.lead()
+        register_replies(self.shell.core)
+
+    def _furnish(self) -> None:
+        shell = self.shell
+        shell.lead()
+        for topic in TOPICS[:2]:
+            create_topic(shell, topic, QUEUES)
+        create(shell, AccountSet(WEAK[0], WEAK[1], topic_perms={TOPICS[0]: "SUB"}))
+        for client, group in zip(CLIENTS, GROUPS, strict=False):
+            heartbeat(shell, client, group=group, topics=TOPICS[:2])
+            lock(shell, client, 0, 1, group=group)
+        for number in range(8):
+            send(shell, TOPICS[0], b"paid", f"KEYS\x01k{number}\x02TAGS\x01paid", e=number % QUEUES)
+        pull(shell, group=GROUPS[0])
+
+    def ask(self, command: RemotingCommand, peer: Peer = ALICE) -> RemotingCommand | None:
+        """Hand over a request, let everything that it proposes be applied, return the answer."""
+        shell = self.shell
+        shell.sent.clear()
+        shell.run(shell.core.handle(command, peer, shell.now))
+        shell.settle()
+        for each in shell.sent:
+            if each.command.is_response and each.command.opaque == command.opaque:
+                return each.command
+        return None

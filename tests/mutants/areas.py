@@ -1,0 +1,49 @@
+"""Which modules are mutated, and which tests are theirs: those of the package first, then those that use it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Modules that are judged by the same tests.
+
+    Attributes:
+        modules: patterns of files, from the root of the repository.
+        tests: files and folders of tests.
+    """
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def paths(self, root: Path) -> list[Path]:
+        """Return the modules in the order of their names."""
+        return sorted(path for pattern in self.modules for path in root.glob(pattern))
+
+
+AREAS: Final = (
+    # The in-memory log is what tests stand on.
+    Area(("broker/orderlymq_raft/[!m]*.py", "broker/orderlymq_raft/mem[!o]*.py"), ("tests/raft",)),
+    Area(
+        ("broker/orderlymq_broker/state/*.py",),
+        (
+            "tests/broker/state",
+            *(
+                f"tests/broker/processors/test_{name}.py"
+                for name in ("dividing", "growing", "timing", "transacting")
+            ),
+        ),
+    ),
+    # What gives offsets: the messages of an entry, and their layout.
+    Area(
+        (
+            "broker/orderlymq_broker/processors/draft.py",
+            "broker/orderlymq_broker/processors/entrybuilder.py",
+        ),
+        tuple(
+            f"tests/broker/processors/test_{name}.py"
+            for name in ("entrybuilder", "appending", "sending", "transacting", "timing")
+        ),
+    ),
+)

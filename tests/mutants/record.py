@@ -1,0 +1,125 @@
+"""
+What is known about mutants: verdicts in ``build/mutants``, explanations and the page in the repository.
+
+A verdict counts as long as the mutated function is the same. Mutants that nobody notices are tried again on each
+run, for a test may have come; those in ``explained.json`` are not: nothing can notice them, or nothing should.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from tests.mutants.making import Mutant
+from tests.mutants.trials import Verdict
+
+ROOT: Final = Path(__file__).parents[2]
+VERDICTS: Final = ROOT / "build" / "mutants" / "verdicts.jsonl"
+EXPLAINED: Final = Path(__file__).with_name("explained.json")
+PAGE: Final = ROOT / "docs" / "mutants.md"
+BEGIN: Final = "<!-- mutants: begin -->"
+END: Final = "<!-- mutants: end -->"
+NOTICED: Final = ("tests", "seeds", "time", "crash")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a mutant is not noticed; *equal* when nothing could."""
+
+    path: str
+    function: str
+    change: str
+    equal: bool
+    reason: str
+
+
+class Record:
+    """The verdicts of all runs so far."""
+
+    def __init__(self) -> None:
+        self._verdicts: dict[str, Verdict] = {}
+        if VERDICTS.exists():
+            for line in VERDICTS.read_text().splitlines():
+                verdict = Verdict(**json.loads(line))
+                self._verdicts[verdict.key] = verdict
+        known = [Explanation(**each) for each in json.loads(EXPLAINED.read_text())]
+        self._explained = {(each.path, each.function, each.change): each for each in known}
+
+    def get(self, mutant: Mutant) -> Verdict | None:
+        """Return what became of a mutant, None when nobody has tried it."""
+        return self._verdicts.get(mutant.key)
+
+    def explanation(self, mutant: Mutant) -> Explanation | None:
+        """Return why nobody notices it."""
+        return self._explained.get((mutant.path, mutant.function, mutant.change))
+
+    def put(self, verdict: Verdict) -> None:
+        """Keep a verdict, at once: a run that is ended goes on where it was."""
+        self._verdicts[verdict.key] = verdict
+        VERDICTS.parent.mkdir(parents=True, exist_ok=True)
+        with VERDICTS.open("a") as file:
+            file.write(json.dumps(asdict(verdict)) + "\n")
+
+    # -- the page
+
+    def write(self, mutants: Sequence[Mutant]) -> None:
+        """Write the page's table and list of survivors."""
+        head, rest = PAGE.read_text().split(BEGIN)
+        tail = rest.split(END)[1]
+        text = "\n".join([*self._table(mutants), "", *self._survivors(mutants)])
+        PAGE.write_text(f"{head}{BEGIN}\n{text}\n{END}{tail}")
+
+    def _table(self, mutants: Sequence[Mutant]) -> Iterable[str]:
+        tried = sum(1 for mutant in mutants if self.get(mutant) is not None)
+        yield f"Last run: {datetime.now(UTC):%Y-%m-%d}, {tried} of {len(mutants)} mutants tried."
+        yield ""
+        yield "| module | mutants | tests | seeds | no end or a crash | equal | not noticed | noticed |"
+        yield "|---|---|---|---|---|---|---|---|"
+        whole: Counter[str] = Counter()
+        for path in dict.fromkeys(mutant.path for mutant in mutants):
+            counts = Counter(self._state(each) for each in mutants if each.path == path)
+            whole += counts
+            yield _row(f"`{path.removeprefix('broker/')}`", counts)
+        yield _row("all", whole)
+
+    def _state(self, mutant: Mutant) -> str:
+        verdict = self.get(mutant)
+        if verdict is None:
+            return "untried"
+        explained = self.explanation(mutant)
+        if verdict.noticed == "no" and explained is not None and explained.equal:
+            return "equal"
+        return verdict.noticed
+
+    def _survivors(self, mutants: Sequence[Mutant]) -> Iterable[str]:
+        yield "| nobody notices | change | why |"
+        yield "|---|---|---|"
+        for mutant in mutants:
+            verdict = self.get(mutant)
+            if verdict is None or verdict.noticed != "no":
+                continue
+            explained = self.explanation(mutant)
+            why = f"no test yet, nor {verdict.seeds} seeds"
+            if explained is not None:
+                why = f"{'equal: ' if explained.equal else ''}{explained.reason}"
+            where = f"{mutant.path.rsplit('/', 1)[1]} `{mutant.function}`"
+            yield f"| {where} | `{mutant.change.replace('|', '¦')}` | {why} |"
+
+
+def _row(name: str, counts: Counter[str]) -> str:
+    found = sum(counts[each] for each in NOTICED)
+    real = found + counts["no"]
+    share = f"{100 * found / real:.1f} %" if real else ""
+    cells = (
+        sum(counts.values()) - counts["untried"] - counts["void"],
+        counts["tests"],
+        counts["seeds"],
+        counts["time"] + counts["crash"],
+        counts["equal"],
+        counts["no"],
+        share,
+    )
+    return f"| {name} | {' | '.join(map(str, cells))} |"

@@ -1,0 +1,267 @@
+"""
+Trials: one forked process for each mutant, from a parent in which everything is loaded and collected already.
+
+A child plants its mutant, runs the tests that are likely to notice first, stops at the first failure, and goes on with
+seeds of the simulator when there are any to try. Only tests that call the mutated function are run. What it may cost is bounded: processor time, memory, and the
+time that a single test may stand still.
+"""
+
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from types import CodeType, FrameType
+from typing import Any, Final
+
+import pytest
+
+from tests.mutants.making import Mutant
+from tests.mutants.planting import NotPlanted, plant
+
+# A mutant that loops takes processor time, or memory, without end.
+CPU_PER_BASELINE: Final = 4
+CPU_LEAST_S: Final = 20
+SEED_CPU_S: Final = 20
+MEMORY_MAX: Final = 4 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mutant: who noticed it, or that nobody did.
+
+    Attributes:
+        key: the mutant's.
+        noticed: ``tests``, ``seeds``, ``time``, ``crash``, ``no`` or ``void`` (it could not be planted).
+        by: the test, or the seed and the law.
+        seeds: how many seeds were tried.
+    """
+
+    key: str
+    noticed: str
+    by: str = ""
+    seeds: int = 0
+
+
+@dataclass(slots=True)
+class Order:
+    """
+    Which tests are tried, and which of them first.
+
+    A test that never calls the mutated function cannot notice the change. Those that noticed mutants of
+    the same function or module come first, then the quick ones.
+
+    Attributes:
+        took_s: how long each test takes without a mutant.
+        callers: the tests that call each function, named by its path and qualified name.
+    """
+
+    took_s: dict[str, float] = field(default_factory=dict)
+    callers: dict[str, set[str]] = field(default_factory=dict)
+    _noticed: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    _seeds: Counter[int] = field(default_factory=Counter)
+
+    def learn(self, mutant: Mutant, verdict: Verdict) -> None:
+        """Remember who noticed."""
+        if verdict.noticed == "tests":
+            self._noticed[mutant.path][verdict.by] += 1
+            self._noticed[mutant.path + mutant.function][verdict.by] += 1
+        elif verdict.noticed == "seeds":
+            self._seeds[int(verdict.by.split(":")[0])] += 1
+
+    def tests(self, mutant: Mutant, items: Sequence[pytest.Item]) -> list[pytest.Item]:
+        """Return the tests that can notice a mutant, in the order in which to run them."""
+        near = self._noticed[mutant.path + mutant.function]
+        same = self._noticed[mutant.path]
+
+        def place(item: pytest.Item) -> tuple[int, int, float]:
+            name = item.nodeid
+            return -near[name], -same[name], self.took_s.get(name, 0.0)
+
+        callers = self.callers.get(mutant.path + mutant.function, set())
+        return sorted((item for item in items if item.nodeid in callers), key=place)
+
+    def seeds(self, sound: Sequence[int]) -> list[int]:
+        """Return the *sound* seeds of the simulator: those that have noticed something first."""
+        return sorted(sound, key=lambda seed: -self._seeds[seed])
+
+
+class Calls:
+    """The functions below a folder that were called since one last asked."""
+
+    def __init__(self, root: Path) -> None:
+        self._prefix = f"{root}{os.sep}"
+        self._called: set[CodeType] = set()
+        sys.settrace(self._start)
+        threading.settrace(self._start)
+
+    def take(self) -> set[str]:
+        """Return their paths and qualified names, and begin again."""
+        called, self._called = self._called, set()
+        return {
+            # What is defined inside a function belongs to it.
+            code.co_filename.removeprefix(self._prefix) + code.co_qualname.split(".<locals>")[0]
+            for code in called
+            if code.co_filename.startswith(self._prefix)
+        }
+
+    def _start(self, frame: FrameType, _event: str, _argument: object) -> None:
+        # No tracer for the lines of the function.
+        self._called.add(frame.f_code)
+
+
+class Trials:
+    """A pytest plugin that does not run the tests it has collected: it forks, and children do.
+
+    Args:
+        jobs: how many children at a time.
+        seeds: how many seeds are tried when no test has noticed.
+        simulate: runs one seed and returns the law that it broke.
+        done: takes each verdict.
+    """
+
+    def __init__(
+        self,
+        mutants: Iterable[Mutant],
+        root: Path,
+        *,
+        jobs: int,
+        seeds: int,
+        simulate: Callable[[int], str],
+        done: Callable[[Mutant, Verdict], None],
+    ) -> None:
+        self._mutants = iter(mutants)
+        self._root = root
+        self._jobs = jobs
+        self._seeds: Sequence[int] = range(seeds)
+        self._simulate = simulate
+        self._done = done
+        self._order = Order()
+        self._cpu_s = CPU_LEAST_S
+        self._failed: list[str] = []
+
+    # -- pytest's hooks
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Run each mutant's tests in a child of its own."""
+        if session.testsfailed:
+            raise session.Interrupted("the tests cannot be collected")
+        gc.collect()
+        gc.freeze()
+        self._measure(session)
+        running: dict[int, tuple[Mutant, int]] = {}
+        while True:
+            while len(running) < self._jobs and (following := next(self._mutants, None)):
+                reader, pid = self._fork(partial(self._try, session, following))
+                running[reader] = following, pid
+            if not running:
+                return True
+            for reader in select.select(list(running), [], [])[0]:
+                mutant, pid = running.pop(reader)
+                verdict = self._verdict(mutant, reader, pid)
+                self._order.learn(mutant, verdict)
+                self._done(mutant, verdict)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a failure."""
+        if report.failed:
+            self._failed.append(report.nodeid)
+
+    # -- in the parent
+
+    def _measure(self, session: pytest.Session) -> None:
+        """Run all tests without a mutant: they must pass; note how long each takes and what it calls.
+
+        A seed that breaks a law without a mutant says nothing about one, and is left out.
+        """
+
+        def timed() -> dict[str, Any]:
+            took: dict[str, float] = {}
+            calls = Calls(self._root)
+            callers: defaultdict[str, list[str]] = defaultdict(list)
+            began = perf_counter()
+            for item in self._run(session.items):
+                took[item.nodeid] = perf_counter() - began
+                for function in calls.take():
+                    callers[function].append(item.nodeid)
+                began = perf_counter()
+            sys.settrace(None)
+            sound = [seed for seed in self._seeds if not self._simulate(seed)]
+            return {"took": took, "callers": callers, "failed": self._failed, "sound": sound}
+
+        reader, pid = self._fork(timed)
+        told = self._told(reader)
+        os.waitpid(pid, 0)
+        if "took" not in told or told["failed"]:
+            raise RuntimeError(f"the tests fail without a mutant: {told}")
+        self._order.took_s = told["took"]
+        self._seeds = told["sound"]
+        self._order.callers = {name: set(tests) for name, tests in told["callers"].items()}
+        self._cpu_s = CPU_LEAST_S + CPU_PER_BASELINE * int(sum(told["took"].values()))
+
+    def _fork(self, work: Callable[[], dict[str, Any]]) -> tuple[int, int]:
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid:
+            os.close(writer)
+            return reader, pid
+        try:
+            resource.setrlimit(resource.RLIMIT_AS, (MEMORY_MAX, MEMORY_MAX))
+            silence = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(silence, stream)
+            with os.fdopen(writer, "wb") as pipe:
+                pipe.write(json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+
+    @staticmethod
+    def _told(reader: int) -> dict[str, Any]:
+        with os.fdopen(reader, "rb") as pipe:
+            text = pipe.read()
+        told: dict[str, Any] = json.loads(text) if text else {}
+        return told
+
+    def _verdict(self, mutant: Mutant, reader: int, pid: int) -> Verdict:
+        told = self._told(reader)
+        _, status = os.waitpid(pid, 0)
+        if told:
+            return Verdict(mutant.key, **told)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
+            return Verdict(mutant.key, "time")
+        return Verdict(mutant.key, "crash", f"status {status}")
+
+    # -- in a child
+
+    def _try(self, session: pytest.Session, mutant: Mutant) -> dict[str, Any]:
+        try:
+            plant(mutant, self._root)
+        except NotPlanted as error:
+            return {"noticed": "void", "by": str(error)}
+        signal.setitimer(signal.ITIMER_PROF, self._cpu_s)
+        for item in self._run(self._order.tests(mutant, session.items)):
+            if self._failed:
+                return {"noticed": "tests", "by": item.nodeid}
+        for tried, seed in enumerate(self._order.seeds(self._seeds), start=1):
+            signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S)
+            law = self._simulate(seed)
+            if law:
+                return {"noticed": "seeds", "by": f"{seed}: {law}", "seeds": tried}
+        return {"noticed": "no", "seeds": len(self._seeds)}
+
+    @staticmethod
+    def _run(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+        """Run tests one after the other; yield each when it is over."""
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            yield item
