@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 TESTS  ?= tests
+# Without the tests that need other languages or Spark.
+ALONE  := --ignore=tests/clients --ignore=tests/spark
 SHELL  := /bin/bash
 # The tests that compare a generated page with what it is made from.
 GENERATED := tests/test_source_map.py tests/test_features_page.py tests/test_settings_page.py \
@@ -18,13 +20,23 @@ help: ## List what can be run
 run: $(VENV)/.run ## Start the cluster of examples/quickstart.yaml, play the order demo, stay up until Ctrl-C
 	@$(BIN)/orderlymq up -f examples/quickstart.yaml --demo
 
+# Three workers keep two processors busy: half of the tests wait for real processes most of the time.
+# A module's tests stay together, because they share their cluster; the longest modules begin.
 .PHONY: test
-test: $(VENV)/.dev ## Run all tests of this project alone, with a coverage report
-	@$(BIN)/python -m pytest $(TESTS) --ignore=tests/clients --ignore=tests/spark --cov --cov-report=term:skip-covered
+test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 3) at a time, in minutes
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m "not long" -n $(or $(JOBS),3) --dist loadscope --no-loadscope-reorder
+
+.PHONY: test-long
+test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long
+
+.PHONY: coverage
+coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, with a report of what they cover
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) --cov --cov-report=term:skip-covered
 
 .PHONY: test-clients
 test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node
-	@$(BIN)/python -m pytest tests/clients
+	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile
 
 .PHONY: test-suite
 test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of every version against our brokers
@@ -56,8 +68,23 @@ lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated
 	@$(BIN)/python -m pytest -q $(GENERATED)
 
 .PHONY: sim
-sim: $(VENV)/.dev ## Simulate SEEDS groups (default 300) with faults, from SEED on; see docs/simulator.md
-	@$(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),300)
+sim: $(VENV)/.dev ## Simulate SEEDS groups (default 300) with faults, from SEED on; after `make compiled` faster with COMPILED=1
+	@$(if $(COMPILED),PYTHONPATH=$(CURDIR)/build/compiled) $(BIN)/python -m tests.sim --seed $(or $(SEED),0) --seeds $(or $(SEEDS),300)
+
+.PHONY: mutants
+mutants: $(VENV)/.dev ## Change the core in small ways, tell who notices; PATHS= modules, SHARE= of them (1), SEEDS= to try too (0), ARGS=
+	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(BIN)/pip -q --disable-pip-version-check install mutmut==3.8.1
+	@$(BIN)/python -m tests.mutants $(PATHS) --share $(or $(SHARE),1) --seeds $(or $(SEEDS),0) --write $(ARGS)
+
+.PHONY: hostile
+hostile: $(VENV)/.dev ## Send what no client would, by SEED, for MINUTES (default 4) or REQUESTS=; CASE= repeats one; see docs/hostile.md
+	@$(BIN)/python -m tests.hostile --seed $(or $(SEED),1) $(if $(REQUESTS),--requests $(REQUESTS),$(if $(CASE),,--minutes $(or $(MINUTES),4))) \
+	  $(if $(CASE),--case $(CASE)) $(if $(CASES),--cases $(CASES)) $(if $(GUARDED),--guarded) $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(VENV)/.dev ## Fuzz every decoder, guided by coverage, SECONDS in all (default 60); see docs/hostile.md
+	@$(BIN)/pip -q --disable-pip-version-check install atheris==2.3.0
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(ARGS)
 
 .PHONY: nemesis
 nemesis: $(VENV)/.dev ## Break real processes for MINUTES (default 4) by the schedule of SEED; see docs/nemesis/README.md
@@ -79,7 +106,8 @@ build/compiled/.built: $(VENV)/.dev broker/compile.py $(shell find protocol brok
 .PHONY: test-compiled
 test-compiled: compiled ## Run the tests of protocol, raft and broker on the compiled copy
 	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m tests.compiled
-	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -q tests/raft tests/protocol tests/runtime tests/broker
+	@PYTHONPATH=$(CURDIR)/build/compiled $(BIN)/python -m pytest -q tests/raft tests/protocol tests/runtime tests/broker \
+	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope
 
 .PHONY: bench
 bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write docs/benchmarks.md; QUICK=1 for minutes, ARGS= for more
