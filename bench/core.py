@@ -9,8 +9,8 @@ import gc
 import time
 from pathlib import Path
 
-from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from orderlymq_broker.app import BrokerProcess
-from orderlymq_broker.processors.appending import parse_delay_levels
-from orderlymq_broker.processors.sqlfilter import compile_sql
+from orderlymq_broker.processors.fetch.sql import compile_sql
+from orderlymq_broker.processors.schedule.waits import parse_delay_levels
 from orderlymq_broker.settings import BrokerSettings, load
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_runtime import logs

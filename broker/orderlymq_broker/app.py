@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from orderlymq_broker.core.context import RequestRefused
+from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.handover import Handover
 from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.net.address import LeaderAddress, addresses_of
@@ -25,9 +27,7 @@ from orderlymq_broker.net.liveness import EXT_PROCESS, Liveness
 from orderlymq_broker.net.podlabel import ApiServer, PodLabel
 from orderlymq_broker.net.registration import Registration
 from orderlymq_broker.net.steering import Steering
-from orderlymq_broker.processors.context import RequestRefused
-from orderlymq_broker.processors.effects import Peer
-from orderlymq_broker.processors.membership import Ends
+from orderlymq_broker.processors.groups.members import Ends
 from orderlymq_broker.replication.frameconnection import FrameConnection
 from orderlymq_broker.replication.frames import Frame, FrameKind
 from orderlymq_broker.replication.instance import Instance, Surroundings

@@ -14,11 +14,11 @@ import msgspec
 
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import KEYS_MAX
-from orderlymq_broker.state.queuerecords import FloorRow
 from orderlymq_broker.state.records import Append, decode_records
+from orderlymq_broker.state.schedule.timers import read_timers
 from orderlymq_broker.state.tables import read_rows
-from orderlymq_broker.state.timers import read_timers
-from orderlymq_broker.state.topics import Topic
+from orderlymq_broker.state.topics.queuerecords import FloorRow
+from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.doctor import (
     LogExamination,

@@ -7,9 +7,7 @@ docs/protocol.md tells who serves which request code; a test compares it with wh
 from pathlib import Path
 from typing import Final
 
-from orderlymq_broker.processors.administration import register_administration
-from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.replying import register_replies
+from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.kv import KvTable
@@ -122,8 +120,6 @@ _NOBODY: Final = "nobody: answers 3"
 def broker_codes() -> set[int]:
     store = MemoryStore()
     core = BrokerCore(settings(), BrokerState.load(store), store)
-    register_administration(core)
-    register_replies(core)
     return {*core.codes, *STEERING}
 
 

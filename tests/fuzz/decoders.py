@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.processors.addresses import AddressPatternError, address_matcher
-from orderlymq_broker.processors.admin_config import parse_properties
-from orderlymq_broker.processors.context import RequestRefused
-from orderlymq_broker.processors.sqlfilter import SqlError, compile_sql
+from orderlymq_broker.core.context import RequestRefused
+from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
+from orderlymq_broker.processors.admin.config import parse_properties
+from orderlymq_broker.processors.fetch.sql import SqlError, compile_sql
 from orderlymq_broker.replication.frameheaders import Forward, ForwardedConnection, Hello
 from orderlymq_broker.replication.frames import (
     Frame,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from orderlymq_broker.processors.access import signature
+from orderlymq_broker.processors.admin.access import signature
 from orderlymq_protocol import binaryheader, sysflag
 from orderlymq_protocol.batch import BatchEntry, encode_batch
 from orderlymq_protocol.codes import LanguageCode, RequestCode, SerializeType

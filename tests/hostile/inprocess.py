@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_broker.processors.effects import Peer
+from orderlymq_broker.core.effects import Peer
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.codes import RequestCode, ResponseCode

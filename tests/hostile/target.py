@@ -28,7 +28,7 @@ import psutil
 from orderlymq import oracle
 from orderlymq.history import read
 from orderlymq.oracle import Verdict
-from orderlymq_broker.processors.access import signature
+from orderlymq_broker.processors.admin.access import signature
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand, request
 from tests.cluster.processes import Child, Group

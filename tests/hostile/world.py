@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from orderlymq_broker.processors.effects import Peer
-from orderlymq_broker.processors.replying import register_replies
+from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.settings import AccessSettings
-from orderlymq_broker.state.accessrecords import AccountSet
+from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_protocol.command import RemotingCommand
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, settings
@@ -30,7 +29,6 @@ class BrokerWorld:
             self.shell = AdminShell(settings(access=access), store)
             self.shell.term, self.shell.log = 1, log
             self.shell.lead()
-        register_replies(self.shell.core)
 
     def _furnish(self) -> None:
         shell = self.shell

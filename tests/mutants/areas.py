@@ -26,24 +26,37 @@ AREAS: Final = (
     # The in-memory log is what tests stand on.
     Area(("broker/orderlymq_raft/[!m]*.py", "broker/orderlymq_raft/mem[!o]*.py"), ("tests/raft",)),
     Area(
-        ("broker/orderlymq_broker/state/*.py",),
+        ("broker/orderlymq_broker/state/**/*.py",),
         (
             "tests/broker/state",
             *(
-                f"tests/broker/processors/test_{name}.py"
-                for name in ("dividing", "growing", "timing", "transacting")
+                f"tests/broker/processors/{name}.py"
+                for name in (
+                    "groups/test_assignment",
+                    "topics/test_expansion",
+                    "schedule/test_timers",
+                    "transactions/test_halves",
+                )
             ),
         ),
     ),
     # What gives offsets: the messages of an entry, and their layout.
     Area(
         (
-            "broker/orderlymq_broker/processors/draft.py",
-            "broker/orderlymq_broker/processors/entrybuilder.py",
+            "broker/orderlymq_broker/core/draft.py",
+            "broker/orderlymq_broker/core/entries.py",
         ),
-        tuple(
-            f"tests/broker/processors/test_{name}.py"
-            for name in ("entrybuilder", "appending", "sending", "transacting", "timing")
+        (
+            "tests/broker/core/test_entries.py",
+            *(
+                f"tests/broker/processors/{name}.py"
+                for name in (
+                    "schedule/test_waits",
+                    "send/test_sends",
+                    "transactions/test_halves",
+                    "schedule/test_timers",
+                )
+            ),
         ),
     ),
 )

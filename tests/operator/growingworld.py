@@ -1,7 +1,7 @@
 """
 Raft groups, name servers, producers and an ordered consumer group of one growing topic, without processes.
 
-Brokers keep the rules of the real ones (orderlymq_broker.state.growth), which tests/broker/processors/test_growing.py
+Brokers keep the rules of the real ones (orderlymq_broker.state.topics.expansion), which tests/broker/processors/topics/test_expansion.py
 holds them to. Producers choose a queue from the list they know; some say from which list they chose (SDK),
 the others may know an old one for up to ROUTE_AGE. The oracle is `delivered`: per key in the order of sends.
 """

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.processors.admin_access import _fingerprint
-from orderlymq_broker.state.accessrecords import AccountSet
+from orderlymq_broker.processors.admin.accounts import _fingerprint
+from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_operator.actions import DeleteUser, Observed, SetUser, UserConfig
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.secretsource import read_secret

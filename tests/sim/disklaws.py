@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from orderlymq_broker.processors.reading import read_queue
+from orderlymq_broker.processors.fetch.read import read_queue
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.memory import MemoryStore

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq.oracle import Kind
 from orderlymq.routes import Routes
-from orderlymq_broker.state.growthtable import Growth
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     Append,
@@ -21,6 +20,7 @@ from orderlymq_broker.state.records import (
     GrowthSwitched,
     Record,
 )
+from orderlymq_broker.state.topics.expansiontable import Growth
 
 if TYPE_CHECKING:
     from tests.sim.laws import Laws

@@ -10,7 +10,7 @@ log any more.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from orderlymq_broker.processors.effects import Propose
+from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.state.records import GroupSet
 from orderlymq_raft import Message
 from orderlymq_raft.messages import Append

@@ -10,11 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.net.clients import Clients, Line
-from orderlymq_broker.processors.administration import register_administration
-from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.effects import Peer
-from orderlymq_broker.processors.replying import register_replies
+from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.instance import Instance, bootstrap, raft_config
 from orderlymq_broker.replication.loop import ReplicationLoop
@@ -211,8 +209,6 @@ class Replica(ServerProcess):
         self.state = BrokerState.load(store)
         machine = ObservedMachine(self.state, self)
         self.core = BrokerCore(settings, self.state, store)
-        register_administration(self.core)
-        register_replies(self.core)
         random = self.timeline.random
         self.node = Node(
             raft_config(settings.node_id, settings.raft),

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from heapq import heappop, heappush
 from typing import Final
 
-from orderlymq_broker.processors.effects import Now
+from orderlymq_broker.core.effects import Now
 
 MS: Final = 1_000
 SECOND: Final = 1_000_000

@@ -15,8 +15,8 @@ from random import Random
 from typing import Any, Final
 
 from orderlymq.oracle import Event, Kind, judge
-from orderlymq_broker.processors.effects import Propose
-from orderlymq_broker.processors.reading import read_queue
+from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.processors.fetch.read import read_queue
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
 from orderlymq_protocol.record import iter_records

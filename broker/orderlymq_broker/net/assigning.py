@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from orderlymq_broker.net.clients import Clients, Line
-from orderlymq_broker.processors.assigning import (
+from orderlymq_broker.processors.groups.strategies import (
     AssignmentError,
     AssignmentRequest,
     assign,
@@ -21,8 +21,8 @@ from orderlymq_broker.processors.assigning import (
 )
 from orderlymq_broker.settings import Address
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.members import since_ms
-from orderlymq_broker.state.topics import PERM_READ
+from orderlymq_broker.state.groups.members import since_ms
+from orderlymq_broker.state.topics.topics import PERM_READ
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.fastjson import JsonError

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from orderlymq_broker.processors.effects import Peer
-from orderlymq_broker.processors.requestbodies import excess
+from orderlymq_broker.core.bodylimits import excess
+from orderlymq_broker.core.effects import Peer
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.connection import Connection, failure_reply

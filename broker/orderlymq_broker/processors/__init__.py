@@ -1,1 +1,6 @@
-"""One module per family of requests: they read the state and answer with effects. Pure."""
+"""
+The broker without its sockets: a request goes in, effects come out. Pure.
+
+One room per kind of request: ``send``, ``fetch``, ``groups``, ``schedule``, ``transactions``, ``topics``, ``admin``,
+``observe``. No module here touches a socket, a clock or the log. Begin with ``dispatch.py``.
+"""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orderlymq_broker.processors.effects import Propose
+from orderlymq_broker.core.effects import Propose
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_broker.processors.administration import register_administration
-from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.replying import register_replies
+from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import (
@@ -71,8 +69,6 @@ class Instance:
         self.state = BrokerState.load(store)
         self.machine = Machine(self.state)
         self.core = BrokerCore(settings, self.state, store)
-        register_administration(self.core)
-        register_replies(self.core)
         self.node = Node(
             raft_config(settings.node_id, settings.raft),
             self.log,

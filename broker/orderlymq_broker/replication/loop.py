@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
-from orderlymq_broker.processors.effects import Close, Effect, Peer, Propose, Refusal, Send
-from orderlymq_broker.processors.entrybuilder import UNBUILT, Built, next_group
+from orderlymq_broker.core.effects import Close, Effect, Peer, Propose, Refusal, Send
+from orderlymq_broker.core.entries import UNBUILT, Built, next_group
 from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.authority import Authority
 from orderlymq_broker.replication.fates import Fates

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.effects import Now
+from orderlymq_broker.core.effects import Now
+from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.replication.writer import Writer
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Outcome

@@ -10,20 +10,20 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.state.access import AccessTable
-from orderlymq_broker.state.assignments import AssignmentTable
-from orderlymq_broker.state.dedup import DedupWindow
-from orderlymq_broker.state.growthtable import GrowthTable
-from orderlymq_broker.state.held import HeldTable
-from orderlymq_broker.state.locks import LockTable
-from orderlymq_broker.state.members import MemberTable
-from orderlymq_broker.state.offsets import OffsetTable
-from orderlymq_broker.state.overrides import OverrideTable
-from orderlymq_broker.state.queues import TailCache, load_queues
+from orderlymq_broker.state.admin.access import AccessTable
+from orderlymq_broker.state.admin.settings import OverrideTable
+from orderlymq_broker.state.groups.assignment import AssignmentTable
+from orderlymq_broker.state.groups.locks import LockTable
+from orderlymq_broker.state.groups.members import MemberTable
+from orderlymq_broker.state.groups.offsets import OffsetTable
+from orderlymq_broker.state.groups.parked import HeldTable
+from orderlymq_broker.state.schedule.timers import TimerTable
+from orderlymq_broker.state.send.duplicates import DedupWindow
 from orderlymq_broker.state.tables import encode_row, read_rows
-from orderlymq_broker.state.timers import TimerTable
-from orderlymq_broker.state.topics import GroupTable, TopicTable
-from orderlymq_broker.state.transactions import TransactionTable
+from orderlymq_broker.state.topics.expansiontable import GrowthTable
+from orderlymq_broker.state.topics.queues import TailCache, load_queues
+from orderlymq_broker.state.topics.topics import GroupTable, TopicTable
+from orderlymq_broker.state.transactions.halves import TransactionTable
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import (
     META_APPLIED,

@@ -4,7 +4,7 @@ The state machine of a broker: the only code that changes the state, from the ra
 The rules: applying the same entries gives the same state on every replica, so nothing here reads a
 clock, a setting or a connection; the effects of an entry reach the store in one batch together with
 its index; an entry that does not fit the state (an offset that is not dense) is a broken invariant
-and stops the process. What leaders do with the outcomes: ``processors/core.py``.
+and stops the process. What leaders do with the outcomes: ``processors/dispatch.py``.
 """
 
 from struct import Struct
@@ -12,11 +12,9 @@ from typing import Final, TypeAlias, assert_never
 
 import msgspec
 
-from orderlymq_broker.state import growth
-from orderlymq_broker.state.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
-from orderlymq_broker.state.heldrecords import KeyFollowed, KeyHeld, KeyReleased
-from orderlymq_broker.state.queues import TailEntry, trim_bounds, write_floor
+from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyHeld, KeyReleased
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     Append,
@@ -57,8 +55,10 @@ from orderlymq_broker.state.records import (
     Trimmed,
     decode_records,
 )
+from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.tables import TableWrites
-from orderlymq_broker.state.timerrecords import TimersEnded
+from orderlymq_broker.state.topics import expansion
+from orderlymq_broker.state.topics.queues import TailEntry, trim_bounds, write_floor
 from orderlymq_broker.store.entry import MESSAGE_SIZE_MIN, EntryParts
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import (
@@ -247,7 +247,7 @@ class Machine:
             ):
                 return self._stale(record.token) or self._apply_operators(record, wall_ms)
             case GrowthOpened():
-                return growth.open_all(state, record, wall_ms, writes)
+                return expansion.open_all(state, record, wall_ms, writes)
             case RetentionAdvanced():
                 return self._advance_retention(record, batch)
             case TopicDeleted():
@@ -298,13 +298,13 @@ class Machine:
             case ClientDead():
                 return self._bury_client(record)
             case GrowthFenced():
-                return growth.fence(state, record, wall_ms, writes)
+                return expansion.fence(state, record, wall_ms, writes)
             case GrowthLifted():
-                return growth.lift(state, record, wall_ms, writes)
+                return expansion.lift(state, record, wall_ms, writes)
             case GrowthSwitched():
-                return growth.switch(state, record, wall_ms, writes)
+                return expansion.switch(state, record, wall_ms, writes)
             case GrowthPublished():
-                return growth.publish(state, record, wall_ms, writes)
+                return expansion.publish(state, record, wall_ms, writes)
             case AssignmentSet():
                 return state.assignments.set(record, writes)
             case _:

@@ -14,15 +14,15 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from orderlymq_broker.state.accessrecords import (
+from orderlymq_broker.state.admin.accessrecords import (
     AccessChanged,
     AccountDeleted,
     AccountSet,
     WhiteAddressesSet,
 )
-from orderlymq_broker.state.heldrecords import HeldOutcome, HeldRecord
+from orderlymq_broker.state.groups.parkedrecords import HeldOutcome, HeldRecord
 from orderlymq_broker.state.numbers import Lease, Long, Natural, Position, QueueCount, QueueTotal
-from orderlymq_broker.state.timerrecords import TimersEnded, TimersMoved
+from orderlymq_broker.state.schedule.timerrecords import TimersEnded, TimersMoved
 
 # Written by the broker itself, not by an operator: nothing to compare.
 NO_TOKEN: Final = -1
@@ -118,7 +118,7 @@ class GroupSet(Struct, frozen=True, array_like=True, tag=12):
 
     Attributes:
         orderly: ordered by configuration: only the holder of a queue's lock may pull and commit.
-        on_dead_letter: Continue, HoldKey or StopQueue; see ``processors/holding.py``.
+        on_dead_letter: Continue, HoldKey or StopQueue; see ``processors/groups/parked.py``.
     """
 
     name: str
@@ -313,7 +313,7 @@ class HalfResumed(Struct, frozen=True, array_like=True, tag=54):
 
 
 class GrowthPhase(Enum):
-    """How far a topic's growth is on one raft group; see ``growth.py``."""
+    """How far a topic's growth is on one raft group; see ``topics/expansion.py``."""
 
     OPEN = "open"
     FENCED = "fenced"

@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.net.clients import Clients, Line
 from orderlymq_broker.net.forwarding import Inbox, Outbox
 from orderlymq_broker.net.leadership import Leadership
-from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.replication.frames import FrameKind, FrameReader
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_raft import Role, RoleChange

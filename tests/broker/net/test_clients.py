@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from orderlymq_broker.core.bodylimits import body_size_max
 from orderlymq_broker.net.clients import WAITING_MAX
-from orderlymq_broker.processors.requestbodies import body_size_max
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import request
 from tests.broker.net.desk import Client, World, ask, told

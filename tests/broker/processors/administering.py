@@ -2,9 +2,6 @@
 
 from typing import Any
 
-from orderlymq_broker.processors.administration import register_administration
-from orderlymq_broker.settings import BrokerSettings
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.command import RemotingCommand
 from tests.broker.processors.driver import TOOL, Shell
@@ -25,13 +22,7 @@ _KEYED_BY_DATA = frozenset(
 
 
 class AdminShell(Shell):
-    """A replica with the administration family attached."""
-
-    def __init__(
-        self, options: BrokerSettings | None = None, store: MemoryStore | None = None
-    ) -> None:
-        super().__init__(options, store)
-        register_administration(self.core)
+    """A replica that is asked as tools ask."""
 
     def tool(self, code: int, body: bytes = b"", **ext: Any) -> RemotingCommand:
         """Ask as a tool does, over a connection of its own; ext values become text."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.effects import Close, Effect, Now, Peer, Propose, Send
+from orderlymq_broker.core.effects import Close, Effect, Now, Peer, Propose, Send
+from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from orderlymq_broker.processors.effects import Peer, Propose
+from orderlymq_broker.core.effects import Peer, Propose
 from orderlymq_broker.state.records import Record
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.command import RemotingCommand

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts

@@ -1,6 +1,6 @@
 """A proposal is answered when its fate is certain, and not before."""
 
-from orderlymq_broker.processors.effects import Propose
+from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.replication.fates import Committed, Fates
 
 A, B, C = Propose([]), Propose([]), Propose([])

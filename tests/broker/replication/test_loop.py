@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from orderlymq_broker.processors.draft import Draft
-from orderlymq_broker.processors.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.processors.entrybuilder import Built
+from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.core.entries import Built
 from orderlymq_broker.replication.gathering import GATHER_COUNT
 from orderlymq_broker.state.records import Append as MessageAppended
 from orderlymq_broker.state.records import MemberSeen, Outcome, TopicSet

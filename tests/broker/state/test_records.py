@@ -5,8 +5,8 @@ from typing import get_args
 import msgspec
 import pytest
 
-from orderlymq_broker.state.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
-from orderlymq_broker.state.heldrecords import KeyFollowed, KeyHeld, KeyReleased
+from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyHeld, KeyReleased
 from orderlymq_broker.state.records import (
     Append,
     AssignmentSet,
@@ -44,7 +44,7 @@ from orderlymq_broker.state.records import (
     decode_records,
     encode_records,
 )
-from orderlymq_broker.state.timerrecords import TimerRef, TimersEnded
+from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
 
 EXAMPLES: list[Record] = [
     Append(1, 2, 3, 4, 150, -5, 6, "U", "a b", b"\x00\xff", 9),

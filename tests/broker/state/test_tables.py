@@ -5,9 +5,7 @@ from typing import Any
 import pytest
 from msgspec.msgpack import decode
 
-from orderlymq_broker.state.dedup import FirstSend, send_identity
-from orderlymq_broker.state.locks import Lock, LockTable
-from orderlymq_broker.state.queues import Queue, TailCache, TailEntry
+from orderlymq_broker.state.groups.locks import Lock, LockTable
 from orderlymq_broker.state.records import (
     Append,
     ClientDead,
@@ -33,7 +31,9 @@ from orderlymq_broker.state.records import (
     TopicSet,
     Trimmed,
 )
+from orderlymq_broker.state.send.duplicates import FirstSend, send_identity
 from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.topics.queues import Queue, TailCache, TailEntry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import Table
 from orderlymq_broker.store.memory import MemoryStore

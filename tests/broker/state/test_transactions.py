@@ -15,7 +15,7 @@ from orderlymq_broker.state.records import (
     RetentionAdvanced,
     TopicSet,
 )
-from orderlymq_broker.state.transactions import Half
+from orderlymq_broker.state.transactions.halves import Half
 from tests.broker.state.entries import WALL_MS, Replica
 
 

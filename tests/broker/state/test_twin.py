@@ -40,7 +40,7 @@ class Held:
 
 @dataclass
 class Twin:
-    """The rules of ``locks.py`` and ``offsets.py`` in the plainest words."""
+    """The rules of ``state/groups/locks.py`` and ``state/groups/offsets.py`` in the plainest words."""
 
     locks: dict[Place, Held] = field(default_factory=dict)
     offsets: dict[Place, int] = field(default_factory=dict)

@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.processors import locking
-from orderlymq_broker.processors.committing import Committer
-from orderlymq_broker.processors.context import answer
-from orderlymq_broker.processors.core import BrokerCore
-from orderlymq_broker.processors.effects import Propose
-from orderlymq_broker.processors.entrybuilder import Built, EntryBuilder
-from orderlymq_broker.processors.fencing import Fence, Verdict
-from orderlymq_broker.processors.locking import LockProcessor
-from orderlymq_broker.processors.sending import Place, SendProcessor
+from orderlymq_broker.core.context import answer
+from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.core.entries import Built, EntryBuilder
+from orderlymq_broker.processors.dispatch import BrokerCore
+from orderlymq_broker.processors.groups import locks as locking
+from orderlymq_broker.processors.groups.fence import Fence, Verdict
+from orderlymq_broker.processors.groups.locks import LockProcessor
+from orderlymq_broker.processors.groups.offsets import Committer
+from orderlymq_broker.processors.send.sends import Place, SendProcessor
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.state import machine
-from orderlymq_broker.state.dedup import DedupWindow, send_identity
-from orderlymq_broker.state.locks import Lock, LockTable
-from orderlymq_broker.state.offsets import OffsetTable
+from orderlymq_broker.state.groups.locks import Lock, LockTable
+from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.records import Append, Commit, LocksReleased, Trimmed, decode_records
+from orderlymq_broker.state.send.duplicates import DedupWindow, send_identity
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import dedup_key

@@ -8,7 +8,7 @@ from orderlymq_broker.replication.authority import Authority
 from orderlymq_broker.replication.fates import Committed, Fates
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.state.locks import LockTable
+from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.store import snapshot
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import Table, table_bounds

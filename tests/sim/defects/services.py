@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
-from orderlymq_broker.processors import growing, sending, transacting
-from orderlymq_broker.processors.access import AccessControl
-from orderlymq_broker.processors.context import answer
-from orderlymq_broker.processors.delaying import DelayService
-from orderlymq_broker.processors.effects import Now
-from orderlymq_broker.processors.retention import RetentionService
-from orderlymq_broker.processors.timing import TimerService
-from orderlymq_broker.processors.transacting import TransactionProcessor
-from orderlymq_broker.state import growth
+from orderlymq_broker.core.context import answer
+from orderlymq_broker.core.effects import Now
+from orderlymq_broker.processors.admin.access import AccessControl
+from orderlymq_broker.processors.schedule.delaylevels import DelayService
+from orderlymq_broker.processors.schedule.timers import TimerService
+from orderlymq_broker.processors.send import sends as sending
+from orderlymq_broker.processors.topics import expansion as growing
+from orderlymq_broker.processors.topics.retention import RetentionService
+from orderlymq_broker.processors.transactions import halves as transacting
+from orderlymq_broker.processors.transactions.halves import TransactionProcessor
 from orderlymq_broker.state.machine import Machine
-from orderlymq_broker.state.transactions import TransactionTable
+from orderlymq_broker.state.topics import expansion
+from orderlymq_broker.state.transactions.halves import TransactionTable
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.routes import RouteRegistry
@@ -120,7 +122,7 @@ def _no_growth_fence(bed: Bed) -> None:
 @SERVICES.defect("switch before the groups have consumed", "a switch finds the old queues drained")
 def _switch_early(bed: Bed) -> None:
     # In the state machine, and where an operator is told who is in the way.
-    bed.put(growth, "blockers", lambda state, topic: [])
+    bed.put(expansion, "blockers", lambda state, topic: [])
     bed.put(growing, "blockers", lambda state, topic: [])
 
 

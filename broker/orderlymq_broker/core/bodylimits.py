@@ -1,0 +1,93 @@
+"""
+Bodies of requests: how large each may be before anybody reads it.
+
+The rule: a body is read on the loop that also runs raft, so what is read there takes a few milliseconds at most:
+some 0.1 ms per KiB of many small parts. What has to be larger is bounded in its parts, too, by who reads it.
+Messages are stored without being read and have a limit of their own (``processors/send/sends.py``).
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from orderlymq_protocol.clientbodies import HeartbeatData
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.fastjson import loads_standard
+from orderlymq_protocol.jsonmodel import ModelError
+
+BODY_SIZE_MAX: Final = 64 << 10
+# An answer of a client that is read here: what it knows of some hundred queues.
+ANSWER_SIZE_MAX: Final = 64 << 10
+# Programs have a handful; each is compared with every heartbeat and stands in the log when it changes.
+SUBSCRIPTIONS_MAX: Final = 1_000
+PRODUCER_GROUPS_MAX: Final = 1_000
+
+_UNREAD: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+_LARGER: Final[Mapping[int, int]] = {
+    RequestCode.HEART_BEAT: 256 << 10,
+    # The most queues that one request may name, with long names.
+    RequestCode.LOCK_BATCH_MQ: 1 << 20,
+    RequestCode.UNLOCK_BATCH_MQ: 1 << 20,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: 256 << 10,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: 256 << 10,
+    RequestCode.ORDERLYMQ_CHANGE_QUEUES: 256 << 10,
+    # An owner for each queue of the largest topic.
+    RequestCode.ORDERLYMQ_SET_ASSIGNMENT: 2 << 20,
+}
+
+
+def body_size_max(code: int) -> int | None:
+    """Return how large the body of a request may be; None where it is not read."""
+    return None if code in _UNREAD else _LARGER.get(code, BODY_SIZE_MAX)
+
+
+def excess(request: RemotingCommand) -> str:
+    """Say that the body of a request is too large; empty when it is not."""
+    maximum = body_size_max(request.code)
+    if request.is_response or maximum is None or len(request.body) <= maximum:
+        return ""
+
+    return (
+        f"the body of a request {request.code} has {len(request.body)} bytes; at most {maximum} are read: "
+        f"send less at once"
+    )
+
+
+def read_heartbeat(body: bytes) -> HeartbeatData:
+    """Return what a heartbeat says.
+
+    Raises:
+        ModelError: it has too many groups or subscriptions, or is none.
+        JsonError: it is no JSON.
+    """
+    value = loads_standard(body)
+    if isinstance(value, Mapping):
+        consumers = _list(value.get("consumerDataSet"))
+        wishes = sum(
+            1 + len(_list(each.get("subscriptionDataSet")))
+            for each in consumers
+            if isinstance(each, Mapping)
+        )
+        _check("groups and subscriptions", wishes, SUBSCRIPTIONS_MAX)
+        _check("producer groups", len(_list(value.get("producerDataSet"))), PRODUCER_GROUPS_MAX)
+
+    return HeartbeatData.from_json_value(value)
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _check(what: str, count: int, maximum: int) -> None:
+    if count > maximum:
+        raise ModelError(
+            f"the heartbeat has {count} {what}, at most {maximum} are taken: divide them over several clients"
+        )

@@ -1,0 +1,202 @@
+"""
+A message on its way into a queue, before it has its place.
+
+The rules: the stored record is laid out once, when the message is handed in, without the three fields that depend
+on its place; ``place`` writes these when the entry is built. What cannot be laid out is found out before
+the message is in anybody's way.
+"""
+
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Final, final
+
+from orderlymq_broker.core.properties import KEYS, UNIQ_KEY, find_text
+from orderlymq_broker.state.records import Append
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.record import (
+    MAGIC_V1,
+    PROPERTIES_BYTES_MAX,
+    TOPIC_V1_BYTES_MAX,
+    RecordTemplate,
+    StoredMessage,
+    body_crc,
+    encode_with_positions,
+    pack_host,
+)
+from orderlymq_protocol.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6
+
+_HEAD: Final = Struct(">IIIiiqqiq8sq8siqi")
+_HEAD_SIZE: Final = _HEAD.size
+_UINT16: Final = Struct(">H")
+_IPV4_SIZE: Final = 8
+_HOST_BITS: Final = BORN_HOST_IPV6 | STORE_HOST_IPV6
+
+# Where the fields that depend on the place stand in a stored record: behind size, magic, checksum, queue id and
+# flag the two offsets, and behind sysFlag, born time and born host the store time.
+_OFFSETS: Final = Struct(">qq")
+_OFFSETS_AT: Final = 20
+_TIME: Final = Struct(">q")
+_BORN_HOST_AT: Final = 48
+
+_LONG_MIN: Final = -(1 << 63)
+_LONG_MAX: Final = (1 << 63) - 1
+_NATURAL_BITS: Final = 31
+
+
+@final
+@dataclass(slots=True)
+class Draft:
+    """A message without a place; fields as in the stored record.
+
+    Life cycle: made, aimed by ``Appender``, laid out once by ``lay_out``, placed by the entry builder, again if the
+    entry could not be proposed.
+
+    Attributes:
+        topic, queue_id: where the message belongs; its sender is told this queue.
+        properties: as text; they are encoded when the record is laid out.
+        born_host: packed address of the producer.
+        store_host: packed address that the record names, None for our own.
+        body_crc: checksum of the body, -1 when it is not known yet.
+        prepared_offset: physical offset of the half message that this is the commit of, else 0.
+        into, into_queue: the queue that it is stored in: that where it waits, if it does.
+        code: the tags code of its entry in the queue; in topics of waiting messages the due time.
+        delay_ms: how long after its store time it is due, -1 when *code* says all.
+        stored: the record, complete but for its place.
+    """
+
+    topic: Topic
+    queue_id: int
+    body: bytes
+    properties: str
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    reconsume_times: int = 0
+    unique_key: str = ""
+    identity: bytes = b""
+    store_host: bytes | None = None
+    body_crc: int = -1
+    prepared_offset: int = 0
+    delay_ms: int = -1
+    # Set when the message is aimed, and when it is laid out.
+    into: Topic = field(init=False, repr=False, compare=False)
+    into_queue: int = field(init=False, repr=False, compare=False)
+    code: int = field(init=False, repr=False, compare=False)
+    keys: str = field(init=False, repr=False, compare=False)
+    stored: bytearray = field(init=False, repr=False, compare=False)
+
+    @classmethod
+    def of_stored(
+        cls, message: StoredMessage, topic: Topic, queue_id: int, properties: str
+    ) -> "Draft":
+        """Return a copy of a stored message that goes to another queue with other properties."""
+        return cls(
+            topic,
+            queue_id,
+            message.body,
+            properties,
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp,
+            pack_host(*message.born_host),
+            message.reconsume_times,
+            find_text(properties, UNIQ_KEY) or "",
+            store_host=pack_host(*message.store_host),
+            body_crc=message.body_crc,
+        )
+
+    def lay_out(self, own_host: bytes) -> int:
+        """Lay out the stored record; return about how many bytes the message takes in an entry.
+
+        Raises:
+            RecordError: topic or properties are too long.
+            ValueError: a number is none or does not fit its field, or a text is no Unicode.
+            struct.error: the same.
+        """
+        code, queue_id, reply_queue = self.code, self.into_queue, self.queue_id
+        # The record of the message has these numbers as they are; the stored message is checked by its layout.
+        if (
+            type(reply_queue) is not int
+            or type(queue_id) is not int
+            or type(code) is not int
+            or (reply_queue | queue_id) >> _NATURAL_BITS
+            or not _LONG_MIN <= code <= _LONG_MAX
+        ):
+            raise ValueError(f"queue {queue_id!r} for {reply_queue!r}, tags code {code!r}")
+        self.keys = find_text(self.properties, KEYS) or ""
+        stored = self.stored = _stored(self, self.into, self.store_host or own_host)
+
+        return len(stored) + len(self.unique_key) + len(self.keys) + len(self.identity)
+
+    def place(self, into: Topic, queue_offset: int, physical: int, timestamp: int) -> Append:
+        """Write the place into the stored record; return the record of the message."""
+        stored = self.stored
+        _OFFSETS.pack_into(stored, _OFFSETS_AT, queue_offset, physical)
+        _TIME.pack_into(stored, _BORN_HOST_AT + len(self.born_host), timestamp)
+
+        return Append(
+            into.id,
+            self.into_queue,
+            queue_offset,
+            physical,
+            len(stored),
+            self.code if self.delay_ms < 0 else timestamp + self.delay_ms,
+            timestamp,
+            self.unique_key,
+            self.keys,
+            self.identity,
+            self.queue_id,
+        )
+
+
+def _stored(draft: Draft, into: Topic, store_host: bytes) -> bytearray:
+    """Return the stored record with zeros for its place.
+
+    The usual case, IPv4 and a short topic, is laid out here in one go: built from a template it
+    would be a fifth of the time that a send takes. A test compares the two.
+    """
+    name, body, properties = into.name_bytes, draft.body, draft.properties.encode()
+    name_size, body_size, properties_size = len(name), len(body), len(properties)
+    if (
+        len(draft.born_host) != _IPV4_SIZE
+        or len(store_host) != _IPV4_SIZE
+        or name_size > TOPIC_V1_BYTES_MAX
+        or properties_size > PROPERTIES_BYTES_MAX
+    ):
+        template = RecordTemplate(
+            topic=name,
+            queue_id=draft.into_queue,
+            body=body,
+            properties=properties,
+            flag=draft.flag,
+            sys_flag=draft.sys_flag,
+            born_timestamp=draft.born_timestamp,
+            born_host=draft.born_host,
+            store_timestamp=0,
+            store_host=store_host,
+            reconsume_times=draft.reconsume_times,
+            prepared_transaction_offset=draft.prepared_offset,
+        )
+        return bytearray(encode_with_positions(template, 0, 0))
+    head = _HEAD.pack(
+        _HEAD_SIZE + body_size + 1 + name_size + 2 + properties_size,
+        MAGIC_V1,
+        draft.body_crc if draft.body_crc >= 0 else body_crc(body),
+        draft.into_queue,
+        draft.flag,
+        0,
+        0,
+        draft.sys_flag & ~_HOST_BITS,
+        draft.born_timestamp,
+        draft.born_host,
+        0,
+        store_host,
+        draft.reconsume_times,
+        draft.prepared_offset,
+        body_size,
+    )
+
+    return bytearray().join(
+        (head, body, into.name_prefix, name, _UINT16.pack(properties_size), properties)
+    )

@@ -1,0 +1,84 @@
+"""
+What a processor may ask of the world: one closed union.
+
+Processors never touch a socket or the log. They return effects; the shell sends, proposes
+and closes. A reply that depends on a record leaves only when the record is committed and
+applied, because it stands in ``Propose.applied``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import msgspec
+
+from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_protocol.command import RemotingCommand
+
+
+# Structs, because each is built for every request: a frozen dataclass takes five times as long.
+class Now(msgspec.Struct, frozen=True, gc=False):
+    """The two clocks of a leader: wall time for records, monotonic time for deadlines."""
+
+    wall_ms: int
+    monotonic_ms: int
+
+
+class Peer(msgspec.Struct, frozen=True, gc=False):
+    """Where a request came from; ``connection`` is unique for the life of the process."""
+
+    connection: int
+    host: str
+    port: int
+
+
+# Not frozen, like Propose: each is built for every message, and freezing triples the cost.
+@dataclass(slots=True)
+class Send:
+    """Write *command* to a connection; nothing happens when it is gone."""
+
+    connection: int
+    command: RemotingCommand
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a connection, for requests that may not be answered with an error code."""
+
+    connection: int
+    reason: str
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why a proposal cannot be stored, as its sender is told; nothing was stored and nothing will be."""
+
+    code: int
+    remark: str
+
+
+Lost: TypeAlias = Callable[[Refusal | None], "list[Effect]"]
+
+
+@dataclass(slots=True)
+class Propose:
+    """Replicate *records*; exactly one of *applied* and *lost* is called, once.
+
+    Attributes:
+        records: what the state machine will apply, all or nothing, in this order; a draft becomes the record
+            of its message, and a ``HalfOpened`` names the place of the draft before it.
+        applied: called with one outcome per record, after commit and apply on this leader.
+        lost: called when it is certain that the records were not and will not be applied: with a refusal when
+            they cannot be stored at all, with None when another leader has taken over.
+        size: bytes in the log, about; the entry builder counts them.
+        view: number of the leadership under which they were counted.
+    """
+
+    records: Sequence[Record | Draft]
+    applied: "Callable[[Sequence[Outcome], Now], list[Effect]] | None" = None
+    lost: Lost | None = None
+    size: int = 0
+    view: int = 0
+
+
+Effect: TypeAlias = Send | Close | Propose

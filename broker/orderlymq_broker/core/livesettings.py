@@ -1,0 +1,144 @@
+"""
+Settings that may change while the broker runs: from RocketMQ's names and texts to our settings and back.
+
+The rules: what an administrator changed stands in the log (``state/admin/settings.py``) and holds for every leader
+after this one; it ends when the manifest says something new about the same key. Which keys there are, with
+units and ranges: ``orderlymq_protocol.brokerkeys``. Tools see them through ``processors/admin/config.py``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.settings import BrokerSettings
+from orderlymq_protocol.brokerkeys import (
+    BROKER_KEYS,
+    BrokerKey,
+    KeyValueError,
+    Kind,
+    Use,
+    parse_boolean,
+    parse_integer,
+)
+
+HOUR_MS: Final = 3_600_000
+# What brokerPermission may be: writing, reading, both. Nothing at all would be an outage by a typo.
+PERMISSIONS: Final = (2, 4, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKey:
+    """How a key is read from settings, and how settings with another value of it are made."""
+
+    read: Callable[[BrokerSettings], bool | int]
+    change: Callable[[BrokerSettings, Any], BrokerSettings]
+
+
+def text_of(settings: BrokerSettings, name: str) -> str:
+    """Return the value of a live key as tools see it."""
+    value = LIVE[name].read(settings)
+
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def with_text(settings: BrokerSettings, name: str, text: str) -> BrokerSettings:
+    """Return the settings with another value of a live key.
+
+    Raises:
+        KeyValueError: the text is no value of the key.
+    """
+    key = BROKER_KEYS[name]
+    assert key.use is Use.LIVE, f"{name} cannot be changed while the broker runs"
+    value = parse_boolean(key, text) if key.kind is Kind.BOOLEAN else parse_integer(key, text)
+    if name == "brokerPermission" and value not in PERMISSIONS:
+        raise KeyValueError("write 6 (read and write), 4 (read only) or 2 (write only)")
+
+    return LIVE[name].change(settings, value)
+
+
+def effective(settings: BrokerSettings, overrides: Mapping[str, tuple[str, str]]) -> BrokerSettings:
+    """Return the manifest's settings with what administrators have changed since."""
+    found = settings
+    for name, (text, replaced) in overrides.items():
+        # An entry of a later version may name a key that is none here; it waits for that version.
+        if name not in LIVE or text_of(settings, name) != replaced:
+            continue
+        try:
+            found = with_text(found, name, text)
+        except KeyValueError:
+            continue  # a range that has become narrower since
+
+    return found
+
+
+def _plain(field: str) -> LiveKey:
+    return LiveKey(
+        lambda settings: getattr(settings, field),
+        lambda settings, value: msgspec.structs.replace(settings, **{field: value}),
+    )
+
+
+def _timer(field: str) -> LiveKey:
+    return LiveKey(
+        lambda settings: getattr(settings.timers, field),
+        lambda settings, value: msgspec.structs.replace(
+            settings, timers=msgspec.structs.replace(settings.timers, **{field: value})
+        ),
+    )
+
+
+def _set_ratio(settings: BrokerSettings, percent: int) -> BrokerSettings:
+    refuse = percent / 100
+    storage = settings.storage
+    gap = max(0.0, storage.disk_refuse_ratio - storage.disk_resume_ratio)
+    changed = msgspec.structs.replace(
+        storage, disk_refuse_ratio=refuse, disk_resume_ratio=max(0.0, refuse - gap)
+    )
+
+    return msgspec.structs.replace(settings, storage=changed)
+
+
+def _in_storage(settings: BrokerSettings, **changes: Any) -> BrokerSettings:
+    storage = msgspec.structs.replace(settings.storage, **changes)
+
+    return msgspec.structs.replace(settings, storage=storage)
+
+
+LIVE: Final[Mapping[str, LiveKey]] = {
+    "autoCreateTopicEnable": _plain("auto_create_topic"),
+    "autoCreateSubscriptionGroup": _plain("auto_create_group"),
+    "defaultTopicQueueNums": _plain("default_topic_queues"),
+    "brokerPermission": _plain("permission"),
+    "rejectTransactionMessage": _plain("reject_transactions"),
+    "enablePropertyFilter": _plain("enable_property_filter"),
+    "fileReservedTime": LiveKey(
+        lambda settings: settings.storage.retention_ms // HOUR_MS,
+        lambda settings, hours: _in_storage(settings, retention_ms=hours * HOUR_MS),
+    ),
+    "diskMaxUsedSpaceRatio": LiveKey(
+        lambda settings: round(settings.storage.disk_refuse_ratio * 100), _set_ratio
+    ),
+    "maxMessageSize": LiveKey(
+        lambda settings: settings.storage.body_size_max,
+        lambda settings, size: _in_storage(settings, body_size_max=size),
+    ),
+    "transactionTimeOut": _timer("transaction_timeout_ms"),
+    "transactionCheckInterval": _timer("transaction_check_interval_ms"),
+    "transactionCheckMax": _timer("transaction_check_max"),
+    "timerWheelEnable": _timer("timer_enable"),
+    "recallMessageEnable": _timer("recall_enable"),
+    "timerMaxDelaySec": LiveKey(
+        lambda settings: settings.timers.timer_delay_max_ms // 1000,
+        lambda settings, seconds: msgspec.structs.replace(
+            settings,
+            timers=msgspec.structs.replace(settings.timers, timer_delay_max_ms=seconds * 1000),
+        ),
+    ),
+}
+
+
+def live_keys() -> list[BrokerKey]:
+    """Return the keys that can be changed while the broker runs, by name."""
+    return [BROKER_KEYS[name] for name in sorted(LIVE)]

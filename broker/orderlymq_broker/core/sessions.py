@@ -1,0 +1,262 @@
+"""
+Who is behind a connection.
+
+The rules: a pull and an offset commit carry no client id, so a connection is known by the heartbeats
+and lock requests that came over it; a client id may be behind several connections (old clients use
+a second port for part of their requests). All of it is one leader's memory and dies with the
+process; members that survive are in ``state/groups/members.py``.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq_broker.core.effects import Now, Peer
+from orderlymq_protocol.clientbodies import ConsumerData
+
+# Producer groups that are remembered per connection beside its heartbeats; programs have one or two.
+SENT_FOR_MAX: Final = 64
+# Client ids behind one connection: a program has one, or one for each cluster that it shares it for.
+CLIENTS_MAX: Final = 64
+# Groups that one connection may consume for before its first heartbeat; programs have one or two.
+CONSUMED_MAX: Final = 64
+
+
+class TooManyClients(Exception):  # noqa: N818 - named for what the sender must know
+    """More clients than one connection may have."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One connection that has said who it is.
+
+    Attributes:
+        client_ids: who has identified itself here; one, unless a program shares its connection.
+        heartbeat: the last heartbeat's bytes, which are not read again when they are repeated.
+        heartbeat_client: whose heartbeat that was.
+        producer_groups: groups that produce over this connection.
+        consumers: what the last heartbeat said of the client's consumer groups, by client id.
+        pulled: pulls come over this connection (its client's others are then no puller).
+        committed: offset commits come over this connection.
+        seen_ms: monotonic time of the last heartbeat.
+    """
+
+    peer: Peer
+    client_ids: set[str] = field(default_factory=set)
+    heartbeat: bytes = b""
+    heartbeat_client: str = ""
+    language: int = 0
+    version: int = 0
+    producer_groups: set[str] = field(default_factory=set)
+    consumers: dict[str, tuple[ConsumerData, ...]] = field(default_factory=dict)
+    pulled: bool = False
+    committed: bool = False
+    seen_ms: int = 0
+
+    def consumes(self, group: str) -> bool:
+        """Tell whether a client here has said that it consumes for *group*, member or no more."""
+        return any(
+            consumer.group_name == group
+            for consumers in self.consumers.values()
+            for consumer in consumers
+        )
+
+
+@dataclass(slots=True)
+class Presence:
+    """A member of a group that this leader has heard of: where, and when last (monotonic ms).
+
+    *by_heartbeat* is false for one that only asked for locks: old clients do so over a second port.
+    *lapsed* tells that it has let its last lock expire and has sent no heartbeat since.
+    """
+
+    connection: int
+    seen_ms: int
+    by_heartbeat: bool
+    lapsed: bool = False
+
+
+class Sessions:
+    """All connections that are known, and where the members of the groups are."""
+
+    def __init__(self) -> None:
+        self._connections: dict[int, Session] = {}
+        self._clients: dict[str, set[int]] = {}
+        self.presence: dict[tuple[str, str], Presence] = {}
+        self._by_group: dict[str, set[str]] = {}
+        self._groups: dict[str, set[str]] = {}
+        # Connections that sent half messages, by producer group, and the groups by connection.
+        self._senders: dict[str, set[int]] = {}
+        self._sent_for: dict[int, set[str]] = {}
+        # Connections that consume and have sent no heartbeat yet, by group, and the groups by connection.
+        self._unnamed: dict[str, set[int]] = {}
+        self._unnamed_groups: dict[int, set[str]] = {}
+        # Whom the fence takes such a connection for, by connection and group.
+        self._recognized: dict[int, dict[str, str]] = {}
+
+    def get(self, connection: int) -> Session | None:
+        """Return the session of a connection, None while it has not said who it is."""
+        return self._connections.get(connection)
+
+    def identify(self, peer: Peer, client_id: str) -> Session:
+        """Note that *client_id* is behind the connection of *peer*.
+
+        Raises:
+            TooManyClients: there are many others already.
+        """
+        session = self._connections.get(peer.connection)
+        if session is None:
+            session = self._connections[peer.connection] = Session(peer)
+        if client_id not in session.client_ids:
+            if len(session.client_ids) >= CLIENTS_MAX:
+                raise TooManyClients(
+                    f"{CLIENTS_MAX} clients have named themselves over this connection; open another one"
+                )
+            session.client_ids.add(client_id)
+            self._clients.setdefault(client_id, set()).add(peer.connection)
+
+        return session
+
+    def close(self, connection: int) -> Session | None:
+        """Forget a connection and return what was known of it."""
+        for group in self._sent_for.get(connection, set()).copy():
+            self.retire(group, connection)
+        self.introduced(connection)
+        session = self._connections.pop(connection, None)
+        if session is None:
+            return None
+        for client_id in session.client_ids:
+            connections = self._clients[client_id]
+            connections.discard(connection)
+            if not connections:
+                del self._clients[client_id]
+
+        return session
+
+    def of_client(self, client_id: str) -> list[Session]:
+        """Return the sessions of a client."""
+        return [self._connections[number] for number in sorted(self._clients.get(client_id, ()))]
+
+    def all(self) -> Iterator[Session]:
+        """Yield every session, oldest connection first."""
+        yield from self._connections.values()
+
+    def producers(self, group: str | None = None) -> Iterator[tuple[str, str, Session]]:
+        """Yield (group, client id, session) of the producers, of one group or of all."""
+        for session in self._connections.values():
+            for name in sorted(session.producer_groups):
+                if group is None or name == group:
+                    yield from ((name, client, session) for client in sorted(session.client_ids))
+
+    def produced(self, group: str, connection: int) -> None:
+        """Note that a producer of *group* is at the other end of a connection."""
+        groups = self._sent_for.setdefault(connection, set())
+        if len(groups) < SENT_FOR_MAX:
+            groups.add(group)
+            self._senders.setdefault(group, set()).add(connection)
+
+    def retire(self, group: str, connection: int) -> None:
+        """Forget that a connection belongs to a producer of *group*."""
+        connections = self._senders.get(group, set())
+        connections.discard(connection)
+        if not connections:
+            self._senders.pop(group, None)
+        groups = self._sent_for.get(connection, set())
+        groups.discard(group)
+        if not groups:
+            self._sent_for.pop(connection, None)
+
+    def consumed(self, group: str, connection: int) -> None:
+        """Note that somebody consumes for *group* over a connection that has not said who it is."""
+        groups = self._unnamed_groups.setdefault(connection, set())
+        if len(groups) < CONSUMED_MAX:
+            groups.add(group)
+            self._unnamed.setdefault(group, set()).add(connection)
+
+    def recognize(self, group: str, connection: int, client_id: str) -> None:
+        """Note whose connection of a group's consumer this must be, though it has not said so."""
+        groups = self._recognized.setdefault(connection, {})
+        if len(groups) < CONSUMED_MAX or group in groups:
+            groups[group] = client_id
+
+    def recognized(self, group: str, connection: int) -> str:
+        """Return whose connection this must be; empty when nobody knows."""
+        return self._recognized.get(connection, {}).get(group, "")
+
+    def introduced(self, connection: int) -> None:
+        """Forget what was guessed of a connection: it says who it is, or it is gone."""
+        self._recognized.pop(connection, None)
+        for group in self._unnamed_groups.pop(connection, ()):
+            connections = self._unnamed[group]
+            connections.discard(connection)
+            if not connections:
+                del self._unnamed[group]
+
+    def producer_connection(self, client_id: str) -> int | None:
+        """Return the newest connection over which a client produces, None when it has none."""
+        found = [each.peer.connection for each in self.of_client(client_id) if each.producer_groups]
+
+        return max(found, default=None)
+
+    def producer_connections(self) -> dict[str, list[int]]:
+        """Return where producers can be asked, by group.
+
+        By their heartbeats; for a group without any, by the connections that sent its half messages.
+        """
+        found: dict[str, list[int]] = {}
+        for connection, session in self._connections.items():
+            for group in session.producer_groups:
+                found.setdefault(group, []).append(connection)
+        for group, connections in self._senders.items():
+            found.setdefault(group, sorted(connections))
+
+        return found
+
+    def meet(self, group: str, client_id: str, connection: int, now: Now) -> Presence | None:
+        """Note a heartbeat of a member; return where it was before, if that was elsewhere."""
+        before = self.presence.get((group, client_id))
+        self.presence[group, client_id] = Presence(connection, now.monotonic_ms, by_heartbeat=True)
+        self._by_group.setdefault(group, set()).add(client_id)
+        self._groups.setdefault(client_id, set()).add(group)
+
+        return before if before is not None and before.connection != connection else None
+
+    def glimpse(self, group: str, client_id: str, connection: int, now: Now) -> None:
+        """Note that a client asked for locks: good enough to reach it, until it sends heartbeats."""
+        present = self.presence.get((group, client_id))
+        if present is None or present.connection not in self._connections:
+            self.meet(group, client_id, connection, now)
+            self.presence[group, client_id].by_heartbeat = False
+
+    def groups_of(self, client_id: str) -> list[str]:
+        """Return the groups in which a client was heard of."""
+        return sorted(self._groups.get(client_id, ()))
+
+    def leave(self, group: str, client_id: str) -> None:
+        """Forget where a member was."""
+        if self.presence.pop((group, client_id), None) is None:
+            return
+        for table, key, item in (
+            (self._by_group, group, client_id),
+            (self._groups, client_id, group),
+        ):
+            table[key].discard(item)
+            if not table[key]:
+                del table[key]
+
+    def members_at(self, group: str) -> list[int]:
+        """Return the connections over which members of a group can be told something."""
+        return sorted(
+            {
+                connection
+                for client_id in self._by_group.get(group, ())
+                if (connection := self.presence[group, client_id].connection) in self._connections
+            }
+        )
+
+    def consumers_at(self, group: str) -> list[int]:
+        """Return the connections of a group's members and of those who consume for it unnamed."""
+        return sorted({*self.members_at(group), *self._unnamed.get(group, ())})
+
+    def __len__(self) -> int:
+        return len(self._connections)

@@ -1,0 +1,261 @@
+"""
+Access control: may this request be served to whoever signed it.
+
+The rules are RocketMQ's (PlainPermissionManager, AclUtils): first the white addresses of all, then the account,
+then its own white address, then the signature over the raw header fields and the body, then what the
+request does. Signatures are compared in constant time. Stricter than there: taking and giving back queue locks
+and moving a group's offsets needs the group, and changes of accounts and of the cluster need an administrator.
+Accounts stand in ``state/admin/access.py``; the commands for them in ``accounts.py``.
+"""
+
+import hmac
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from orderlymq_broker.core.bodylimits import read_heartbeat
+from orderlymq_broker.core.context import Context, RequestRefused
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
+from orderlymq_broker.processors.groups.strategies import AssignmentRequest
+from orderlymq_broker.state.admin.accessrecords import AccountSet
+from orderlymq_protocol.clientbodies import LockBatchRequest
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.fastjson import JsonError
+from orderlymq_protocol.jsonmodel import ModelError
+from orderlymq_protocol.names import RETRY_PREFIX, TRACE_TOPIC, is_retry_topic
+
+ACCESS_KEY: Final = "AccessKey"
+SIGNATURE: Final = "Signature"
+# Not part of the signed text; the second is added to queries after signing by old clients.
+UNSIGNED: Final = frozenset({SIGNATURE, "_UNIQUE_KEY_QUERY"})
+# What clients of RocketMQ find in the remark of a refusal, before the reason.
+EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
+
+PUB: Final = 1
+SUB: Final = 2
+PERMISSIONS: Final[Mapping[str, int]] = {
+    "DENY": 0,
+    "PUB": PUB,
+    "SUB": SUB,
+    "PUB|SUB": PUB | SUB,
+    "SUB|PUB": PUB | SUB,
+}
+
+ADMIN_CODES: Final = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        RequestCode.DELETE_ACL_CONFIG,
+        RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD,
+        RequestCode.ORDERLYMQ_CHANGE_QUEUES,
+        RequestCode.ORDERLYMQ_SET_ASSIGNMENT,
+        RequestCode.ORDERLYMQ_RELEASE_KEY,
+        RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP,
+        RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A permission that a request needs: on a topic, or on a consumer group."""
+
+    name: str
+    permission: int
+    is_group: bool = False
+
+    def __str__(self) -> str:
+        return f"{'group' if self.is_group else 'topic'}-{self.name}"
+
+
+class AccessControl:
+    """Judges requests; with access control off it lets everything pass."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        settings = context.settings.access
+        self._operator: AccountSet | None = None
+        if settings.operator_key and settings.operator_secret:
+            self._operator = AccountSet(settings.operator_key, settings.operator_secret, admin=True)
+
+    @property
+    def enabled(self) -> bool:
+        """Tell whether requests are judged at all."""
+        return self._context.settings.access.enable
+
+    def admit(self, request: RemotingCommand, peer: Peer) -> None:
+        """Let a request pass or refuse it.
+
+        Raises:
+            RequestRefused: with RocketMQ's code and a remark that names the reason.
+        """
+        if not self.enabled:
+            return
+        try:
+            self._judge(request, peer)
+        except RequestRefused:
+            self._context.counters["access_denied"] += 1
+            raise
+        except (ModelError, JsonError) as unreadable:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(unreadable)) from unreadable
+
+    def _judge(self, request: RemotingCommand, peer: Peer) -> None:
+        table = self._context.state.access
+        if any(_is_at(peer, pattern) for pattern in table.white_addresses):
+            return
+        access_key = request.ext.get(ACCESS_KEY, "")
+        if not access_key:
+            _deny("No accessKey is configured; sign requests with an access key and its secret")
+        account = self._account(access_key)
+        if account is None:
+            _deny(f"No acl config for {access_key}; ask an administrator for an account")
+        if account.white_address and _is_at(peer, account.white_address):
+            return
+        expected = signature(request.ext, request.body, account.secret_key).encode()
+        given = request.ext.get(SIGNATURE, "").encode()
+        if not hmac.compare_digest(expected, given):
+            _deny(f"Check signature failed for accessKey={access_key}; its secret is another")
+        self._check_permissions(request, account)
+
+    def _account(self, access_key: str) -> AccountSet | None:
+        if self._operator is not None and access_key == self._operator.access_key:
+            return self._operator
+
+        return self._context.state.access.accounts.get(access_key)
+
+    @staticmethod
+    def _check_permissions(request: RemotingCommand, account: AccountSet) -> None:
+        key = account.access_key
+        if account.admin:
+            return
+        shows_accounts = (
+            request.code == RequestCode.GET_BROKER_CLUSTER_ACL_INFO and "orderlymq" in request.ext
+        )
+        if request.code in ADMIN_CODES or shows_accounts:
+            _deny(
+                f"Need admin permission for request code={request.code}, but accessKey={key} is not"
+            )
+        for need in needs_of(request):
+            if not need.is_group and need.name == TRACE_TOPIC and need.permission == PUB:
+                continue
+            named = (account.group_perms if need.is_group else account.topic_perms).get(need.name)
+            if named is not None:
+                if not PERMISSIONS[named] & need.permission:
+                    _deny(f"No permission for {need}; accessKey={key} has {named}")
+                continue
+            default = account.default_group_perm if need.is_group else account.default_topic_perm
+            if not PERMISSIONS[default] & need.permission:
+                _deny(f"No default permission for {need}; accessKey={key} has {default}")
+
+
+def signature(ext: Mapping[str, str], body: bytes, secret_key: str) -> str:
+    """Return the signature that belongs to header fields and body: HMAC-SHA1 in Base64."""
+    # Java sorts names by UTF-16 units; names are ASCII, where that is the same.
+    text = "".join(ext[name] for name in sorted(ext) if name not in UNSIGNED)
+    digest = hmac.digest(secret_key.encode(), text.encode(errors="surrogatepass") + body, "sha1")
+
+    return b64encode(digest).decode()
+
+
+# -- what requests need ----------------------------------------------------------------------------
+
+
+def needs_of(request: RemotingCommand) -> list[Need]:
+    """Return the permissions that a request needs beyond a valid account.
+
+    Raises:
+        ModelError, JsonError: the body cannot be read.
+    """
+    collect = _NEEDS.get(request.code)
+
+    return [] if collect is None else [need for need in collect(request) if need.name]
+
+
+def _topic(name: str, permission: int) -> Need:
+    # A retry topic is its group's: whoever may consume for the group may read and fill it.
+    if is_retry_topic(name):
+        return Need(name.removeprefix(RETRY_PREFIX), SUB, is_group=True)
+
+    return Need(name, permission)
+
+
+def _group(name: str) -> Need:
+    return Need(name, SUB, is_group=True)
+
+
+def _published(field: str) -> Callable[[RemotingCommand], list[Need]]:
+    return lambda request: [_topic(request.ext.get(field, ""), PUB)]
+
+
+def _fields(*, topic: str = "", group: str = "") -> Callable[[RemotingCommand], list[Need]]:
+    def collect(request: RemotingCommand) -> list[Need]:
+        ext = request.ext
+        needs = [_topic(ext.get(topic, ""), SUB)] if topic else []
+        return [*needs, _group(ext.get(group, ""))] if group else needs
+
+    return collect
+
+
+def _heartbeat(request: RemotingCommand) -> list[Need]:
+    needs: list[Need] = []
+    for consumer in read_heartbeat(request.body).consumer_data_set:
+        needs.append(_group(consumer.group_name))
+        needs += [_topic(wish.topic, SUB) for wish in consumer.subscription_data_set]
+
+    return needs
+
+
+def _locks(request: RemotingCommand) -> list[Need]:
+    return [_group(LockBatchRequest.from_json(request.body).consumer_group)]
+
+
+def _assignment(request: RemotingCommand) -> list[Need]:
+    wish = AssignmentRequest.from_json(request.body)
+
+    return [_group(wish.consumer_group), _topic(wish.topic, SUB)]
+
+
+_NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
+    RequestCode.SEND_MESSAGE: _published("topic"),
+    RequestCode.SEND_MESSAGE_V2: _published("b"),
+    RequestCode.SEND_BATCH_MESSAGE: _published("b"),
+    RequestCode.SEND_REPLY_MESSAGE: _published("topic"),
+    RequestCode.SEND_REPLY_MESSAGE_V2: _published("b"),
+    RequestCode.RECALL_MESSAGE: _published("topic"),
+    RequestCode.PULL_MESSAGE: _fields(topic="topic", group="consumerGroup"),
+    RequestCode.LITE_PULL_MESSAGE: _fields(topic="topic", group="consumerGroup"),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _fields(topic="topic", group="consumerGroup"),
+    RequestCode.QUERY_MESSAGE: _fields(topic="topic"),
+    RequestCode.CONSUMER_SEND_MSG_BACK: _fields(group="group"),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _fields(group="consumerGroup"),
+    RequestCode.UNREGISTER_CLIENT: _fields(group="consumerGroup"),
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.ORDERLYMQ_HOLD_KEY: _fields(topic="topic", group="consumerGroup"),
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
+    RequestCode.LOCK_BATCH_MQ: _locks,
+    RequestCode.UNLOCK_BATCH_MQ: _locks,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: _fields(topic="topic", group="group"),
+    RequestCode.CLONE_GROUP_OFFSET: _fields(group="destGroup"),
+}
+
+
+def _is_at(peer: Peer, pattern: str) -> bool:
+    try:
+        return address_matcher(pattern)(peer.host)
+    except AddressPatternError:
+        # Patterns are checked when they are set; one that is not understood lets nobody in.
+        return False
+
+
+def _deny(reason: str) -> NoReturn:
+    raise RequestRefused(ResponseCode.SYSTEM_ERROR, EXCEPTION + reason)

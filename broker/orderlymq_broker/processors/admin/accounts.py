@@ -1,0 +1,192 @@
+"""
+Administration of accounts: 50, 51, 52, 53.
+
+The rules: names, codes and remarks are RocketMQ's (AdminBrokerProcessor, PlainAccessConfig); a change replaces
+what it names and keeps the rest; a secret is taken in and never given out again. Accounts may be made
+before access control is switched on. Who may do this: ``access.py``.
+"""
+
+import hmac
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from orderlymq_broker.core.answers import propose
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.processors.admin.access import PERMISSIONS
+from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
+from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+
+KEY_LENGTH_MIN: Final = 6
+# More than a person keeps apart; each costs a few hundred bytes on every replica.
+ACCOUNTS_MAX: Final = 10_000
+RESOURCES_MAX: Final = 1_000
+# Each is compared with the sender of every request.
+ADDRESSES_MAX: Final = 100
+FINGERPRINT_LENGTH: Final = 16
+# Where RocketMQ keeps its accounts; its tools show the version of this file.
+_FILE: Final = "plain_acl.yml"
+
+
+class AccessAdministration:
+    """Serves what administrators ask about accounts."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def set_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 50: create an account, or change what the request names of one."""
+        try:
+            account = self._read_account(request.ext)
+        except ValueError as error:
+            code = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
+            raise RequestRefused(code, str(error)) from error
+
+        return [propose(self._context, [account], request, peer)]
+
+    def delete_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 51."""
+        key = request.ext.get("accessKey", "")
+        if key not in self._context.state.access.accounts:
+            raise RequestRefused(
+                ResponseCode.DELETE_ACL_CONFIG_FAILED,
+                f"The accesskey[{key}] corresponding to accessConfig has not been deleted: "
+                "there is no such account",
+            )
+
+        return [propose(self._context, [AccountDeleted(key)], request, peer)]
+
+    def set_white_addresses(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 53: replace the addresses that need no account; commas stand between them."""
+        texts = request.ext.get("globalWhiteAddrs", "").split(",")
+        addresses = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
+        if len(addresses) > ADDRESSES_MAX:
+            raise RequestRefused(
+                ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED,
+                f"{len(addresses)} addresses are more than {ADDRESSES_MAX}; write ranges such as 10.0.0.*",
+            )
+        try:
+            for address in addresses:
+                address_matcher(address)
+        except AddressPatternError as error:
+            code = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
+            raise RequestRefused(code, str(error)) from error
+
+        return [propose(self._context, [WhiteAddressesSet(addresses)], request, peer)]
+
+    def info(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 52: the version of the accounts; our own tools also get the accounts, without secrets."""
+        context = self._context
+        counter, timestamp = context.state.access.version.row()
+        version = {"counter": counter, "stateVersion": 0, "timestamp": timestamp}
+        ext = {
+            "version": fastjson.dumps(version).decode(),
+            "allAclFileVersion": fastjson.dumps({_FILE: version}).decode(),
+            "brokerName": context.settings.group,
+            "brokerAddr": str(context.settings.address),
+            "clusterName": context.settings.cluster,
+        }
+        body = b""
+        if request.ext.get("orderlymq") == "true":
+            body = fastjson.dumps(self._shown())
+
+        return answer(request, peer, ext=ext, body=body)
+
+    def _shown(self) -> dict[str, object]:
+        table = self._context.state.access
+        accounts = [
+            {
+                "accessKey": account.access_key,
+                "admin": account.admin,
+                "defaultTopicPerm": account.default_topic_perm,
+                "defaultGroupPerm": account.default_group_perm,
+                "topicPerms": account.topic_perms,
+                "groupPerms": account.group_perms,
+                "whiteRemoteAddress": account.white_address,
+                "fingerprint": _fingerprint(account),
+            }
+            for _, account in sorted(table.accounts.items())
+        ]
+
+        return {"accounts": accounts, "globalWhiteAddrs": list(table.white_addresses)}
+
+    def _read_account(self, ext: Mapping[str, str]) -> AccountSet:
+        """Return the account as it shall be.
+
+        Raises:
+            ValueError: a field is missing or wrong.
+        """
+        accounts = self._context.state.access.accounts
+        key = ext.get("accessKey", "")
+        if key == self._context.settings.access.operator_key and key:
+            raise ValueError(
+                f"the account {key} belongs to the cluster's operator; choose another key"
+            )
+        present = accounts.get(key)
+        if present is None:
+            if len(accounts) >= ACCOUNTS_MAX:
+                raise ValueError(f"there are {ACCOUNTS_MAX} accounts; delete one first")
+            present = AccountSet(_long_enough("accessKey", key), "")
+        changes: dict[str, object] = {}
+        secret = ext.get("secretKey") or present.secret_key
+        changes["secret_key"] = _long_enough("secretKey", secret)
+        if "admin" in ext:
+            changes["admin"] = ext["admin"] == "true"
+        for name, attribute in (
+            ("defaultTopicPerm", "default_topic_perm"),
+            ("defaultGroupPerm", "default_group_perm"),
+        ):
+            if ext.get(name):
+                changes[attribute] = _permission(ext[name])
+        for name, attribute in (("topicPerms", "topic_perms"), ("groupPerms", "group_perms")):
+            if name in ext:
+                changes[attribute] = _permissions(ext[name])
+        if "whiteRemoteAddress" in ext:
+            address_matcher(ext["whiteRemoteAddress"])
+            changes["white_address"] = ext["whiteRemoteAddress"].strip()
+
+        return msgspec.structs.replace(present, **changes)
+
+
+def _fingerprint(account: AccountSet) -> str:
+    """Return a text by which whoever knows the secret sees whether it is the one here."""
+    digest = hmac.digest(account.secret_key.encode(), account.access_key.encode(), "sha256")
+
+    return digest.hex()[:FINGERPRINT_LENGTH]
+
+
+def _long_enough(name: str, value: str) -> str:
+    # The value itself may be a secret, so that the text does not repeat it.
+    if len(value) < KEY_LENGTH_MIN:
+        raise ValueError(
+            f"the {name} has {len(value)} characters; at least {KEY_LENGTH_MIN} are needed"
+        )
+
+    return value
+
+
+def _permission(text: str) -> str:
+    text = text.strip().upper().replace(" ", "")
+    if text not in PERMISSIONS:
+        raise ValueError(f"the permission {text!r} is none of DENY, PUB, SUB, PUB|SUB")
+
+    return text
+
+
+def _permissions(text: str) -> dict[str, str]:
+    """Read `t1=PUB,t2=SUB`."""
+    found: dict[str, str] = {}
+    for item in filter(None, (item.strip() for item in text.split(","))):
+        name, equals, permission = item.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"the permission {item!r} has not the form name=PUB")
+        found[name.strip()] = _permission(permission)
+    if len(found) > RESOURCES_MAX:
+        raise ValueError(f"{len(found)} permissions are more than {RESOURCES_MAX}; use a default")
+
+    return found

@@ -1,0 +1,246 @@
+"""
+Administration of clients: 203, 204, 328, 343, 345, and 307 and 309, which a client itself answers.
+
+The rules: who is a member is told from the replicated table, with the connection this leader knows; what
+only a client can say is asked of it over its own connection and its answer passed on as it is; a
+client that does not answer costs the tool its time-out, nobody else anything. Model: Broker2Client.
+"""
+
+from typing import Final
+
+from orderlymq_broker.core.answers import raise_unknown_group
+from orderlymq_broker.core.clientcalls import Asker, Silence
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.sessions import Session
+from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.state.groups.members import subscription_data
+from orderlymq_broker.state.records import MemberSeen
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import (
+    ConsumeMessageDirectlyHeader,
+    GetConsumerConnectionListHeader,
+    GetConsumerRunningInfoHeader,
+    GetProducerConnectionListHeader,
+    QuerySubscriptionByConsumerHeader,
+    QueryTopicsByConsumerHeader,
+)
+from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
+from orderlymq_protocol.model import (
+    Connection,
+    ConsumerConnection,
+    ProducerConnection,
+    ProducerInfo,
+    ProducerTable,
+    TopicList,
+)
+
+# As long as RocketMQ waits: a client may have to gather the stacks of all its threads.
+CLIENT_TIMEOUT_MS: Final = 10_000
+# V3_1_8_SNAPSHOT, the first that answers 307.
+RUNNING_INFO_VERSION: Final = 62
+
+
+class ClientAdministration:
+    """Serves what administrators ask about connected clients."""
+
+    def __init__(self, context: Context, asker: Asker) -> None:
+        self._context = context
+        self._asker = asker
+
+    # -- lists -------------------------------------------------------------------------------------
+
+    def consumers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 203: the members of a group and what it subscribes to."""
+        group = GetConsumerConnectionListHeader.from_ext(request.ext).consumer_group
+        members = self._context.state.members.of_group(group)
+        if not members:
+            raise RequestRefused(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
+            )
+        # All members should say the same of the group; the last that joined counts, as in RocketMQ.
+        newest = list(members.values())[-1]
+        wishes = self._context.state.members.subscriptions(group)
+        body = ConsumerConnection(
+            tuple(
+                self._connection_of(members[client_id], detailed="orderlymq" in request.ext)
+                for client_id in sorted(members)
+            ),
+            {topic: subscription_data(wishes[topic]) for topic in sorted(wishes)},
+            newest.consume_type,
+            newest.message_model,
+            newest.consume_from_where,
+        )
+
+        return answer(request, peer, body=body.to_json())
+
+    def topics_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 343: the topics that a group subscribes to or has offsets in."""
+        group = QueryTopicsByConsumerHeader.from_ext(request.ext).group
+        state = self._context.state
+        names = {*state.members.subscriptions(group), *state.offsets.of_group(group)}
+        if not names:
+            raise_unknown_group(self._context, group)
+
+        return answer(request, peer, body=TopicList(tuple(sorted(names))).to_json())
+
+    def subscription_of(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 345: what a group wants of a topic; null while nobody is online who says so."""
+        header = QuerySubscriptionByConsumerHeader.from_ext(request.ext)
+        raise_unknown_group(self._context, header.group)
+        wish = self._context.state.members.subscriptions(header.group).get(header.topic)
+        body = {
+            "group": header.group,
+            "subscriptionData": None if wish is None else subscription_data(wish).to_json_value(),
+            "topic": header.topic,
+        }
+
+        return answer(request, peer, body=fastjson.dumps(body))
+
+    def producers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 204: the producers of a group."""
+        group = GetProducerConnectionListHeader.from_ext(request.ext).producer_group
+        found = tuple(
+            Connection(client_id, _address(session), _language(session.language), session.version)
+            for _, client_id, session in self._context.sessions.producers(group)
+        )
+        if not found:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist"
+            )
+
+        return answer(request, peer, body=ProducerConnection(found).to_json())
+
+    def all_producers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 328: all producers by group."""
+        table: dict[str, list[ProducerInfo]] = {}
+        for group, client_id, session in self._context.sessions.producers():
+            info = ProducerInfo(
+                client_id,
+                f"/{_address(session)}",
+                _language(session.language),
+                session.version,
+                now.wall_ms - (now.monotonic_ms - session.seen_ms),
+            )
+            table.setdefault(group, []).append(info)
+        shown = {group: tuple(found) for group, found in table.items()}
+
+        return answer(request, peer, body=ProducerTable(shown).to_json())
+
+    # -- what a client is asked --------------------------------------------------------------------
+
+    def running_info(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 307: what a consumer says about itself."""
+        header = GetConsumerRunningInfoHeader.from_ext(request.ext)
+        session = self._find(header.consumer_group, header.client_id)
+        if session.version < RUNNING_INFO_VERSION:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{header.client_id}> Version <{session.version}> too low to finish, "
+                f"please upgrade it to V3_1_8_SNAPSHOT",
+            )
+        command = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext=dict(request.ext))
+
+        return self._pass_on(command, session, header.client_id, request, peer, now)
+
+    def consume_directly(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 309: have a consumer handle one message now."""
+        header = ConsumeMessageDirectlyHeader.from_ext(request.ext)
+        client_id = header.client_id or self._anybody(header.consumer_group)
+        session = self._find(header.consumer_group, client_id)
+        command = RemotingCommand(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            ext={**request.ext, "clientId": client_id, "brokerName": self._context.settings.group},
+            body=self._load(header.msg_id or ""),
+        )
+
+        return self._pass_on(command, session, client_id, request, peer, now)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _pass_on(
+        self,
+        command: RemotingCommand,
+        session: Session,
+        client_id: str,
+        request: RemotingCommand,
+        peer: Peer,
+        now: Now,
+    ) -> list[Effect]:
+        def answered(response: RemotingCommand | Silence) -> list[Effect]:
+            match response:
+                case RemotingCommand():
+                    return answer(
+                        request,
+                        peer,
+                        response.code,
+                        ext=dict(response.ext),
+                        body=response.body,
+                        remark=response.remark,
+                    )
+                case Silence():
+                    remark = f"consumer <{client_id}> Timeout: {response.value}"
+                    return answer(request, peer, ResponseCode.CONSUME_MSG_TIMEOUT, remark=remark)
+
+        deadline_ms = now.monotonic_ms + CLIENT_TIMEOUT_MS
+
+        return [self._asker.ask(session.peer.connection, command, deadline_ms, answered)]
+
+    def _find(self, group: str, client_id: str) -> Session:
+        """Return the session over which a member can be asked.
+
+        Raises:
+            RequestRefused: there is none (1).
+        """
+        sessions = self._context.sessions
+        presence = sessions.presence.get((group, client_id))
+        session = sessions.get(presence.connection) if presence is not None else None
+        if session is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
+            )
+
+        return session
+
+    def _anybody(self, group: str) -> str:
+        """Return a member when the tool leaves the choice to us, always the same one."""
+        return min(self._context.state.members.of_group(group), default="")
+
+    def _load(self, message_id: str) -> bytes:
+        problem = f"message <{message_id}> not found here; give its offset id, as queries show it"
+        try:
+            _, _, physical = decode_offset_message_id(message_id)
+        except MessageIdError as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{problem} ({error})") from error
+        stored = None
+        if physical < self._context.state.physical_end:
+            stored = read_message(self._context.reader, physical)
+        if stored is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
+
+        return stored
+
+    def _connection_of(self, member: MemberSeen, *, detailed: bool = False) -> Connection:
+        """Return a member as RocketMQ's tools show it, for our own with what it subscribes to."""
+        wishes = {wish.topic: wish.expression for wish in member.subscriptions}
+        return Connection(
+            member.client_id,
+            member.address,
+            _language(member.language),
+            member.version,
+            wishes if detailed else None,
+        )
+
+
+def _address(session: Session) -> str:
+    return f"{session.peer.host}:{session.peer.port}"
+
+
+def _language(number: int) -> str:
+    """Return the name of a language; Java refuses a body with a name that it does not know."""
+    try:
+        return LanguageCode(number).name
+    except ValueError:
+        return LanguageCode.OTHER.name

@@ -1,0 +1,133 @@
+"""
+Administration of the broker itself: 25, 26, 306, 329.
+
+The rules: keys are shown under RocketMQ's names; what may change while the broker runs is changed for the
+whole group, through the log, so that a fail-over does not undo it; whatever cannot be changed so is
+refused by name with the reason, and then nothing is changed. Which keys there are and what they do:
+``orderlymq_protocol.brokerkeys``. Model: AdminBrokerProcessor.
+"""
+
+from typing import Final
+
+from orderlymq_broker.core.answers import propose
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.livesettings import LIVE, text_of, with_text
+from orderlymq_broker.processors.topics.retention import RetentionService
+from orderlymq_broker.state.records import SettingsSet
+from orderlymq_protocol.brokerkeys import BROKER_KEYS, KeyValueError, changes_nothing, why_not
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.model import DataVersion
+from orderlymq_protocol.names import TRACE_TOPIC
+
+_REMARK: Final = (
+    "holds for the whole group, also after a fail-over, until the cluster's manifest sets another value; "
+    "put it into the manifest to have it in new groups too"
+)
+
+
+class ConfigAdministration:
+    """Serves what administrators ask about the broker's settings."""
+
+    def __init__(self, context: Context, retention: RetentionService) -> None:
+        self._context = context
+        self._retention = retention
+
+    def show(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 26: the settings as Java properties, and their version."""
+        lines = [f"{key}={value}\n" for key, value in sorted(self._properties().items())]
+        changed = self._context.state.overrides.version
+        version = DataVersion(changed.counter, changed.timestamp).to_json().decode()
+
+        return answer(request, peer, ext={"version": version}, body="".join(lines).encode())
+
+    def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 25: change settings, all of them or none."""
+        context = self._context
+        present = self._properties()
+        values: dict[str, tuple[str, str]] = {}
+        for name, text in parse_properties(request.body).items():
+            if present.get(name) == text and name not in LIVE:
+                continue
+            if name in LIVE:
+                # What is compared later is the value as we write it, not as somebody typed it.
+                changed = self._with(name, text)
+                values[name] = (changed, text_of(context.manifest, name))
+            elif not changes_nothing(name, text):
+                raise _refusal(name, f"{why_not(name)}. Changeable are {', '.join(sorted(LIVE))}")
+        if all(present[name] == text for name, (text, _) in values.items()):
+            return answer(request, peer)
+
+        return [propose(context, [SettingsSet(values)], request, peer, remark=_REMARK)]
+
+    def clean(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 306 and 329: look for messages past their time with the next tick."""
+        self._retention.start(now)
+
+        return answer(request, peer)
+
+    def _with(self, name: str, text: str) -> str:
+        try:
+            return text_of(with_text(self._context.settings, name, text), name)
+        except KeyValueError as error:
+            raise _refusal(name, f"the value {text!r} does not fit: {error}") from error
+
+    def _properties(self) -> dict[str, str]:
+        settings = self._context.settings
+        timers = settings.timers
+
+        return {
+            **{name: text_of(settings, name) for name in LIVE},
+            "aclEnable": _text(settings.access.enable),
+            "brokerClusterName": settings.cluster,
+            "brokerIP1": settings.address.host,
+            "brokerId": "0",
+            "brokerName": settings.group,
+            "brokerRole": "SYNC_MASTER",
+            "enableDLegerCommitLog": "true",
+            "filterServerNums": "0",
+            "flushDiskType": settings.storage.flush,
+            "listenPort": str(settings.address.port),
+            "maxMsgsNumBatch": BROKER_KEYS["maxMsgsNumBatch"].default,
+            "messageDelayLevel": timers.delay_levels,
+            "msgTraceTopicName": TRACE_TOPIC,
+            "namesrvAddr": ";".join(map(str, settings.name_servers)),
+            "registerNameServerPeriod": str(timers.register_ms),
+            "slaveReadEnable": "false",
+            "storePathRootDir": str(settings.data_dir),
+            "traceOn": "true",
+            "traceTopicEnable": _text(settings.trace_topic_enable),
+            "useTLS": _text(settings.tls.mode != "disabled"),
+        }
+
+
+def parse_properties(body: bytes) -> dict[str, str]:
+    """Read Java properties as tools write them: ``key=value`` lines.
+
+    Raises:
+        RequestRefused: the body is no UTF-8 text, or has no such line (1).
+    """
+    try:
+        lines = body.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the body is not UTF-8 text") from error
+    wished: dict[str, str] = {}
+    for line in lines:
+        key, found, value = line.strip().partition("=")
+        if found and not key.startswith(("#", "!")):
+            wished[key.strip()] = value.strip()
+    if not wished:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, "string2Properties error: write lines of key=value"
+        )
+
+    return wished
+
+
+def _refusal(key: str, problem: str) -> RequestRefused:
+    return RequestRefused(ResponseCode.SYSTEM_ERROR, f"Can not update config {key}: {problem}")
+
+
+def _text(value: bool) -> str:
+    return "true" if value else "false"

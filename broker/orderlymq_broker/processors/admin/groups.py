@@ -1,0 +1,324 @@
+"""
+Administration of consumer groups: 200, 201, 207, 208, 225, 303, 317, 352.
+
+The rules: a change is a record and is answered when it is applied; what an older tool does not know of a
+group stays as it is; lag is told from what is applied, for every queue of a topic, the retry topic's
+too. Remarks are RocketMQ's (AdminBrokerProcessor). Who is online: ``clients.py``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.core.answers import propose
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.processors.fetch.query import QueryProcessor
+from orderlymq_broker.processors.groups.members import missing_retry_topic
+from orderlymq_broker.processors.groups.parked import POLICIES
+from orderlymq_broker.processors.observe.rates import Figures
+from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import (
+    DeleteSubscriptionGroupHeader,
+    GetConsumeStatsHeader,
+    GetConsumeStatsInBrokerHeader,
+    GetSubscriptionGroupConfigHeader,
+    QueryConsumeTimeSpanHeader,
+)
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import (
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpan,
+    DataVersion,
+    OffsetWrapper,
+    QueueTimeSpan,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
+from orderlymq_protocol.names import (
+    InvalidName,
+    check_group_name,
+    is_system_group,
+    retry_topic,
+)
+
+RETRY_QUEUES_MAX: Final = 1_024
+# One entry of the log holds them all, and so does one turn of the event loop.
+GROUPS_AT_ONCE_MAX: Final = 256
+
+# Members of 5.x, and ours, that a 4.9 tool does not send: their absence is no wish to change them.
+_NEWER_MEMBERS: Final = {
+    "consumeMessageOrderly": "orderly",
+    "groupSysFlag": "sys_flag",
+    "consumeTimeoutMinute": "consume_timeout_minutes",
+    "onDeadLetter": "on_dead_letter",
+}
+
+
+class GroupAdministration:
+    """Serves what administrators ask about consumer groups.
+
+    Args:
+        flush: returns the gathered offset commits as records, which must go before a deletion.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        queries: QueryProcessor,
+        figures: Figures,
+        flush: Callable[[], list[Record]],
+    ) -> None:
+        self._context = context
+        self._queries = queries
+        self._figures = figures
+        self._flush = flush
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def update(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 200: create a group or change it."""
+        body = fastjson.loads_standard(request.body)
+
+        return [propose(self._context, self._judge(body), request, peer)]
+
+    def update_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 225: create or change several groups, all or none."""
+        body = fastjson.loads_standard(request.body)
+        listed = body.get("groupConfigList") if isinstance(body, Mapping) else None
+        if not isinstance(listed, list) or not listed:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, "the body has no groups; list them as groupConfigList"
+            )
+        if len(listed) > GROUPS_AT_ONCE_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{len(listed)} groups at once are too many; send at most {GROUPS_AT_ONCE_MAX}",
+            )
+        records = [record for each in listed for record in self._judge(each)]
+
+        return [propose(self._context, records, request, peer)]
+
+    def _judge(self, body: object) -> list[Record]:
+        """Return the records that make a group as *body* wants it.
+
+        Raises:
+            ModelError: it is no configuration of a group.
+            RequestRefused: its name or its numbers are not allowed (1).
+        """
+        config = SubscriptionGroupConfig.from_json_value(body)
+        try:
+            check_group_name(config.group_name)
+        except InvalidName as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        if not 0 <= config.retry_queue_nums <= RETRY_QUEUES_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"retryQueueNums {config.retry_queue_nums} of group[{config.group_name}] is not "
+                f"between 0 and {RETRY_QUEUES_MAX}",
+            )
+        if config.on_dead_letter not in POLICIES:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"onDeadLetter {config.on_dead_letter!r} of group[{config.group_name}] is none of "
+                f"{', '.join(POLICIES)}",
+            )
+        present = self._context.state.groups.get(config.group_name)
+        record = _record_of(config)
+        if present is not None:
+            kept: Mapping[str, Any] = body if isinstance(body, Mapping) else {}
+            record = msgspec.structs.replace(
+                record,
+                **{
+                    field: getattr(present, field)
+                    for member, field in _NEWER_MEMBERS.items()
+                    if kept.get(member) is None
+                },
+            )
+
+        return [record, *missing_retry_topic(self._context.state, record)]
+
+    def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 207: delete a group, its locks and members, and its offsets if asked for."""
+        header = DeleteSubscriptionGroupHeader.from_ext(request.ext)
+        group = header.group_name
+        if is_system_group(group):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"group[{group}] belongs to the broker and stays"
+            )
+        clean = header.remove_offset or header.clean_offset
+
+        return [propose(self._context, [*self._flush(), GroupDeleted(group, clean)], request, peer)]
+
+    # -- questions about configuration -------------------------------------------------------------
+
+    def configs(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 201: the configuration of every group."""
+        groups = self._context.state.groups
+        table = SubscriptionGroupTable(
+            {name: config_of(config) for name, config in sorted(groups.by_name.items())},
+            DataVersion(groups.version.counter, groups.version.timestamp),
+        )
+
+        return answer(request, peer, body=table.to_json())
+
+    def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 352: one group's configuration."""
+        group = GetSubscriptionGroupConfigHeader.from_ext(request.ext).group
+        config = self._context.state.groups.get(group)
+        if config is None:
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"No group in this broker. group: {group}",
+            )
+
+        return answer(request, peer, body=config_of(config).to_json())
+
+    # -- questions about progress ------------------------------------------------------------------
+
+    def progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 208: how far a group is, in one topic, in several, or in all it has offsets in."""
+        header = GetConsumeStatsHeader.from_ext(request.ext)
+        if header.topic:
+            names = [header.topic]
+        elif header.topic_list:
+            names = [name for name in header.topic_list.split(";") if name]
+        else:
+            names = self._topics_of(header.consumer_group)
+        table: dict[MessageQueue, OffsetWrapper] = {}
+        rate = 0.0
+        for name in names:
+            stats = self._stats(header.consumer_group, name, now)
+            table.update(stats.offset_table)
+            rate += stats.consume_tps
+
+        return answer(request, peer, body=ConsumeStats(table, round(rate, 2)).to_json())
+
+    def all_progress(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 317: how far all groups are; only in ordered topics when asked so."""
+        only_ordered = GetConsumeStatsInBrokerHeader.from_ext(request.ext).is_order
+        state = self._context.state
+        rows: list[Mapping[str, tuple[ConsumeStats, ...]]] = []
+        difference = 0
+        for group in sorted(state.offsets.groups()):
+            found = []
+            for name in self._topics_of(group):
+                topic = state.topics.get(name)
+                if topic is None or (only_ordered and not topic.config.order):
+                    continue
+                stats = self._stats(group, name, now)
+                found.append(stats)
+                difference += sum(
+                    queue.broker_offset - queue.consumer_offset
+                    for queue in stats.offset_table.values()
+                )
+            if found:
+                rows.append({group: tuple(found)})
+        address = str(self._context.settings.address)
+        body = ConsumeStatsList(tuple(rows), address, difference).to_json()
+
+        return answer(request, peer, body=body)
+
+    def time_spans(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 303: oldest, newest and consumed message of every queue, by store time."""
+        header = QueryConsumeTimeSpanHeader.from_ext(request.ext)
+        topic = self._context.state.topics.get(header.topic)
+        if topic is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        spans = tuple(
+            self._time_span(topic, header.group, queue_id, now)
+            for queue_id in range(topic.queue_count)
+        )
+
+        return answer(request, peer, body=ConsumeTimeSpan(spans).to_json())
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _topics_of(self, group: str) -> list[str]:
+        """Return the topics a group has offsets in, and its retry topic while that holds messages."""
+        names = set(self._context.state.offsets.of_group(group))
+        retries = self._context.state.topics.get(retry_topic(group))
+        if retries is not None and any(queue.next_offset for queue in retries.queues.values()):
+            names.add(retries.name)
+
+        return sorted(names)
+
+    def _stats(self, group: str, name: str, now: Now) -> ConsumeStats:
+        topic = self._context.state.topics.get(name)
+        if topic is None:
+            return ConsumeStats()
+        rate = self._figures.consume_rate(group, name, now.monotonic_ms)
+
+        return ConsumeStats(dict(self._queues(group, topic)), rate)
+
+    def _queues(self, group: str, topic: Topic) -> Iterator[tuple[MessageQueue, OffsetWrapper]]:
+        offsets = self._context.state.offsets.of_group(group).get(topic.name, {})
+        for queue_id in range(topic.queue_count):
+            queue = topic.queues.get(queue_id)
+            committed = offsets.get(queue_id, 0)
+            end, last_ms = 0, 0
+            if queue is not None:
+                end = queue.next_offset
+                if queue.min_offset < committed <= end:
+                    last_ms = self._queries.store_time(queue, committed - 1)
+            name = MessageQueue(topic.name, self._context.settings.group, queue_id)
+            yield name, OffsetWrapper(end, committed, last_ms)
+
+    def _time_span(self, topic: Topic, group: str, queue_id: int, now: Now) -> QueueTimeSpan:
+        name = MessageQueue(topic.name, self._context.settings.group, queue_id)
+        queue = topic.queues.get(queue_id)
+        if queue is None or queue.min_offset == queue.next_offset:
+            return QueueTimeSpan(name)
+        first_ms = self._queries.store_time(queue, queue.min_offset)
+        committed = self._context.state.offsets.get(group, topic.name, queue_id) or 0
+        consumed_ms, delay_ms = first_ms, 0
+        if queue.min_offset < committed <= queue.next_offset:
+            consumed_ms = self._queries.store_time(queue, committed - 1)
+        if committed < queue.next_offset:
+            following = max(committed, queue.min_offset)
+            delay_ms = max(0, now.wall_ms - self._queries.store_time(queue, following))
+
+        return QueueTimeSpan(name, first_ms, queue.last_timestamp, consumed_ms, delay_ms)
+
+
+def config_of(config: GroupSet) -> SubscriptionGroupConfig:
+    """Return a group's configuration as it is on the wire."""
+    return SubscriptionGroupConfig(
+        group_name=config.name,
+        consume_enable=config.consume_enable,
+        consume_from_min_enable=config.consume_from_min_enable,
+        consume_broadcast_enable=config.consume_broadcast_enable,
+        consume_message_orderly=config.orderly,
+        retry_queue_nums=config.retry_queues,
+        retry_max_times=config.retry_max_times,
+        broker_id=config.broker_id,
+        which_broker_when_consume_slowly=config.which_broker_when_slow,
+        notify_consumer_ids_changed_enable=config.notify_changes,
+        group_sys_flag=config.sys_flag,
+        consume_timeout_minute=config.consume_timeout_minutes,
+        on_dead_letter=config.on_dead_letter,
+    )
+
+
+def _record_of(config: SubscriptionGroupConfig) -> GroupSet:
+    return GroupSet(
+        config.group_name,
+        consume_enable=config.consume_enable,
+        consume_from_min_enable=config.consume_from_min_enable,
+        consume_broadcast_enable=config.consume_broadcast_enable,
+        orderly=config.consume_message_orderly,
+        retry_queues=config.retry_queue_nums,
+        retry_max_times=config.retry_max_times,
+        broker_id=config.broker_id,
+        which_broker_when_slow=config.which_broker_when_consume_slowly,
+        notify_changes=config.notify_consumer_ids_changed_enable,
+        sys_flag=config.group_sys_flag,
+        consume_timeout_minutes=config.consume_timeout_minute,
+        on_dead_letter=config.on_dead_letter,
+    )

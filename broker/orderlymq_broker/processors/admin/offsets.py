@@ -1,0 +1,288 @@
+"""
+Administration of consumer offsets: 43, 45, 222 with 220, 223 with 221, 314.
+
+The rules: a reset computes the offsets here, by store time, stores them as a record and then tells the
+members (220), who stop, take them over and repeat them (``groups/offsets.py`` expects that); while nobody
+is online a reset answers 206, which tools take as the sign to set offsets one by one (15). Model:
+Broker2Client.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from orderlymq_broker.core.answers import propose, raise_unknown_group
+from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
+from orderlymq_broker.core.clientcalls import Asker, Silence
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer, Send
+from orderlymq_broker.core.sessions import Session
+from orderlymq_broker.processors.fetch.query import QueryProcessor
+from orderlymq_broker.processors.groups.offsets import Committer
+from orderlymq_broker.state.records import Commit
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
+from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_protocol.fastjson import JsonError
+from orderlymq_protocol.headers import (
+    CloneGroupOffsetHeader,
+    GetConsumerStatusHeader,
+    ResetOffsetHeader,
+)
+from orderlymq_protocol.jsonmodel import ModelError
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import ConsumerStatus, OffsetTable
+
+# A tool waits 5 s for an answer; the members must have answered before.
+STATUS_TIMEOUT_MS: Final = 3_000
+
+_NEWEST: Final = -1
+
+
+class OffsetAdministration:
+    """Serves what administrators ask about offsets."""
+
+    def __init__(
+        self, context: Context, queries: QueryProcessor, committer: Committer, asker: Asker
+    ) -> None:
+        self._context = context
+        self._queries = queries
+        self._committer = committer
+        self._asker = asker
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def all_offsets(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 43: the offsets of all groups."""
+        offsets = self._context.state.offsets
+        table = {
+            f"{topic}@{group}": {str(queue_id): queues[queue_id] for queue_id in sorted(queues)}
+            for group in sorted(offsets.groups())
+            for topic, queues in sorted(offsets.of_group(group).items())
+        }
+
+        return answer(request, peer, body=fastjson.dumps({"offsetTable": table}))
+
+    def delay_offsets(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 45: how far each delay level is handed on."""
+        delay = self._context.state.delay
+        table = {str(queue_id + 1): delay[queue_id] for queue_id in sorted(delay)}
+
+        return answer(request, peer, body=fastjson.dumps({"offsetTable": table}))
+
+    # -- reset -------------------------------------------------------------------------------------
+
+    def reset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 222: set a group's offsets in a topic to a time, and tell its members."""
+        header = ResetOffsetHeader.from_ext(request.ext)
+        topic = self._context.state.topics.get(header.topic)
+        if topic is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"[reset-offset] reset offset failed, no topic in this broker. topic={header.topic}",
+            )
+        raise_unknown_group(self._context, header.group)
+        members = self._sessions_of(header.group)
+        if not members:
+            raise RequestRefused(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {header.group} "
+                f"Topic: {header.topic} Timestamp: {header.timestamp}",
+            )
+        wished = self._wished(header, topic)
+        moved = [
+            Commit(header.group, topic.name, queue_id, offset)
+            for queue_id, offset in wished.items()
+            if self._context.state.offsets.get(header.group, topic.name, queue_id) != offset
+        ]
+        broker = self._context.settings.group
+        table = {MessageQueue(topic.name, broker, queue): at for queue, at in wished.items()}
+        records = self._committer.take()
+        if moved:
+            records.append(self._committer.reset(moved, now))
+        body = OffsetTable(table).to_json()
+        if not records:
+            return [*self._push(header, table), *answer(request, peer, body=body)]
+
+        return [
+            propose(
+                self._context,
+                records,
+                request,
+                peer,
+                body=body,
+                ended=lambda is_applied: self._push(header, table) if is_applied else [],
+            )
+        ]
+
+    def _wished(self, header: ResetOffsetHeader, topic: Topic) -> dict[int, int]:
+        """Return the offset of every queue after the reset."""
+        queue_ids = range(topic.queue_count)
+        if header.queue_id is not None and header.queue_id >= 0:
+            if header.queue_id not in queue_ids:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"topic[{topic.name}] has no queue {header.queue_id}, only 0 to {len(queue_ids) - 1}",
+                )
+            queue_ids = range(header.queue_id, header.queue_id + 1)
+        offsets = self._context.state.offsets
+        wished = {}
+        for queue_id in queue_ids:
+            computed = self._compute(header, topic, queue_id)
+            present = offsets.get(header.group, topic.name, queue_id)
+            forward = present is not None and computed >= present
+            wished[queue_id] = present if forward and not header.is_force else computed
+
+        return {queue_id: offset for queue_id, offset in wished.items() if offset is not None}
+
+    def _compute(self, header: ResetOffsetHeader, topic: Topic, queue_id: int) -> int:
+        queue = topic.queues.get(queue_id)
+        if queue is None:
+            return 0
+        explicit = header.queue_id is not None and header.queue_id >= 0
+        if explicit and header.offset is not None and header.offset >= 0:
+            return max(queue.min_offset, min(header.offset, queue.next_offset))
+        if header.timestamp == _NEWEST:
+            return queue.next_offset
+
+        return self._queries.search(queue, header.timestamp, "LOWER")
+
+    def _push(self, header: ResetOffsetHeader, table: Mapping[MessageQueue, int]) -> list[Effect]:
+        """Return the requests that tell the members of a group where to go on."""
+        ext = ResetOffsetHeader(header.topic, header.group, header.timestamp, False).to_ext()
+        plain = OffsetTable(table).to_json()
+        effects: list[Effect] = []
+        for session in self._sessions_of(header.group):
+            body = _listed(table) if session.language == LanguageCode.CPP else plain
+            command = RemotingCommand(
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                self._context.next_opaque(),
+                FLAG_ONEWAY,
+                dict(ext),
+                body,
+            )
+            effects.append(Send(session.peer.connection, command))
+
+        return effects
+
+    # -- what members think ------------------------------------------------------------------------
+
+    def member_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 223: ask the members of a group (221) where they stand, and gather the answers."""
+        header = GetConsumerStatusHeader.from_ext(request.ext)
+        members = [
+            (client_id, session)
+            for session in self._sessions_of(header.group)
+            for client_id in sorted(session.client_ids)
+            if header.client_addr in (None, "", client_id)
+            and (header.group, client_id) in self._context.sessions.presence
+        ]
+        if not members:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"No Any Consumer online in the consumer group: [{header.group}]",
+            )
+        gathering = _Gathering(request, peer, len(members))
+        deadline_ms = now.monotonic_ms + STATUS_TIMEOUT_MS
+
+        return [
+            self._asker.ask(
+                session.peer.connection,
+                RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=header.to_ext()),
+                deadline_ms,
+                gathering.listener(client_id),
+            )
+            for client_id, session in members
+        ]
+
+    # -- copies ------------------------------------------------------------------------------------
+
+    def clone(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 314: give a group the offsets of another."""
+        header = CloneGroupOffsetHeader.from_ext(request.ext)
+        state = self._context.state
+        raise_unknown_group(self._context, header.src_group)
+        source = state.offsets.of_group(header.src_group)
+        topics = [header.topic] if header.topic else sorted(source)
+        self._check_clone(header, topics)
+        commits = [
+            Commit(header.dest_group, topic, queue_id, offset)
+            for topic in topics
+            for queue_id, offset in sorted(source.get(topic, {}).items())
+        ]
+        if not commits:
+            return answer(request, peer)
+        records = [*self._committer.take(), self._committer.reset(commits, now)]
+
+        return [propose(self._context, records, request, peer)]
+
+    def _check_clone(self, header: CloneGroupOffsetHeader, topics: list[str]) -> None:
+        state = self._context.state
+        for topic in topics:
+            if state.topics.get(topic) is None:
+                raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        if header.offline:
+            return
+        if state.members.of_group(header.dest_group):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"group[{header.dest_group}] is online and would overwrite the offsets; stop its "
+                f"consumers first",
+            )
+
+    def _sessions_of(self, group: str) -> list[Session]:
+        sessions = self._context.sessions
+        found = [sessions.get(connection) for connection in sessions.members_at(group)]
+
+        return [session for session in found if session is not None]
+
+
+class _Gathering:
+    """The answers to one 223, given when the last member has answered or been given up."""
+
+    def __init__(self, request: RemotingCommand, peer: Peer, expected: int) -> None:
+        self._request = request
+        self._peer = peer
+        self._missing = expected
+        self._table: dict[str, Mapping[MessageQueue, int]] = {}
+
+    def listener(self, client_id: str) -> "_Listener":
+        """Return what takes the answer of one member."""
+        return _Listener(self, client_id)
+
+    def take(self, client_id: str, response: RemotingCommand | Silence) -> list[Effect]:
+        """Take in one answer; members that cannot tell are left out."""
+        if (
+            isinstance(response, RemotingCommand)
+            and response.code == ResponseCode.SUCCESS
+            and len(response.body) <= ANSWER_SIZE_MAX
+        ):
+            try:
+                status = ConsumerStatus.from_json(response.body)
+            except (JsonError, ModelError):
+                pass  # a client's fault must not hide what the others say
+            else:
+                self._table[client_id] = status.message_queue_table
+        self._missing -= 1
+        if self._missing:
+            return []
+
+        return answer(self._request, self._peer, body=ConsumerStatus({}, self._table).to_json())
+
+
+class _Listener:
+    """Takes the answer of one member."""
+
+    def __init__(self, gathering: _Gathering, client_id: str) -> None:
+        self._gathering = gathering
+        self._client_id = client_id
+
+    def __call__(self, response: RemotingCommand | Silence) -> list[Effect]:
+        return self._gathering.take(self._client_id, response)
+
+
+def _listed(table: Mapping[MessageQueue, int]) -> bytes:
+    """Return the body of 220 as the C++ client reads it: a list instead of a map."""
+    rows = [{**queue.to_json_value(), "offset": offset} for queue, offset in table.items()]
+
+    return fastjson.dumps({"offsetTable": rows})

@@ -1,0 +1,316 @@
+"""
+Administration of topics: 17, 18, 21, 202, 215, 300, 305, 316, 351.
+
+The rules: a change is a record and is answered when it is applied; an ordered topic keeps its queues and
+stays ordered as long as it exists, for the queue of a key follows from their number; no queue leaves
+a topic while a group still has to read from it. Names and remarks are RocketMQ's
+(AdminBrokerProcessor, TopicConfigManager). Groups: ``groups.py``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from orderlymq_broker.core.answers import propose
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
+from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topic
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.configbodies import QUEUES_MAX
+from orderlymq_protocol.headers import CreateTopicHeader, TopicHeader
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import (
+    DataVersion,
+    GroupList,
+    TopicConfig,
+    TopicConfigList,
+    TopicConfigTable,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+)
+from orderlymq_protocol.names import (
+    InvalidName,
+    check_topic_name,
+    is_system_topic,
+    reply_topic,
+)
+
+# One entry of the log holds them all, and so does one turn of the event loop.
+TOPICS_AT_ONCE_MAX: Final = 256
+
+_PERM_ALL: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+
+
+class TopicAdministration:
+    """Serves what administrators ask about topics.
+
+    Args:
+        flush: returns the gathered offset commits as records, which must go before a deletion.
+    """
+
+    def __init__(self, context: Context, flush: Callable[[], list[Record]]) -> None:
+        self._context = context
+        self._flush = flush
+        # Topics whose change is in the log and not applied: the next one must be judged after it.
+        self._changing: set[str] = set()
+
+    def ended(self) -> None:
+        """Forget the changes under way: their fate is the next leader's to know."""
+        self._changing.clear()
+
+    # -- changes -----------------------------------------------------------------------------------
+
+    def create(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 17: create a topic or change it."""
+        header = CreateTopicHeader.from_ext(request.ext)
+        config = TopicConfig(
+            header.topic,
+            header.read_queue_nums,
+            header.write_queue_nums,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag,
+            header.order,
+        )
+
+        return self._change([self._judge(config, header.attributes)], request, peer)
+
+    def create_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 18: create or change topics together, all or none."""
+        body = fastjson.loads_standard(request.body)
+        configs = TopicConfigList.from_json_value(body).topic_config_list
+        if len(configs) > TOPICS_AT_ONCE_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"{len(configs)} topics at once are too many; send at most {TOPICS_AT_ONCE_MAX}",
+            )
+        records = [self._judge(config, None) for config in configs]
+        if not records:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "the list of topics is empty")
+
+        return self._change(records, request, peer)
+
+    def delete(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 215: delete a topic with its messages and what groups have committed in it."""
+        name = TopicHeader.from_ext(request.ext).topic
+        self._check_not_system(name)
+        if self._context.state.topics.get(name) is None:
+            return answer(request, peer)
+
+        return [propose(self._context, [*self._flush(), TopicDeleted(name)], request, peer)]
+
+    def clean_unused(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 316: nothing is left over from deleted topics, they go with all they had."""
+        return answer(request, peer)
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def configs(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 21: the configuration of every topic."""
+        topics = self._context.state.topics
+        table = TopicConfigTable(
+            {name: config_of(topic) for name, topic in sorted(topics.by_name.items())},
+            DataVersion(topics.version.counter, topics.version.timestamp),
+        )
+
+        return answer(request, peer, body=table.to_json())
+
+    def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 351: one topic's configuration, in 5.x's form."""
+        topic = self._find(TopicHeader.from_ext(request.ext).topic)
+        value = {**config_of(topic).to_json_value(), "attributes": topic.config.attributes}
+
+        return answer(request, peer, body=fastjson.dumps(value))
+
+    def stats(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 202: bounds and last store time of every queue, empty ones too."""
+        topic = self._find(TopicHeader.from_ext(request.ext).topic)
+        table = {}
+        for queue_id in range(topic.queue_count):
+            queue = topic.queues.get(queue_id)
+            offsets = TopicOffset()
+            if queue is not None:
+                last_ms = queue.last_timestamp if queue.next_offset > queue.min_offset else 0
+                offsets = TopicOffset(queue.min_offset, queue.next_offset, last_ms)
+            table[MessageQueue(topic.name, self._context.settings.group, queue_id)] = offsets
+
+        return answer(request, peer, body=TopicStats(table).to_json())
+
+    def consumers(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 300: the groups that subscribe to a topic or have offsets in it."""
+        topic = TopicHeader.from_ext(request.ext).topic
+        groups = tuple(sorted(groups_of(self._context, topic)))
+
+        return answer(request, peer, body=GroupList(groups).to_json())
+
+    def system_topics(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 305: the topics that belong to the broker."""
+        names = tuple(
+            sorted(name for name in self._context.state.topics.by_name if self._is_system(name))
+        )
+
+        return answer(request, peer, body=TopicList(names).to_json())
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _change(
+        self, records: Sequence[TopicSet], request: RemotingCommand, peer: Peer
+    ) -> list[Effect]:
+        names = {record.name for record in records}
+        busy = sorted(names & self._changing)
+        if busy or len(names) < len(records):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{', '.join(busy) or records[0].name}] is being changed; send it again",
+            )
+        self._changing |= names
+
+        def ended(_: bool) -> list[Effect]:
+            self._changing -= names
+            return []
+
+        return [propose(self._context, records, request, peer, ended=ended)]
+
+    def _find(self, name: str) -> Topic:
+        topic = self._context.state.topics.get(name)
+        if topic is None:
+            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+
+        return topic
+
+    def _judge(self, config: TopicConfig, attributes: str | None) -> TopicSet:
+        """Return the record that makes a topic so.
+
+        Raises:
+            RequestRefused: the change is not allowed (1); the remark says why and what to do.
+        """
+        name = config.topic_name
+        try:
+            check_topic_name(name)
+        except InvalidName as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        self._check_not_system(name)
+        _check_numbers(config)
+        present = self._context.state.topics.get(name)
+        order, kept = config.order, dict[str, str]()
+        if present is not None:
+            self._check_change(present, config)
+            order = order or present.config.order
+            kept = dict(present.config.attributes)
+
+        return TopicSet(
+            name,
+            config.read_queue_nums,
+            config.write_queue_nums,
+            config.perm,
+            order,
+            config.topic_sys_flag,
+            config.topic_filter_type,
+            merge_attributes(kept, attributes),
+        )
+
+    def _check_change(self, topic: Topic, wished: TopicConfig) -> None:
+        present = topic.config
+        counts = (wished.read_queue_nums, wished.write_queue_nums)
+        if present.order and counts != (present.read_queues, present.write_queues):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"topic[{topic.name}] is ordered and keeps its {present.write_queues} queues: with "
+                f"another number messages of one key would go to another queue than before them; "
+                f"create a new topic with the wished number and move the producers to it",
+            )
+        if max(counts) >= topic.queue_count:
+            return
+        groups = sorted(groups_of(self._context, topic.name))
+        for queue_id in sorted(topic.queues):
+            if queue_id >= max(counts):
+                self._check_drained(topic, queue_id, groups)
+
+    def _check_drained(self, topic: Topic, queue_id: int, groups: Sequence[str]) -> None:
+        queue = topic.queues.get(queue_id)
+        if queue is None or queue.min_offset == queue.next_offset:
+            return
+        offsets = self._context.state.offsets
+        behind = [
+            group
+            for group in groups
+            if (offsets.get(group, topic.name, queue_id) or 0) < queue.next_offset
+        ]
+        if behind:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"queue {queue_id} of topic[{topic.name}] has messages that group {behind[0]} has "
+                f"not consumed; lower writeQueueNums first and readQueueNums when all are consumed",
+            )
+
+    def _check_not_system(self, name: str) -> None:
+        if self._is_system(name):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"The topic[{name}] is conflict with system topic; choose another name",
+            )
+
+    def _is_system(self, name: str) -> bool:
+        settings = self._context.settings
+        reserved = (settings.cluster, settings.group, reply_topic(settings.cluster))
+
+        return name in reserved or is_system_topic(name)
+
+
+def config_of(topic: Topic) -> TopicConfig:
+    """Return a topic's configuration as it is on the wire."""
+    config = topic.config
+
+    return TopicConfig(
+        config.name,
+        config.read_queues,
+        config.write_queues,
+        config.perm,
+        config.filter_type,
+        config.sys_flag,
+        config.order,
+    )
+
+
+def groups_of(context: Context, topic: str) -> set[str]:
+    """Return the groups that subscribe to a topic now or have committed in it."""
+    state = context.state
+    online = {
+        group for group in state.members.groups() if topic in state.members.subscriptions(group)
+    }
+
+    return online | {
+        group for group in state.offsets.groups() if topic in state.offsets.of_group(group)
+    }
+
+
+def merge_attributes(kept: dict[str, str], changes: str | None) -> dict[str, str]:
+    """Return the attributes after changes in 5.x's form: ``+name=value,-name``."""
+    merged = dict(kept)
+    for change in (changes or "").split(","):
+        sign, (name, _, value) = change[:1], change[1:].partition("=")
+        if sign == "+" and name:
+            merged[name] = value
+        elif sign == "-":
+            merged.pop(name, None)
+
+    return merged
+
+
+def _check_numbers(config: TopicConfig) -> None:
+    counts: Sequence[int] = (config.read_queue_nums, config.write_queue_nums)
+    if not all(0 < count <= QUEUES_MAX for count in counts):
+        problem = f"readQueueNums and writeQueueNums must be between 1 and {QUEUES_MAX}"
+    elif config.read_queue_nums < config.write_queue_nums:
+        problem = (
+            f"readQueueNums {config.read_queue_nums} is less than writeQueueNums "
+            f"{config.write_queue_nums}: nobody could read the queues beyond; raise it"
+        )
+    elif config.perm & ~_PERM_ALL:
+        problem = f"perm {config.perm} is unknown; add up 4 (read), 2 (write) and 1 (inherit)"
+    else:
+        return
+    raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"topic[{config.topic_name}]: {problem}")

@@ -1,0 +1,432 @@
+"""
+The broker without its sockets: requests, outcomes and time in, effects out.
+
+The rules: pure and synchronous; the state is changed by the machine alone; a replica that does not lead
+refuses definitely what it cannot do (sends: 14) and is silent where an error code would be
+misunderstood (offset queries: it closes), as clients of RocketMQ need it; a reply that depends on
+a record leaves when the record is applied. A new request code is one entry in ``_handlers``, or in
+``admin/family.py``. The shell that drives this is ``replication/loop.py``.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from orderlymq_broker.core.context import (
+    Context,
+    CreateFirst,
+    Handler,
+    RequestRefused,
+    answer,
+)
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.hooks import Companion
+from orderlymq_broker.core.leaderview import LeaderView
+from orderlymq_broker.processors.admin.access import AccessControl
+from orderlymq_broker.processors.admin.family import Administration
+from orderlymq_broker.processors.fetch.pull import PullProcessor
+from orderlymq_broker.processors.fetch.query import QueryProcessor
+from orderlymq_broker.processors.followers import Followers
+from orderlymq_broker.processors.groups.assignment import DivisionProcessor
+from orderlymq_broker.processors.groups.fence import Fence
+from orderlymq_broker.processors.groups.locks import LockProcessor
+from orderlymq_broker.processors.groups.members import Ends, MembershipProcessor
+from orderlymq_broker.processors.groups.offsets import Committer
+from orderlymq_broker.processors.groups.parked import HoldProcessor
+from orderlymq_broker.processors.groups.rebalance import Notices
+from orderlymq_broker.processors.observe.status import Rates, status
+from orderlymq_broker.processors.observe.watch import Watch
+from orderlymq_broker.processors.schedule.delaylevels import DelayService
+from orderlymq_broker.processors.schedule.recalls import RecallProcessor
+from orderlymq_broker.processors.schedule.retries import RetryProcessor
+from orderlymq_broker.processors.schedule.timers import TimerService
+from orderlymq_broker.processors.schedule.waits import Appender
+from orderlymq_broker.processors.send.replies import ReplyProcessor
+from orderlymq_broker.processors.send.sends import SendProcessor
+from orderlymq_broker.processors.topics.bootstrap import founding_records
+from orderlymq_broker.processors.topics.expansion import GrowthProcessor
+from orderlymq_broker.processors.topics.retention import RetentionService
+from orderlymq_broker.processors.transactions.checks import CheckService
+from orderlymq_broker.processors.transactions.halves import TransactionProcessor
+from orderlymq_broker.settings import BrokerSettings
+from orderlymq_broker.state.admin.accessrecords import AccessChanged
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.records import (
+    Append,
+    AssignmentChanged,
+    GroupChanged,
+    GrowthMoved,
+    LocksFreed,
+    LocksGranted,
+    MembersChanged,
+    OffsetsCommitted,
+    Outcome,
+    TopicChanged,
+)
+from orderlymq_broker.store.kv import Reader
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.fastjson import JsonError
+from orderlymq_protocol.headerfields import HeaderError
+from orderlymq_protocol.jsonmodel import ModelError
+from orderlymq_protocol.notserved import remark_of
+from orderlymq_protocol.record import RecordError
+
+# A dead letter may need its retry topic and its dead-letter topic; nothing needs more than that.
+CREATIONS_MAX: Final = 3
+
+
+class BrokerCore:
+    """One replica's answer to everything that happens to it.
+
+    Life cycle: made as a follower; ``become_leader`` and ``become_follower`` any number of times.
+    All times are given; nothing here waits.
+    """
+
+    def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
+        self.context = Context(settings, state, reader)
+        state.tail.resize(settings.storage.tail_cache_size)
+        self.access = AccessControl(self.context)
+        self.appender = Appender(self.context)
+        self.fence = Fence(self.context)
+        self.committer = Committer(self.context, self.fence)
+        self.checks = CheckService(self.context, self.appender)
+        self.transactions = TransactionProcessor(self.context, self.appender, self.checks)
+        self.timers = TimerService(self.context, self.appender)
+        self.sends = SendProcessor(self.context, self.appender, self.transactions, self.timers)
+        self.replies = ReplyProcessor(self.context, self.sends)
+        self.recalls = RecallProcessor(self.context, self.timers)
+        self.pulls = PullProcessor(self.context, self.fence, self.committer)
+        self.locks = LockProcessor(self.context, self.committer)
+        self.members = MembershipProcessor(self.context, self.committer)
+        self.retries = RetryProcessor(self.context, self.appender)
+        self.delays = DelayService(self.context, self.appender)
+        self.notices = Notices(self.context)
+        self.growths = GrowthProcessor(self.context, self.notices.tell, self.committer.take)
+        self.divisions = DivisionProcessor(self.context, self.notices.tell)
+        self.holds = HoldProcessor(self.context)
+        self.queries = QueryProcessor(self.context)
+        self.retention = RetentionService(
+            self.context,
+            (
+                self.delays.first_waiting,
+                self.timers.first_waiting,
+                state.transactions.first_open,
+            ),
+        )
+        self.rates = Rates(self.context)
+        self.watch = Watch(self.context, self.locks, self.queries)
+        followers = Followers(self.context)
+        self._handlers = self._handlers_of_a_leader()
+        self._refusals: dict[int, Handler] = followers.handlers()
+        self._refusals[RequestCode.END_TRANSACTION] = self.transactions.refuse_end
+        self._other_refusal = followers.refuse
+        # Those that only read what is committed, or only this replica's own connections. Not the
+        # list of members: a follower's may be old, and who is missing in it drops all its queues.
+        self._follower_handlers: dict[int, Handler] = {}
+        for code in (
+            RequestCode.QUERY_MESSAGE,
+            RequestCode.VIEW_MESSAGE_BY_ID,
+            RequestCode.HEART_BEAT,
+            RequestCode.UNREGISTER_CLIENT,
+            RequestCode.CHECK_CLIENT_CONFIG,
+            RequestCode.ORDERLYMQ_GROUP_STATUS,
+        ):
+            self._follower_handlers[code] = self._handlers[code]
+        administration = Administration(self.context, self.queries, self.committer, self.retention)
+        for_administrators = administration.handlers()
+        self._handlers.update(for_administrators)
+        self._follower_handlers.update(for_administrators)
+        self._companions: list[Companion] = [self.watch, administration, self.replies]
+
+    def _handlers_of_a_leader(self) -> dict[int, Handler]:
+        return {
+            RequestCode.SEND_MESSAGE: self.sends.send,
+            RequestCode.SEND_MESSAGE_V2: self.sends.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.sends.send,
+            RequestCode.SEND_REPLY_MESSAGE: self.replies.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.replies.reply,
+            RequestCode.PULL_MESSAGE: self.pulls.pull,
+            RequestCode.LITE_PULL_MESSAGE: self.pulls.pull,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.committer.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.committer.update,
+            RequestCode.QUERY_MESSAGE: self.queries.by_key,
+            RequestCode.VIEW_MESSAGE_BY_ID: self.queries.by_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.queries.by_time,
+            RequestCode.GET_MAX_OFFSET: self.queries.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.queries.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.queries.earliest_time,
+            RequestCode.HEART_BEAT: self.members.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.members.unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.members.list_members,
+            RequestCode.CHECK_CLIENT_CONFIG: self.members.check_config,
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.retries.send_back,
+            RequestCode.END_TRANSACTION: self.transactions.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,
+            RequestCode.RECALL_MESSAGE: self.recalls.recall,
+            RequestCode.LOCK_BATCH_MQ: self.locks.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.locks.unlock,
+            RequestCode.ORDERLYMQ_GROUP_STATUS: self._answer_status,
+            RequestCode.ORDERLYMQ_LOCK_TABLE: self.locks.table,
+            RequestCode.ORDERLYMQ_CLIENT_DEAD: self.members.report_death,
+            RequestCode.ORDERLYMQ_CHANGE_QUEUES: self.growths.change,
+            RequestCode.ORDERLYMQ_QUEUE_GROWTH: self.growths.status,
+            RequestCode.ORDERLYMQ_SET_ASSIGNMENT: self.divisions.change,
+            RequestCode.ORDERLYMQ_GROUP_MEMBERS: self.divisions.members,
+            RequestCode.ORDERLYMQ_HOLD_KEY: self.holds.hold,
+            RequestCode.ORDERLYMQ_HELD_KEYS: self.holds.held,
+            RequestCode.ORDERLYMQ_RELEASE_KEY: self.holds.release,
+        }
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    @property
+    def codes(self) -> list[int]:
+        """Return the request codes that are served, sorted."""
+        return sorted(self._handlers)
+
+    def handle(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve one request, or take a client's answer to a request of ours."""
+        if request.flag & FLAG_RESPONSE:
+            return [
+                effect for each in self._companions for effect in each.replied(request, peer, now)
+            ]
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            return answer(
+                request,
+                peer,
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=remark_of(request.code),
+            )
+        if not self.context.leading:
+            handler = self._follower_handlers.get(request.code)
+            if handler is None:
+                # Rights are not judged: the accounts that are known here may be old, or none yet.
+                return self._refuse_as_follower(request, peer)
+
+        return self._run(handler, request, peer, now)
+
+    def _run(
+        self,
+        handler: Handler,
+        request: RemotingCommand,
+        peer: Peer,
+        now: Now,
+        *,
+        creations: int = 0,
+    ) -> list[Effect]:
+        try:
+            if creations == 0:
+                self.access.admit(request, peer)
+            return handler(request, peer, now)
+        except RequestRefused as refused:
+            return answer(request, peer, refused.code, remark=refused.remark)
+        except CreateFirst as first:
+            if creations == CREATIONS_MAX:
+                remark = "what the request needs was deleted while it was being created; try again"
+                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+            return [self._create(first, request, peer, creations + 1)]
+        except RecordError as illegal:
+            return answer(request, peer, ResponseCode.MESSAGE_ILLEGAL, remark=str(illegal))
+        except (HeaderError, ModelError, JsonError) as unreadable:
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=str(unreadable))
+
+    def _create(
+        self, first: CreateFirst, request: RemotingCommand, peer: Peer, creations: int
+    ) -> Propose:
+        """Return the proposal of what a request needs, after which the request is served."""
+
+        def applied(_: Sequence[Outcome], now: Now) -> list[Effect]:
+            if not self.context.leading:
+                return self.handle(request, peer, now)
+            return self._run(self._handlers[request.code], request, peer, now, creations=creations)
+
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            if refusal is not None:
+                return answer(request, peer, refusal.code, remark=refusal.remark)
+            return self._refuse_as_follower(request, peer)
+
+        return Propose(first.records, applied=applied, lost=lost)
+
+    def _refuse_as_follower(self, request: RemotingCommand, peer: Peer) -> list[Effect]:
+        refusal = self._refusals.get(request.code, self._other_refusal)
+        handler = self._follower_handlers.get(request.code, refusal)
+
+        return self._run(handler, request, peer, Now(0, 0), creations=CREATIONS_MAX)
+
+    # -- leadership --------------------------------------------------------------------------------
+
+    def become_leader(self, term: int, physical_end: int, now: Now) -> list[Effect]:
+        """Begin to lead; everything in the log is applied and *physical_end* is its end."""
+        context = self.context
+        context.term = term
+        context.view = LeaderView()
+        context.entries.reset(physical_end)
+        context.leader_known = True
+        records = founding_records(context.settings, context.state)
+        if not records:
+            return self._start_leading(now)
+
+        def applied(_: Sequence[Outcome], later: Now) -> list[Effect]:
+            return self._start_leading(later) if context.term == term else []
+
+        # Without its system topics a fresh broker would refuse sends that it should serve.
+        return [Propose(records, applied=applied)]
+
+    def _start_leading(self, now: Now) -> list[Effect]:
+        self.context.leading = True
+        self.locks.start(now)
+        self.notices.start(now)
+        self.delays.start(now)
+        self.timers.start(now)
+        self.checks.start(now)
+        self.growths.start()
+        self.retention.start(now)
+
+        return self.members.start(now)
+
+    def become_follower(self, leader_known: bool) -> list[Effect]:
+        """Stop leading: answer what waits, forget what only a leader knows."""
+        context = self.context
+        was_leading, context.leading = context.leading, False
+        context.leader_known = leader_known
+        context.term = 0
+        if not was_leading:
+            return []
+        context.not_holding.clear()
+        self.committer.forget()
+        self.locks.stop()
+        self.notices.stop()
+        context.view = LeaderView()
+        context.entries.reset(context.state.physical_end)
+
+        effects = self.pulls.release_all()
+        for companion in self._companions:
+            effects += companion.ended()
+
+        return effects
+
+    def proposals_lost(self, reason: str) -> None:
+        """Drop the view: offsets given to records that may never be applied are worth nothing."""
+        self.context.counters["views_dropped"] += 1
+        self.context.view = LeaderView()
+        self.context.entries.reset(self.context.state.physical_end)
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def applied(self, outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
+        """React to what an entry did; comes before the callbacks of its proposals."""
+        if not self.context.leading:
+            for outcome in outcomes:
+                if type(outcome) is LocksGranted:
+                    self.locks.seen(outcome, now)
+            return []
+        effects: list[Effect] = []
+        appended: list[Append] = []
+        for outcome in outcomes:
+            if type(outcome) is Append:
+                appended.append(outcome)
+            else:
+                effects += self._react(outcome, now)
+        if appended:
+            counters = self.context.counters
+            counters["messages_in"] += len(appended)
+            counters["bytes_in"] += sum([record.size for record in appended])
+            for companion in self._companions:
+                companion.appended(appended)
+            effects += self.pulls.wake(appended)
+
+        return effects
+
+    def _react(self, outcome: Outcome, now: Now) -> list[Effect]:
+        """Keep the leader's clocks in step with the tables and tell the members of groups."""
+        match outcome:
+            case LocksGranted():
+                self.locks.granted(outcome, now)
+                return []
+            case LocksFreed():
+                return self.notices.freed(self.locks.freed(outcome.queues), now)
+            case MembersChanged():
+                freed = self.locks.freed(outcome.freed)
+                return [*self.notices.changed(outcome.groups, freed, now), *self.pulls.wake_early()]
+            case GrowthMoved():
+                return self.growths.moved(outcome)
+            case AssignmentChanged(group, changed=True):
+                return self.notices.tell([group])
+            case AccessChanged(changed=True) if self.access.enabled:
+                # Who waits may have lost its permission; it asks again and is judged anew.
+                return self.pulls.release_all("ACCESS_CHANGED")
+            case TopicChanged(deleted=True) | GroupChanged(deleted=True):
+                # What waits for a topic or group that is gone would wait for nothing.
+                return self.pulls.wake_gone()
+            case _:
+                return []
+
+    def refused(self, proposal: Propose, refusal: Refusal) -> list[Effect]:
+        """Tell who proposed what cannot be stored; nothing else has noticed it."""
+        self.context.counters["proposals_refused"] += 1
+        effects = proposal.lost(refusal) if proposal.lost is not None else []
+        # Commits of others may ride along; they are stored all the same.
+        commits = [each for each in proposal.records if type(each) is OffsetsCommitted]
+        if 0 < len(commits) < len(proposal.records):
+            effects.append(Propose(commits))
+
+        return effects
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Do what is due; called about every 100 ms."""
+        if not self.context.leading:
+            return []
+        self.rates.tick(now)
+
+        return [
+            *self.pulls.tick(now),
+            *self.committer.tick(now),
+            *self.locks.tick(now),
+            *self.members.tick(now),
+            *self.notices.tick(now),
+            *self.delays.tick(now),
+            *self.timers.tick(now),
+            *self.checks.tick(now),
+            *self.growths.tick(now),
+            *self.retention.tick(now),
+            *(effect for each in self._companions for effect in each.tick(now)),
+        ]
+
+    def connection_closed(self, connection: int, now: Now) -> list[Effect]:
+        """Forget a connection; its clients leave their groups but keep their locks."""
+        self.pulls.close(connection)
+        session = self.context.sessions.close(connection)
+
+        effects = self.members.closed(session) if session is not None else []
+        for companion in self._companions:
+            effects += companion.closed(connection, now)
+
+        return effects
+
+    def client_dead(self, client_id: str, proof: str, now: Now, ends: Ends = None) -> list[Effect]:
+        """Take locks and memberships of a client that is proven dead; *ends* as in `MembershipProcessor`."""
+        return self.members.client_dead(client_id, proof, ends) if self.context.leading else []
+
+    def group_status(self) -> dict[str, Any]:
+        """Return what operators want to see, ready for JSON."""
+        found = status(self.context, self.rates, held_pulls=self.pulls.held_count)
+
+        return {**found, "watch": self.watch.report()}
+
+    def _answer_status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        body = {**self.context.replication, **self.group_status()}
+
+        return answer(request, peer, body=fastjson.dumps(body))
+
+    def clients_of(self, connection: int) -> list[str]:
+        """Return the client ids that have identified themselves over a connection."""
+        session = self.context.sessions.get(connection)
+
+        return sorted(session.client_ids) if session is not None else []
+
+    def set_environment(self, disk_ratio: float, replication: dict[str, Any]) -> None:
+        """Take over what the shell sees and the core cannot."""
+        self.context.set_disk(disk_ratio)
+        self.context.replication = replication

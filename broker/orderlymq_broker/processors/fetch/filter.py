@@ -1,0 +1,125 @@
+"""
+Which messages a pull wants: its own subscription, or the one its group has registered.
+
+The rules are RocketMQ's (PullMessageProcessor): a header subscription counts when bit 0x4 is set;
+else the group's must be known (24) and not older than the client's (25). Tags decide by their codes, which stand in
+the queue; SQL92 decides by the properties of the stored message (``sql.py``). A class filter
+is refused: RocketMQ itself gave them up.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+from orderlymq_broker.core.context import Context, RequestRefused
+from orderlymq_broker.processors.fetch.read import Matches, PropertyTest
+from orderlymq_broker.processors.fetch.sql import SqlError, compile_sql
+from orderlymq_broker.state.records import GroupSet, Subscription
+from orderlymq_protocol.clientbodies import EXPRESSION_TAG
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.pullheader import PullMessageHeader
+from orderlymq_protocol.sysflag import PULL_CLASS_FILTER, PULL_SUBSCRIPTION
+from orderlymq_protocol.tags import TagExpressionError, TagFilter
+
+SQL_REFUSED: Final = "The broker does not support consumer to filter message by SQL92"
+CLASS_FILTER_REFUSED: Final = (
+    "class filters are not served, RocketMQ gave them up with 4.3.0; subscribe by tags or SQL92"
+)
+_FAQ: Final = "start the consumer, or let it send its next heartbeat"
+_CACHE_SIZE: Final = 4096
+
+
+def choose_filter(context: Context, header: PullMessageHeader, config: GroupSet) -> Matches | None:
+    """Return what decides about each message, None when all are wanted.
+
+    Raises:
+        RequestRefused: the subscription is missing (24), outdated (25), wrong (23), or by SQL92
+            where that is switched off (1).
+    """
+    if header.sys_flag & PULL_CLASS_FILTER:
+        raise RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, CLASS_FILTER_REFUSED)
+    if header.sys_flag & PULL_SUBSCRIPTION:
+        return _matches(
+            context, header.expression_type or EXPRESSION_TAG, header.subscription, None
+        )
+    wish = _registered(context, header, config)
+
+    return _matches(context, wish.expression_type, wish.expression, wish.codes)
+
+
+def check_expression(context: Context, expression_type: str, expression: str | None) -> None:
+    """Refuse a subscription that pulls could not be served with.
+
+    Raises:
+        RequestRefused: it is wrong (23), or by SQL92 where that is switched off (1).
+    """
+    _matches(context, expression_type, expression, None)
+
+
+def _matches(
+    context: Context, expression_type: str, expression: str | None, codes: tuple[int, ...] | None
+) -> Matches | None:
+    try:
+        match expression_type:
+            case "TAG":
+                return _matches_expression(expression) if codes is None else _matches_codes(codes)
+            case "SQL92" if context.settings.enable_property_filter:
+                return _matches_sql(expression or "")
+            case "SQL92":
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
+    except (TagExpressionError, SqlError) as error:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {error}",
+        ) from error
+    raise RequestRefused(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        f"parse the consumer's subscription failed: expression type {expression_type!r} is unknown",
+    )
+
+
+def _registered(context: Context, header: PullMessageHeader, config: GroupSet) -> Subscription:
+    members = context.state.members
+    group = header.consumer_group
+    if not members.of_group(group):
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            f"the consumer's group info not exist: {group}; {_FAQ}",
+        )
+    if not config.consume_broadcast_enable and members.is_broadcasting(group):
+        raise RequestRefused(
+            ResponseCode.NO_PERMISSION,
+            f"the consumer group[{group}] can not consume by broadcast way",
+        )
+    wish = members.subscriptions(group).get(header.topic)
+    if wish is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_NOT_EXIST,
+            f"the consumer's subscription not exist: {group} does not subscribe to {header.topic}; "
+            f"{_FAQ}",
+        )
+    if wish.version < header.sub_version:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            f"the consumer's subscription not latest: {group}, {header.topic}",
+        )
+
+    return wish
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _matches_expression(expression: str | None) -> Matches | None:
+    parsed = TagFilter.parse(expression)
+
+    return None if parsed.matches_all else parsed.codes.__contains__
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _matches_sql(expression: str) -> Matches:
+    compiled = compile_sql(expression)
+
+    return PropertyTest(compiled.matches, compiled.cost)
+
+
+@lru_cache(maxsize=_CACHE_SIZE)
+def _matches_codes(codes: tuple[int, ...]) -> Matches | None:
+    return frozenset(codes).__contains__ if codes else None

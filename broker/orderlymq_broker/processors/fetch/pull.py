@@ -1,0 +1,378 @@
+"""
+Pulls: codes 11 and 361, answered at once or held until there is something to say.
+
+The rules: checks in RocketMQ's order (PullMessageProcessor), then the fence; a held pull is woken by
+the apply of a message that its filter wants, by its deadline, or by the loss of leadership, and is
+then judged again from the start, but neither commits nor waits a second time; an append looks at
+the held pulls of its own queue only, so thousands of them cost a send nothing. One that is ahead of
+its client's heartbeat is held for that, and not for long.
+"""
+
+from heapq import heapify, heappop, heappush
+from typing import Final, TypeVar
+
+from orderlymq_broker.core.context import Context, CreateFirst, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.processors.fetch.filter import choose_filter
+from orderlymq_broker.processors.fetch.read import (
+    BULK_SIZE_MAX,
+    SIZE_MAX,
+    Matches,
+    PropertyTest,
+    Reading,
+    read_message,
+    read_queue,
+)
+from orderlymq_broker.processors.groups.fence import Fence
+from orderlymq_broker.processors.groups.offsets import Committer
+from orderlymq_broker.state.records import Append, GroupSet
+from orderlymq_broker.state.topics.topics import PERM_READ, Topic
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.names import InvalidName, check_group_name
+from orderlymq_protocol.pullheader import PullMessageHeader
+from orderlymq_protocol.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
+
+# A client's own time-out is 30 s; a longer wait would be answered to nobody.
+SUSPEND_MS_MAX: Final = 30_000
+# Beyond it pulls are answered at once; a hundred thousand of them take some 100 MB.
+HELD_MAX: Final = 100_000
+
+# A reader of whole ranges names it, and may then get more than RocketMQ's 32 messages in one answer.
+EXT_BULK: Final = "omqBulk"
+
+_HEAP_SLACK: Final = 1_000
+
+_QueueKey = tuple[int, int]
+
+# A consumer of RocketMQ that has got other queues pulls under a new version of its subscription, and then
+# sends the heartbeat that tells of it; refused, it would pull again a second later.
+EARLY_MS: Final = 500
+# Where such pulls are kept: no queue has this key, so that no append wakes them.
+_EARLY: Final[_QueueKey] = (-1, -1)
+_Key = TypeVar("_Key")
+
+
+class HeldPull:
+    """One pull that waits for a message."""
+
+    __slots__ = ("deadline_ms", "done", "header", "key", "matches", "number", "peer", "request")
+
+    def __init__(
+        self,
+        request: RemotingCommand,
+        peer: Peer,
+        header: PullMessageHeader,
+        key: _QueueKey,
+        matches: Matches | None,
+        deadline_ms: int,
+        number: int,
+    ) -> None:
+        self.request = request
+        self.peer = peer
+        self.header = header
+        self.key = key
+        self.matches = matches
+        self.deadline_ms = deadline_ms
+        self.number = number
+        self.done = False
+
+
+class PullProcessor:
+    """Serves pulls and keeps those that wait."""
+
+    def __init__(self, context: Context, fence: Fence, committer: Committer) -> None:
+        self._context = context
+        self._fence = fence
+        self._committer = committer
+        self._held: dict[_QueueKey, dict[int, HeldPull]] = {}
+        self._by_connection: dict[int, dict[int, HeldPull]] = {}
+        self._deadlines: list[tuple[int, int, HeldPull]] = []
+        self._count = 0
+        self._number = 0
+
+    @property
+    def held_count(self) -> int:
+        """Return how many pulls wait."""
+        return self._count
+
+    def pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 11 and 361."""
+        header = PullMessageHeader.from_ext(request.ext)
+        try:
+            topic, matches = self._check(header, request, peer)
+        except RequestRefused as refused:
+            early = refused.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+            if not (early and self._may_wait(header)):
+                raise
+            self._hold(request, peer, header, _EARLY, None, now.monotonic_ms + EARLY_MS)
+            return []
+        if header.sys_flag & PULL_COMMIT_OFFSET:
+            self._committer.commit_with_pull(header, topic, request.ext, peer)
+        reading = self._read(header, topic, matches, bulk=EXT_BULK in request.ext)
+        if reading.is_at_end and self._may_wait(header):
+            deadline_ms = now.monotonic_ms + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
+            self._hold(request, peer, header, (topic.id, header.queue_id), matches, deadline_ms)
+            return []
+
+        return self._answer(request, peer, header, reading)
+
+    def wake(self, appended: list[Append]) -> list[Effect]:
+        """Answer the held pulls that want one of these messages."""
+        if not self._held:
+            return []
+        woken: dict[int, HeldPull] = {}
+        for record in appended:
+            pulls = self._held.get((record.topic_id, record.queue_id))
+            if pulls is not None:
+                for held in pulls.values():
+                    if held.matches is None or self._is_wanted(held.matches, record):
+                        woken[held.number] = held
+        effects: list[Effect] = []
+        for held in woken.values():
+            effects += self._release(held)
+
+        return effects
+
+    def _is_wanted(self, matches: Matches, record: Append) -> bool:
+        if not isinstance(matches, PropertyTest):
+            return matches(record.tags_code)
+        queue = self._context.state.topics.by_id[record.topic_id].queue(record.queue_id)
+        place = record.queue_offset - queue.tail_start
+        message: bytes | memoryview | None
+        if place >= 0:
+            message = queue.tail[place].message
+        else:
+            message = read_message(self._context.reader, record.physical)
+
+        # Without the message nothing can be said; the pull is judged again in any case.
+        return message is None or matches.passes(message)
+
+    def wake_early(self) -> list[Effect]:
+        """Judge again the pulls that were ahead of their client's heartbeat."""
+        effects: list[Effect] = []
+        for held in list(self._held.get(_EARLY, {}).values()):
+            effects += self._release(held)
+
+        return effects
+
+    def wake_gone(self) -> list[Effect]:
+        """Answer the held pulls whose topic or group is gone."""
+        state = self._context.state
+        gone = [
+            held
+            for key, pulls in self._held.items()
+            for held in pulls.values()
+            if key[0] not in state.topics.by_id
+            or held.header.consumer_group not in state.groups.by_name
+        ]
+        effects: list[Effect] = []
+        for held in gone:
+            effects += self._release(held)
+
+        return effects
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Answer the held pulls whose time is up."""
+        effects: list[Effect] = []
+        while self._deadlines and self._deadlines[0][0] <= now.monotonic_ms:
+            _, _, held = heappop(self._deadlines)
+            if not held.done:
+                effects += self._release(held)
+
+        return effects
+
+    def close(self, connection: int) -> None:
+        """Forget the held pulls of a connection that is gone."""
+        for held in list(self._by_connection.get(connection, {}).values()):
+            self._forget(held)
+
+    def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
+        """Tell every waiting consumer to pull again at once: it will be judged anew."""
+        effects: list[Effect] = []
+        for pulls in list(self._held.values()):
+            for held in list(pulls.values()):
+                self._forget(held)
+                topic = self._context.state.topics.by_id.get(held.key[0])
+                queue = topic.queues.get(held.key[1]) if topic is not None else None
+                reading = Reading(
+                    ResponseCode.PULL_RETRY_IMMEDIATELY,
+                    reason,
+                    held.header.queue_offset,
+                    queue.min_offset if queue is not None else 0,
+                    queue.next_offset if queue is not None else 0,
+                    [],
+                )
+                effects += self._answer(held.request, held.peer, held.header, reading)
+        self._deadlines.clear()
+
+        return effects
+
+    # -- checks ------------------------------------------------------------------------------------
+
+    def _check(
+        self, header: PullMessageHeader, request: RemotingCommand, peer: Peer
+    ) -> tuple[Topic, Matches | None]:
+        """Return topic and filter of a pull that may be served.
+
+        Raises:
+            RequestRefused: the first check that fails says why.
+        """
+        context = self._context
+        if not context.settings.permission & PERM_READ:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{context.settings.address}] pulling message is forbidden: "
+                f"brokerPermission is {context.settings.permission}; an administrator can set it to 6",
+            )
+        config = self._group(header.consumer_group)
+        topic = context.state.topics.by_name.get(header.topic)
+        if topic is None:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{header.topic}] not exist, apply first please!",
+            )
+        if not topic.readable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] pulling message is forbidden"
+            )
+        if not 0 <= header.queue_id < topic.config.read_queues:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] "
+                f"topicConfig.readQueueNums:[{topic.config.read_queues}] "
+                f"consumer:[{peer.host}:{peer.port}]",
+            )
+        context.note_consumer(header.consumer_group, peer)
+        matches = choose_filter(context, header, config)
+        verdict = self._fence.judge_pull(
+            header.consumer_group, topic.name, header.queue_id, peer, request.ext
+        )
+        if not verdict.passes:
+            context.counters["fenced_pulls"] += 1
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, verdict.refusal)
+        session = context.sessions.get(peer.connection)
+        if session is not None:
+            session.pulled = True
+
+        return topic, matches
+
+    def _group(self, name: str) -> GroupSet:
+        context = self._context
+        config = context.state.groups.by_name.get(name)
+        if config is None:
+            try:
+                check_group_name(name)
+            except InvalidName as error:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+            if context.settings.auto_create_group:
+                raise CreateFirst(GroupSet(name, only_if_absent=True))
+            raise RequestRefused(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{name}] does not exist; create it first",
+            )
+        if not config.consume_enable:
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {name}: consuming is switched off",
+            )
+
+        return config
+
+    # -- answers -----------------------------------------------------------------------------------
+
+    def _read(
+        self,
+        header: PullMessageHeader,
+        topic: Topic,
+        matches: Matches | None,
+        *,
+        bulk: bool = False,
+    ) -> Reading:
+        return read_queue(
+            self._context.reader,
+            topic.queues.get(header.queue_id),
+            header.queue_offset,
+            count_max=header.max_msg_nums,
+            size_max=header.max_msg_bytes or (BULK_SIZE_MAX if bulk else SIZE_MAX),
+            matches=matches,
+            bulk=bulk,
+        )
+
+    def _answer(
+        self, request: RemotingCommand, peer: Peer, header: PullMessageHeader, reading: Reading
+    ) -> list[Effect]:
+        counters = self._context.counters
+        body = b""
+        if reading.messages:
+            body = b"".join(reading.messages)
+            counters["messages_out"] += len(reading.messages)
+            counters["bytes_out"] += len(body)
+        ext = {
+            # Always the same address: it leads to whoever leads (brokerId 0).
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": str(reading.next_offset),
+            "minOffset": str(reading.min_offset),
+            "maxOffset": str(reading.max_offset),
+        }
+
+        return answer(request, peer, reading.code, ext=ext, body=body, remark=reading.status)
+
+    # -- waiting -----------------------------------------------------------------------------------
+
+    def _may_wait(self, header: PullMessageHeader) -> bool:
+        suspends = header.sys_flag & PULL_SUSPEND and header.suspend_timeout_millis > 0
+
+        return bool(suspends) and self._count < HELD_MAX
+
+    def _hold(
+        self,
+        request: RemotingCommand,
+        peer: Peer,
+        header: PullMessageHeader,
+        key: _QueueKey,
+        matches: Matches | None,
+        deadline: int,
+    ) -> None:
+        self._number += 1
+        held = HeldPull(request, peer, header, key, matches, deadline, self._number)
+        self._held.setdefault(key, {})[held.number] = held
+        self._by_connection.setdefault(peer.connection, {})[held.number] = held
+        heappush(self._deadlines, (deadline, held.number, held))
+        self._count += 1
+
+    def _release(self, held: HeldPull) -> list[Effect]:
+        """Judge and answer a held pull again, this time for good."""
+        self._forget(held)
+        try:
+            topic, matches = self._check(held.header, held.request, held.peer)
+        except RequestRefused as refused:
+            return answer(held.request, held.peer, refused.code, remark=refused.remark)
+        except CreateFirst:
+            return answer(
+                held.request,
+                held.peer,
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                remark=f"subscription group [{held.header.consumer_group}] was deleted",
+            )
+
+        return self._answer(
+            held.request, held.peer, held.header, self._read(held.header, topic, matches)
+        )
+
+    def _forget(self, held: HeldPull) -> None:
+        held.done = True
+        self._count -= 1
+        # Entries of answered pulls stay in the heap until they are the larger part of it.
+        if len(self._deadlines) > 2 * self._count + _HEAP_SLACK:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].done]
+            heapify(self._deadlines)
+        _remove(self._held, held.key, held.number)
+        _remove(self._by_connection, held.peer.connection, held.number)
+
+
+def _remove(table: dict[_Key, dict[int, HeldPull]], key: _Key, number: int) -> None:
+    pulls = table[key]
+    del pulls[number]
+    if not pulls:
+        del table[key]

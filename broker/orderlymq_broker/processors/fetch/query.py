@@ -1,0 +1,204 @@
+"""
+Questions about messages and queues that change nothing: 12, 33 and 29 to 32.
+
+The rules: only what is applied is shown, never a message that may still be overwritten; a search by key
+gives the newest first and at most 64; a search by time bisects the queue, whose store times do
+not fall. Readers of the wire: QueryMessageProcessor, AdminBrokerProcessor.
+"""
+
+from typing import Final
+
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import (
+    IndexKind,
+    decode_queue_entry,
+    decode_timestamp,
+    decode_u64,
+    index_prefix,
+    message_key,
+    prefix_end,
+    queue_key,
+)
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import (
+    GetEarliestMsgStoretimeHeader,
+    GetMaxOffsetHeader,
+    GetMinOffsetHeader,
+    QueryMessageHeader,
+    SearchOffsetHeader,
+    ViewMessageHeader,
+)
+
+KEY_RESULTS_MAX: Final = 64  # maxMsgsNumBatch
+UNIQUE_RESULTS_MAX: Final = 32
+# Index entries that one query looks at: many messages may have one key outside the asked time.
+INDEX_SCAN_MAX: Final = 4_096
+BODY_SIZE_MAX: Final = 8 << 20  # well below what one frame can carry
+
+
+class QueryProcessor:
+    """Serves questions about messages and queues."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def by_key(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 12."""
+        header = QueryMessageHeader.from_ext(request.ext)
+        context = self._context
+        topic = context.state.topics.get(header.topic)
+        found: list[bytes] = []
+        if topic is not None and header.key:
+            kind = IndexKind.UNIQUE if header.unique_key_query else IndexKind.KEY
+            limit = UNIQUE_RESULTS_MAX if header.unique_key_query else KEY_RESULTS_MAX
+            if not header.unique_key_query:
+                limit = max(0, min(limit, header.max_num))
+            prefix = index_prefix(topic.id, kind, header.key)
+            pairs = context.reader.scan(
+                Family.KEY_INDEX, prefix, prefix_end(prefix), limit=INDEX_SCAN_MAX, reverse=True
+            )
+            places = [
+                message_key(decode_u64(key[-8:]))
+                for key, value in pairs
+                if header.begin_timestamp <= decode_timestamp(value) <= header.end_timestamp
+            ]
+            found = self._load(places, limit)
+        ext = {
+            "indexLastUpdateTimestamp": str(context.state.last_timestamp),
+            "indexLastUpdatePhyoffset": str(context.state.physical_end),
+        }
+        if not found:
+            return answer(
+                request,
+                peer,
+                ResponseCode.QUERY_NOT_FOUND,
+                ext=ext,
+                remark="can not find message, maybe time range not correct",
+            )
+
+        return answer(request, peer, ext=ext, body=b"".join(found))
+
+    def by_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 33: one message by its physical offset."""
+        offset = ViewMessageHeader.from_ext(request.ext).offset
+        stored = None
+        if offset < self._context.state.physical_end:
+            stored = read_message(self._context.reader, offset)
+        if stored is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
+            )
+
+        return answer(request, peer, body=stored)
+
+    def by_time(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 29: the offset that belongs to a store time."""
+        header = SearchOffsetHeader.from_ext(request.ext)
+        queue = self._queue(header.topic, header.queue_id)
+        offset = 0
+        if queue is not None:
+            offset = self.search(queue, header.timestamp, header.boundary_type)
+
+        return answer(request, peer, ext={"offset": str(offset)})
+
+    def max_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 30: the offset that the next message will get."""
+        header = GetMaxOffsetHeader.from_ext(request.ext)
+        queue = self._queue(header.topic, header.queue_id)
+
+        return answer(
+            request, peer, ext={"offset": str(queue.next_offset if queue is not None else 0)}
+        )
+
+    def min_offset(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 31: the first offset that is kept."""
+        header = GetMinOffsetHeader.from_ext(request.ext)
+        queue = self._queue(header.topic, header.queue_id)
+
+        return answer(
+            request, peer, ext={"offset": str(queue.min_offset if queue is not None else 0)}
+        )
+
+    def earliest_time(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 32: the store time of the first message, -1 for an empty queue."""
+        header = GetEarliestMsgStoretimeHeader.from_ext(request.ext)
+        queue = self._queue(header.topic, header.queue_id)
+        timestamp = -1
+        if queue is not None and queue.min_offset < queue.next_offset:
+            timestamp = self.store_time(queue, queue.min_offset)
+
+        return answer(request, peer, ext={"timestamp": str(timestamp)})
+
+    # -- for administration too --------------------------------------------------------------------
+
+    def store_time(self, queue: Queue, offset: int) -> int:
+        """Return the store time (wall ms) of a message of the queue, 0 when it is not there."""
+        if offset >= queue.tail_start:
+            return queue.tail[offset - queue.tail_start].store_timestamp
+        value = self._context.reader.get(
+            Family.CONSUME_QUEUE, queue_key(queue.topic_id, queue.queue_id, offset)
+        )
+
+        return 0 if value is None else decode_queue_entry(value).store_timestamp
+
+    def search(self, queue: Queue, timestamp: int, boundary: str | None = None) -> int:
+        """Return the offset for a store time.
+
+        Without *boundary* RocketMQ 4.9's rule: of the two neighbours the nearer one, of messages
+        with equal times the first; the last message when all are older. ``LOWER``: the first message
+        not older, the end of the queue when all are. ``UPPER``: the last message not younger.
+        """
+        low, high = queue.min_offset, queue.next_offset
+        if low == high:
+            return 0 if high == 0 else high
+        first = self._first_from(queue, timestamp)
+        if boundary == "LOWER":
+            return first
+        if boundary == "UPPER":
+            return max(low, self._first_from(queue, timestamp + 1) - 1)
+        if first == high:
+            return high - 1
+        if first == low:
+            return low
+        after = self.store_time(queue, first) - timestamp
+        before = timestamp - self.store_time(queue, first - 1)
+
+        return first if after <= before else first - 1
+
+    def _first_from(self, queue: Queue, timestamp: int) -> int:
+        """Return the first offset whose message is not older than *timestamp*."""
+        low, high = queue.min_offset, queue.next_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self.store_time(queue, middle) < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+
+        return low
+
+    def _queue(self, topic_name: str, queue_id: int) -> Queue | None:
+        topic = self._context.state.topics.get(topic_name)
+
+        return topic.queues.get(queue_id) if topic is not None else None
+
+    def _load(self, keys: list[bytes], limit: int) -> list[bytes]:
+        """Return up to *limit* messages, within what one answer may hold."""
+        found: list[bytes] = []
+        size = 0
+        while keys and len(found) < limit:
+            wanted, keys = keys[:limit], keys[limit:]
+            for stored in self._context.reader.multi_get(Family.MESSAGES, wanted):
+                if stored is None or len(found) == limit:
+                    continue
+                size += len(stored)
+                if found and size > BODY_SIZE_MAX:
+                    return found
+                found.append(stored)
+
+        return found

@@ -1,0 +1,225 @@
+"""
+Reading a queue for a pull: which messages, with which status, and where to go on.
+
+The rules: statuses, codes and next offsets are RocketMQ's (DefaultMessageStore.getMessage); the answer
+is the stored records one after the other, untouched; the newest messages come from the tail in
+memory, older ones by one range read of the consume queue and one multi-get, whatever the entries
+were that brought them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from orderlymq_broker.state.topics.queues import Queue, TailEntry
+from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.layout import message_key, queue_bounds, queue_key
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.record import record_properties
+
+MESSAGES_MAX: Final = 32  # maxTransferCountOnMessageInMemory
+SIZE_MAX: Final = 262_144  # maxTransferBytesOnMessageInMemory
+# For readers of whole ranges, who ask for it: an answer's fixed cost is that of some twenty messages, and
+# the loop that also serves sends reads this much in about a millisecond.
+BULK_MESSAGES_MAX: Final = 512
+BULK_SIZE_MAX: Final = 1 << 20
+SCAN_MAX: Final = 800  # entries of a queue that one pull looks at when a filter drops most
+
+_PHYSICAL_SIZE: Final = 8
+
+# How much work one pull spends on messages that it must read to know whether they are wanted: a comparison is 1,
+# and so is every so many bytes of properties. All of it takes some 10 ms.
+SCAN_WORK_MAX: Final = 10_000
+_WORK_BYTES: Final = 32
+# How many stored bytes a pull looks at when it must read messages to know whether they are wanted.
+SCAN_SIZE_MAX: Final = 4 << 20
+# Messages read at a time for that; most pulls find enough in the first few.
+_SCAN_STEP: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PropertyTest:
+    """A filter that needs the stored properties of a message; *wants* is given them.
+
+    *cost* is about how many comparisons that takes.
+    """
+
+    wants: Callable[[bytes], bool]
+    cost: int = 1
+
+    def passes(self, message: bytes | memoryview) -> bool:
+        """Tell whether a stored message is wanted."""
+        return self.wants(record_properties(message))
+
+    def work(self, message: bytes | memoryview) -> int:
+        """Return how much work it is to look at a stored message."""
+        return self.cost + len(record_properties(message)) // _WORK_BYTES
+
+
+# Tells whether a message passes: by its tags code, or by its properties. None lets everything pass.
+Matches = Callable[[int], bool] | PropertyTest
+
+
+class Reading(NamedTuple):
+    """What a pull found.
+
+    Attributes:
+        status: RocketMQ's GetMessageStatus, sent as the remark.
+        next_offset: where the consumer shall go on.
+        messages: stored records, in order.
+    """
+
+    code: int
+    status: str
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[bytes | memoryview]
+
+    @property
+    def is_at_end(self) -> bool:
+        """Tell whether the consumer has everything there is, so that waiting makes sense."""
+        return self.code == ResponseCode.PULL_NOT_FOUND
+
+
+def read_queue(
+    reader: Reader,
+    queue: Queue | None,
+    offset: int,
+    *,
+    count_max: int = MESSAGES_MAX,
+    size_max: int = SIZE_MAX,
+    matches: Matches | None = None,
+    bulk: bool = False,
+) -> Reading:
+    """Read from *offset*; *queue* is None when it was never written."""
+    if queue is None or queue.next_offset == 0:
+        if offset == 0:
+            return Reading(ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0, [])
+        return Reading(ResponseCode.PULL_OFFSET_MOVED, "NO_MESSAGE_IN_QUEUE", 0, 0, 0, [])
+    low, high = queue.min_offset, queue.next_offset
+    if offset < low:
+        return Reading(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", low, low, high, [])
+    if offset == high:
+        return Reading(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", high, low, high, [])
+    if offset > high:
+        return Reading(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", high, low, high, [])
+
+    count_max = max(1, min(count_max, BULK_MESSAGES_MAX if bulk else MESSAGES_MAX))
+    size_max = max(1, min(size_max, BULK_SIZE_MAX if bulk else SIZE_MAX))
+    if offset >= queue.tail_start:
+        next_offset, messages = _read_tail(queue, offset, count_max, size_max, matches)
+    elif isinstance(matches, PropertyTest):
+        next_offset, messages = _search_store(reader, queue, offset, count_max, size_max, matches)
+    else:
+        next_offset, messages = _read_store(reader, queue, offset, count_max, size_max, matches)
+    if messages:
+        return Reading(ResponseCode.SUCCESS, "FOUND", next_offset, low, high, messages)
+    status = "NO_MATCHED_MESSAGE" if matches is not None else "MESSAGE_WAS_REMOVING"
+
+    return Reading(ResponseCode.PULL_RETRY_IMMEDIATELY, status, next_offset, low, high, [])
+
+
+def is_wanted(matches: Matches, entry: TailEntry) -> bool:
+    """Tell whether a message that is in memory passes."""
+    if isinstance(matches, PropertyTest):
+        return matches.passes(entry.message)
+
+    return matches(entry.tags_code)
+
+
+def _read_tail(
+    queue: Queue, offset: int, count_max: int, size_max: int, matches: Matches | None
+) -> tuple[int, list[bytes | memoryview]]:
+    tail = queue.tail
+    position = offset - queue.tail_start
+    end = min(len(tail), position + SCAN_MAX)
+    messages: list[bytes | memoryview] = []
+    size = work = 0
+    while position < end and len(messages) < count_max and work < SCAN_WORK_MAX:
+        entry = tail[position]
+        if isinstance(matches, PropertyTest):
+            work += matches.work(entry.message)
+        if matches is None or is_wanted(matches, entry):
+            message = entry.message
+            size += len(message)
+            if messages and size > size_max:
+                break
+            messages.append(message)
+        position += 1
+
+    return queue.tail_start + position, messages
+
+
+def _read_store(
+    reader: Reader,
+    queue: Queue,
+    offset: int,
+    count_max: int,
+    size_max: int,
+    matches: Callable[[int], bool] | None,
+) -> tuple[int, list[bytes | memoryview]]:
+    _, end = queue_bounds(queue.topic_id, queue.queue_id)
+    start = queue_key(queue.topic_id, queue.queue_id, offset)
+    limit = count_max if matches is None else SCAN_MAX
+    keys: list[bytes] = []
+    size = 0
+    for _, value in reader.scan(Family.CONSUME_QUEUE, start, end, limit=limit):
+        if len(keys) == count_max:
+            break
+        if matches is None or matches(int.from_bytes(value[12:20], "big", signed=True)):
+            size += int.from_bytes(value[8:12], "big")
+            if keys and size > size_max:
+                break
+            keys.append(value[:_PHYSICAL_SIZE])
+        offset += 1
+    found = reader.multi_get(Family.MESSAGES, keys) if keys else []
+
+    # A message may be gone while its queue entry is still there: retention trims the queues first,
+    # but a reader that was slow must not fail for it.
+    return offset, [message for message in found if message is not None]
+
+
+def _search_store(
+    reader: Reader,
+    queue: Queue,
+    offset: int,
+    count_max: int,
+    size_max: int,
+    test: PropertyTest,
+) -> tuple[int, list[bytes | memoryview]]:
+    """Read messages and keep those that pass, until there are enough or too much was looked at."""
+    _, end = queue_bounds(queue.topic_id, queue.queue_id)
+    start = queue_key(queue.topic_id, queue.queue_id, offset)
+    entries = reader.scan(Family.CONSUME_QUEUE, start, end, limit=SCAN_MAX)
+    messages: list[bytes | memoryview] = []
+    size = looked = work = at = 0
+    while at < len(entries) and looked < SCAN_SIZE_MAX and work < SCAN_WORK_MAX:
+        keys: list[bytes] = []
+        for _, value in entries[at : at + _SCAN_STEP]:
+            if keys and looked >= SCAN_SIZE_MAX:
+                break
+            keys.append(value[:_PHYSICAL_SIZE])
+            looked += int.from_bytes(value[8:12], "big")
+        for message in reader.multi_get(Family.MESSAGES, keys):
+            if work >= SCAN_WORK_MAX:
+                return offset + at, messages
+            work += test.work(message) if message is not None else 1
+            if message is not None and test.passes(message):
+                size += len(message)
+                if messages and size > size_max:
+                    return offset + at, messages
+                messages.append(message)
+            at += 1
+            if len(messages) == count_max:
+                return offset + at, messages
+
+    return offset + at, messages
+
+
+def read_message(reader: Reader, physical: int) -> bytes | None:
+    """Return the stored record at a physical offset, None when there is none."""
+    if physical < 0:
+        return None
+
+    return reader.get(Family.MESSAGES, message_key(physical))

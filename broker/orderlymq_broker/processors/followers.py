@@ -1,0 +1,65 @@
+"""
+What a replica answers that does not lead, or does not yet.
+
+The rule: never a wrong answer, never an answer that a client would misread. Clients up to 4.9 take any
+error code to an offset query for "never committed" and may jump to the end of the queue, so that
+query gets no answer at all: the connection is closed, which they take for what it is.
+"""
+
+from orderlymq_broker.core.context import Context, Handler, answer
+from orderlymq_broker.core.effects import Close, Effect, Now, Peer
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+
+
+class Followers:
+    """Handlers for the time without leadership."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def handlers(self) -> dict[int, Handler]:
+        """Return the codes that are not simply refused."""
+        return {
+            RequestCode.SEND_MESSAGE: self.refuse_send,
+            RequestCode.SEND_MESSAGE_V2: self.refuse_send,
+            RequestCode.SEND_BATCH_MESSAGE: self.refuse_send,
+            RequestCode.PULL_MESSAGE: self.refuse_pull,
+            RequestCode.LITE_PULL_MESSAGE: self.refuse_pull,
+            RequestCode.QUERY_CONSUMER_OFFSET: self.close,
+            RequestCode.LOCK_BATCH_MQ: self.grant_nothing,
+            RequestCode.UNLOCK_BATCH_MQ: self.accept,
+        }
+
+    def refuse(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Answer 1: the client asks again later, here or elsewhere."""
+        return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=self._remark())
+
+    def refuse_send(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Answer 14: nothing was stored and never will be."""
+        return answer(request, peer, ResponseCode.SERVICE_NOT_AVAILABLE, remark=self._remark())
+
+    def refuse_pull(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Answer 1 while somebody leads, else close: then the client looks for another address."""
+        if self._context.leader_known:
+            return self.refuse(request, peer, now)
+
+        return [Close(peer.connection, "a pull while the group has no leader")]
+
+    def close(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Close: no answer is the only one that is not misread."""
+        return [Close(peer.connection, f"request {request.code} while this replica does not lead")]
+
+    def grant_nothing(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Grant no lock: the client tries again."""
+        return answer(request, peer, body=b'{"lockOKMQSet":[]}')
+
+    def accept(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Answer that it is well: what is not released here runs out with its lease."""
+        return answer(request, peer)
+
+    def _remark(self) -> str:
+        group = self._context.settings.group
+        leader = "another replica leads it" if self._context.leader_known else "it has no leader"
+
+        return f"this replica does not lead group {group}, {leader}; try again"

@@ -1,0 +1,109 @@
+"""
+What operators decide about the queues of a group (20507), and what they have to know for it (20508).
+
+The rules: a decision is a record under the operator's token, and its group is told to look again when it is
+applied; members are shown each with its own subscriptions, because those that differ are what goes wrong.
+What a member that asks is answered: ``strategies.py``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.groups.locks import check_client
+from orderlymq_broker.processors.topics.expansion import check_token
+from orderlymq_broker.state.groups.members import since_ms
+from orderlymq_broker.state.records import AssignmentSet, MemberSeen, Outcome, Refused
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.integers import INT32_MAX
+
+# As many queues as a topic may have; a row of them is some 100 KiB.
+OWNERS_MAX: Final = 16_384
+_LOST: Final = "the leader changed before the division was stored; look at the group and ask again"
+
+
+class DivisionProcessor:
+    """Serves operators that divide queues.
+
+    Args:
+        notify: tells the members of groups to look again.
+    """
+
+    def __init__(self, context: Context, notify: Callable[[Sequence[str]], list[Effect]]) -> None:
+        self._context = context
+        self._notify = notify
+
+    def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20507: set a division (*action* set), or only tell the group to look again (notify)."""
+        token = check_token(self._context, request.ext, now)
+        group = request.ext.get("consumerGroup", "")
+        check_client("operator", group)
+        if request.ext.get("action", "set") == "notify":
+            self._context.counters["repairing_notices"] += 1
+            return [*self._notify([group]), *answer(request, peer)]
+        record = AssignmentSet(group, request.ext.get("topic", ""), _owners(request.body), token)
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            found = outcomes[0]
+            if isinstance(found, Refused):
+                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=found.reason)
+            return answer(request, peer)
+
+        return [Propose([record], applied=applied, lost=when_lost(request, peer, _LOST))]
+
+    def members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20508: the members of a group, and the division of its queues."""
+        group = request.ext.get("consumerGroup", "")
+        state = self._context.state
+        found = state.members.of_group(group)
+        body = {
+            "consumerGroup": group,
+            "ordered": state.is_ordered(group),
+            "members": [_shown(found[client_id]) for client_id in sorted(found)],
+            "assignments": {
+                topic: [list(owner) for owner in owners]
+                for topic, owners in state.assignments.of_group(group).items()
+            },
+        }
+
+        return answer(request, peer, body=fastjson.dumps(body))
+
+
+def _owners(body: bytes) -> tuple[tuple[str, int, str], ...]:
+    found = fastjson.loads(body) if body else []
+    if not isinstance(found, list) or len(found) > OWNERS_MAX:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR, f"the body must be a list of at most {OWNERS_MAX} owners"
+        )
+    owners = []
+    for each in found:
+        match each:
+            # JSON's true is an int of Python.
+            case [str(broker), int(queue), str(client)] if (
+                client and type(queue) is int and 0 <= queue <= INT32_MAX
+            ):
+                owners.append((broker, queue, client))
+            case _:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"{each!r} is no owner; write [broker name, queue, client id]",
+                )
+
+    return tuple(sorted(owners))
+
+
+def _shown(member: MemberSeen) -> dict[str, Any]:
+    return {
+        "clientId": member.client_id,
+        "address": member.address,
+        "language": member.language,
+        "version": member.version,
+        "messageModel": member.message_model,
+        "sinceMillis": since_ms(member),
+        "subscriptions": [
+            [wish.topic, wish.expression, wish.expression_type] for wish in member.subscriptions
+        ],
+    }

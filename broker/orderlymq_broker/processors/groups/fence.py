@@ -1,0 +1,207 @@
+"""
+The fence: who may pull and commit the queues of an ordered group.
+
+The rules: a queue of an ordered group in CLUSTERING serves nobody but the holder of its lock; a client
+that says who it is (ext omqClientId, omqEpoch) is judged exactly; any other is known by the heartbeats
+and lock requests of its connection. Before those, after a fail-over, RocketMQ's Java consumer says in its pulls
+one thing that is its own: the millisecond in which it made its subscription, which the holder's last heartbeat
+has put into the state. Who says the holder's, from the holder's address, is taken for the holder, unless another
+member there has the same, or the holder is known to pull over another connection; such a connection may commit,
+too. Everybody else is refused until the next heartbeat or lock request, 20 s later at most (ADR 22). A
+client that gave its lock back may still commit until another holds the queue: Java unlocks first.
+Broadcasting members and tools under other groups pass. Table: RebalanceLockManager has none of this.
+"""
+
+from typing import Final, NamedTuple
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.sessions import Session
+from orderlymq_broker.state.groups.locks import Lock
+from orderlymq_broker.state.records import MemberSeen
+from orderlymq_protocol.clientbodies import BROADCASTING
+
+EXT_CLIENT_ID: Final = "omqClientId"
+EXT_EPOCH: Final = "omqEpoch"
+EXT_SUB_VERSION: Final = "subVersion"
+
+
+class Verdict(NamedTuple):
+    """Whether a request passes the fence.
+
+    Attributes:
+        refusal: empty when it passes, else the remark that says who is in the way.
+        epoch: epoch of the lock it passes under; 0 when no lock was needed.
+    """
+
+    refusal: str = ""
+    epoch: int = 0
+
+    @property
+    def passes(self) -> bool:
+        """Tell whether the request is served."""
+        return not self.refusal
+
+
+PASSES: Final = Verdict()
+
+
+class Fence:
+    """Judges pulls and offset commits; of what it reads it changes nothing but whom it takes for whom."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def judge_pull(
+        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str]
+    ) -> Verdict:
+        """Tell whether this pull is the holder's."""
+        if not self._context.state.is_ordered(group):
+            return self._judge_unordered(group, topic, queue_id, ext)
+        return self._judge(group, topic, queue_id, peer, ext, pulls=True)
+
+    def judge_commit(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        peer: Peer,
+        ext: dict[str, str],
+        *,
+        wants_answer: bool,
+    ) -> Verdict:
+        """Tell whether this commit is the holder's, or a tool's where nobody holds the queue.
+
+        A tool waits for the answer of a request of its own; a consumer that the group has forgotten
+        sends the same request without waiting for one, or commits with a pull.
+        """
+        if not self._context.state.is_ordered(group):
+            return self._judge_unordered(group, topic, queue_id, ext)
+        verdict = self._judge(group, topic, queue_id, peer, ext, pulls=False)
+        if verdict.passes or self._context.state.locks.get(group, topic, queue_id) is not None:
+            return verdict
+        released = self._context.state.locks.released(group, topic, queue_id)
+        if released is not None and self._is_client(released.released_by, peer, ext):
+            # Its epoch goes with the commit: whoever locks the queue next makes it void.
+            return Verdict(epoch=released.epoch)
+
+        return PASSES if wants_answer and self._is_tool(group, peer, ext) else verdict
+
+    def _judge_unordered(
+        self, group: str, topic: str, queue_id: int, ext: dict[str, str]
+    ) -> Verdict:
+        """Let all pass but who names an epoch of a group that was deleted since."""
+        locks = self._context.state.locks
+        if ext.get(EXT_EPOCH, "") in ("", str(locks.epoch(group, topic, queue_id))):
+            return PASSES
+
+        return Verdict(
+            refusal=f"epoch {ext[EXT_EPOCH]} of queue {queue_id} of topic {topic} ended when group {group} was "
+            f"deleted; lock the queue again (code 41) before pulling or committing"
+        )
+
+    def _judge(
+        self, group: str, topic: str, queue_id: int, peer: Peer, ext: dict[str, str], *, pulls: bool
+    ) -> Verdict:
+        context = self._context
+        lock = context.state.locks.get(group, topic, queue_id)
+        client_id = ext.get(EXT_CLIENT_ID)
+        session = context.sessions.get(peer.connection)
+        if client_id is not None:
+            if lock is not None and lock.client_id == client_id:
+                epoch = ext.get(EXT_EPOCH, "")
+                if epoch in ("", str(lock.epoch)):
+                    return Verdict(epoch=lock.epoch)
+            elif self._broadcasts(group, {client_id}):
+                return PASSES
+        elif session is not None:
+            if lock is not None and lock.client_id in session.client_ids:
+                return Verdict(epoch=lock.epoch)
+            if self._broadcasts(group, session.client_ids):
+                return PASSES
+        elif lock is not None and self._must_be_holder(lock, peer, ext, pulls=pulls):
+            return Verdict(epoch=lock.epoch)
+        elif context.state.members.is_broadcasting(group):
+            return PASSES
+
+        return Verdict(refusal=_refusal(group, topic, queue_id, lock))
+
+    def _broadcasts(self, group: str, client_ids: set[str]) -> bool:
+        members = self._context.state.members.of_group(group)
+
+        return any(
+            client_id in members and members[client_id].message_model == BROADCASTING
+            for client_id in client_ids
+        )
+
+    def _must_be_holder(self, lock: Lock, peer: Peer, ext: dict[str, str], *, pulls: bool) -> bool:
+        """Tell whether a connection that has not said who it is can be nobody's but the holder's."""
+        sessions = self._context.sessions
+        others = sessions.of_client(lock.client_id)
+        if _host(lock.address) != peer.host or any(_does_the_same(o, pulls=pulls) for o in others):
+            return False
+        if EXT_SUB_VERSION not in ext:  # an offset commit
+            return sessions.recognized(lock.group, peer.connection) == lock.client_id
+        if not self._is_alone_with(ext[EXT_SUB_VERSION], lock):
+            return False
+        sessions.recognize(lock.group, peer.connection, lock.client_id)
+
+        return True
+
+    def _is_alone_with(self, version: str, lock: Lock) -> bool:
+        """Tell whether the holder, and no other member at its address, has this version of its subscription."""
+        members = self._context.state.members.of_group(lock.group)
+        holder = members.get(lock.client_id)
+        if holder is None or version in ("", "0") or _version(holder, lock.topic) != version:
+            return False
+
+        return not any(
+            member is not holder
+            and _host(member.address) == _host(lock.address)
+            and _version(member, lock.topic) == version
+            for member in members.values()
+        )
+
+    def _is_client(self, client_id: str, peer: Peer, ext: dict[str, str]) -> bool:
+        """Tell whether a request is surely of this client."""
+        if EXT_CLIENT_ID in ext:
+            return ext[EXT_CLIENT_ID] == client_id
+        session = self._context.sessions.get(peer.connection)
+
+        return session is not None and client_id in session.client_ids
+
+    def _is_tool(self, group: str, peer: Peer, ext: dict[str, str]) -> bool:
+        """Tell whether a sender is nobody the group knows: then it administers."""
+        members = self._context.state.members.of_group(group)
+        if EXT_CLIENT_ID in ext:
+            return ext[EXT_CLIENT_ID] not in members and not ext.get(EXT_EPOCH)
+        session = self._context.sessions.get(peer.connection)
+        if session is not None:
+            is_member = any(client_id in members for client_id in session.client_ids)
+            return not is_member and not session.consumes(group)
+
+        return all(_host(member.address) != peer.host for member in members.values())
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def _version(member: MemberSeen, topic: str) -> str:
+    """Return the version of a member's subscription as its pulls say it; empty when it has none."""
+    return next((str(wish.version) for wish in member.subscriptions if wish.topic == topic), "")
+
+
+def _does_the_same(session: Session, *, pulls: bool) -> bool:
+    return session.pulled if pulls else session.committed
+
+
+def _refusal(group: str, topic: str, queue_id: int, lock: Lock | None) -> str:
+    queue = f"queue {queue_id} of topic {topic} in the ordered group {group}"
+    if lock is None:
+        return f"{queue} is locked by nobody; lock it (code 41) before pulling or committing"
+
+    return (
+        f"{queue} is locked by {lock.client_id} with epoch {lock.epoch} since "
+        f"{lock.held_since_ms} (ms); wait for its release"
+    )

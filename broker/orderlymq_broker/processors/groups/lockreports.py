@@ -1,0 +1,110 @@
+"""
+What the log says of queue locks: got, taken over after an expiry, refused because somebody else has them.
+
+The rules: the words are those of RocketMQ's RebalanceLockManager, so that they can be searched for; one line
+per request, kind and holder, whatever the number of queues, and few holders; a renewal says nothing; who goes
+on asking in vain is told once a minute. Pure: the shell takes the lines and writes them.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Final, Literal, NamedTuple
+
+from orderlymq_broker.core.effects import Now
+from orderlymq_protocol.messagequeue import MessageQueue
+
+# Between two looks of the shell; a rebalance of more groups than this is told of by its newest.
+LINES_MAX: Final = 200
+REFUSED_AGAIN_MS: Final = 60_000
+REFUSED_MAX: Final = 1_000
+QUEUES_SHOWN: Final = 4
+# A request may name thousands of queues, each with another holder.
+HOLDERS_SHOWN: Final = 4
+NAME_SHOWN: Final = 127
+
+
+class Line(NamedTuple):
+    """One line for the log."""
+
+    level: Literal["info", "warning"]
+    text: str
+
+
+class LockReports:
+    """The lines since they were last taken."""
+
+    def __init__(self) -> None:
+        self._lines: deque[Line] = deque(maxlen=LINES_MAX)
+        self._refused: dict[tuple[str, str], int] = {}
+
+    def take(self) -> list[Line]:
+        """Return what is to be written since the last time."""
+        lines = list(self._lines)
+        self._lines.clear()
+
+        return lines
+
+    def decided(
+        self,
+        group: str,
+        client_id: str,
+        granted: Mapping[MessageQueue, tuple[str, bool]],
+        refused: Mapping[MessageQueue, str],
+        now: Now,
+    ) -> None:
+        """Note how a lock request ended.
+
+        *granted* tells who had each granted queue when it was asked for (empty for nobody) and whether the
+        lease of that one was over, *refused* who has each of the other queues.
+        """
+        got: list[MessageQueue] = []
+        taken: dict[str, list[MessageQueue]] = {}
+        others: dict[str, list[MessageQueue]] = {}
+        for queue, (holder, expired) in granted.items():
+            if expired:
+                taken.setdefault(holder, []).append(queue)
+            elif holder != client_id:
+                got.append(queue)
+        for queue, holder in refused.items():
+            others.setdefault(holder, []).append(queue)
+        begin = "tryLockBatch, message queue"
+        if got:
+            self._add(
+                "info",
+                f"{begin} not locked, I got it. Group: {group} NewClientId: {client_id} {_named(got)}",
+            )
+        for holder, queues in islice(taken.items(), HOLDERS_SHOWN):
+            self._add(
+                "warning",
+                f"{begin} lock expired, I got it. Group: {group} OldClientId: {holder} NewClientId: "
+                f"{client_id} {_named(queues)}",
+            )
+        if others and self._may_say(group, client_id, now):
+            for holder, queues in islice(others.items(), HOLDERS_SHOWN):
+                self._add(
+                    "warning",
+                    f"{begin} locked by other client. Group: {group} OtherClientId: {holder} "
+                    f"NewClientId: {client_id} {_named(queues)}",
+                )
+
+    def _may_say(self, group: str, client_id: str, now: Now) -> bool:
+        due_ms = self._refused.pop((group, client_id), 0)
+        said = now.monotonic_ms < due_ms
+        self._refused[group, client_id] = due_ms if said else now.monotonic_ms + REFUSED_AGAIN_MS
+        if len(self._refused) > REFUSED_MAX:
+            del self._refused[next(iter(self._refused))]
+
+        return not said
+
+    def _add(self, level: Literal["info", "warning"], text: str) -> None:
+        self._lines.append(Line(level, text))
+
+
+def _named(queues: Sequence[MessageQueue]) -> str:
+    shown = ", ".join(
+        f"{queue.topic[:NAME_SHOWN]}:{queue.queue_id}" for queue in queues[:QUEUES_SHOWN]
+    )
+    left = len(queues) - QUEUES_SHOWN
+
+    return f"mq: {shown}" + (f" and {left} more" if left > 0 else "")

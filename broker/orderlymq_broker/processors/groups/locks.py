@@ -1,0 +1,438 @@
+"""
+Queue locks as clients ask for them: 41, 42, the lock table (20501), and the leader's clock of leases.
+
+The rules: a reply leaves when its record is committed, one record per request; a lease runs on this
+replica's monotonic clock from the moment at which it applied the grant, be it as the leader or, for a
+later leader, as a follower, which is never before the client asked: longer than needed, never
+shorter. A replica that has not seen the renewal itself runs the lease in full. Expired means strictly
+later than the lease; what is gathered of offset commits goes into the log before any change of a
+lock. The table itself, and why an expiry cannot free a renewed lock: ``state/groups/locks.py``.
+"""
+
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.entries import in_pieces
+from orderlymq_broker.processors.groups.lockreports import LockReports
+from orderlymq_broker.processors.groups.offsets import Committer
+from orderlymq_broker.state.groups.locks import Lock
+from orderlymq_broker.state.records import (
+    GroupSet,
+    LockRef,
+    LocksExpired,
+    LocksGranted,
+    LocksReleased,
+    LocksRequested,
+    MemberLeft,
+    Outcome,
+    Record,
+)
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.clientbodies import BROADCASTING, LOCK_QUEUES_MAX, LockBatchRequest
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.names import InvalidName, check_group_name
+
+# Shorter leases would end between two renewals of a busy client, longer ones outlive any patience.
+LEASE_MS_MIN: Final = 1_000
+LEASE_MS_MAX: Final = 10 * 60 * 1_000
+CLIENT_ID_LENGTH_MAX: Final = 512
+# Locks that one record ends: some 100 KiB.
+EXPIRED_MAX: Final = 1_024
+# Who was refused a queue still wants it until it should have asked again: RocketMQ's clients do every 20 s.
+REFUSAL_MS: Final = 30_000
+
+# A follower is not told which locks end; it looks when it has noted many more than are held.
+_SEEN_SLACK: Final = 1_000
+
+_LOST: Final = "the leader changed before the locks were decided; ask again"
+
+_Key = tuple[str, str, int]
+
+
+class LockProcessor:
+    """Serves lock requests and ends leases."""
+
+    def __init__(self, context: Context, committer: Committer) -> None:
+        self._context = context
+        self._committer = committer
+        # When each lease ends; an entry of the heap counts only while it agrees with this.
+        self._ends: dict[_Key, int] = {}
+        self._due: list[tuple[int, _Key]] = []
+        # The newest renewal of each lock that this replica has applied while it ran: stamp and time.
+        self._seen: dict[_Key, tuple[int, int]] = {}
+        self.reports = LockReports()
+        # Who was refused a held lock last, and when; never more than there are locks.
+        self._refused: dict[_Key, tuple[str, int]] = {}
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def lock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 41: grant what is free or already the client's."""
+        body = LockBatchRequest.from_json(request.body)
+        check_client(body.client_id, body.consumer_group)
+        check_count(body)
+        context = self._context
+        session = context.identify(peer, body.client_id)
+        session.language, session.version = request.language, request.version
+        context.sessions.glimpse(body.consumer_group, body.client_id, peer.connection, now)
+        wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
+        if not wanted:
+            return answer(request, peer, body=_granted_body(()))
+        member = context.state.members.get(body.consumer_group, body.client_id)
+        missing = _missing_group(context, body.consumer_group)
+        records: list[Record] = [*self._committer.take(), *missing]
+        over = self._over(body, wanted, now)
+        holders = self._holders(body.consumer_group, wanted, over)
+        if over:
+            records += self._end({body.consumer_group: over})
+        records.append(
+            LocksRequested(
+                body.consumer_group,
+                body.client_id,
+                f"{peer.host}:{peer.port}",
+                self._lease(body.lease_ms),
+                tuple((queue.topic, queue.queue_id) for queue in wanted),
+                orderly=member is None or member.message_model != BROADCASTING,
+            )
+        )
+
+        def applied(outcomes: Sequence[Outcome], then: Now) -> list[Effect]:
+            outcome = outcomes[-1]
+            granted = outcome.granted if isinstance(outcome, LocksGranted) else ()
+            epochs = {(topic, queue_id): epoch for topic, queue_id, epoch in granted}
+            self._note_refusals(body, wanted, epochs, then)
+            pairs = [
+                (queue, epochs[queue.topic, queue.queue_id])
+                for queue in wanted
+                if (queue.topic, queue.queue_id) in epochs
+            ]
+            self._report(body, dict(pairs), holders, then)
+            return answer(request, peer, body=_granted_body(pairs, self._held(body, pairs)))
+
+        return [Propose(records, applied=applied, lost=when_lost(request, peer, _LOST))]
+
+    def unlock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 42: give back what is the client's and ignore the rest."""
+        body = LockBatchRequest.from_json(request.body)
+        check_client(body.client_id, body.consumer_group)
+        check_count(body)
+        # Nobody holds a queue without a number.
+        queues = tuple((each.topic, each.queue_id) for each in body.queues if each.queue_id >= 0)
+        if not queues:
+            return answer(request, peer)
+
+        # Proposed even when nothing is held: the lock request may be on its way through the log.
+        return [
+            Propose(
+                [
+                    *self._committer.take(),
+                    LocksReleased(body.consumer_group, body.client_id, queues),
+                ],
+                applied=lambda _, __: answer(request, peer),
+                lost=when_lost(request, peer, _LOST),
+            )
+        ]
+
+    def table(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20501: the held locks of a group, or of all, whether their holders are connected, and who else asks."""
+        group = request.ext.get("consumerGroup") or None
+        broker = self._context.settings.group
+        locks = [
+            {
+                "topic": lock.topic,
+                "brokerName": broker,
+                "queueId": lock.queue_id,
+                "consumerGroup": lock.group,
+                "clientId": lock.client_id,
+                "address": lock.address,
+                "epoch": lock.epoch,
+                "leaseMillis": lock.lease_ms,
+                "heldSinceMillis": lock.held_since_ms,
+                "connected": bool(self._context.sessions.of_client(lock.client_id)),
+                "wantedBy": self._wanted_by(lock, now),
+            }
+            for lock in self._context.state.locks.held(group)
+        ]
+        locks.sort(key=lambda lock: (lock["consumerGroup"], lock["topic"], lock["queueId"]))
+
+        return answer(request, peer, body=fastjson.dumps({"locks": locks}))
+
+    # -- leases ------------------------------------------------------------------------------------
+
+    def start(self, now: Now) -> None:
+        """Go on with every lease from the renewal that was seen here, with others from now."""
+        self._ends.clear()
+        self._due.clear()
+        seen, self._seen = self._seen, {}
+        for lock in self._context.state.locks.held():
+            key = (lock.group, lock.topic, lock.queue_id)
+            stamp, at_ms = seen.get(key, (0, 0))
+            if stamp == lock.stamp:
+                self._seen[key] = (stamp, at_ms)
+            else:
+                at_ms = now.monotonic_ms
+            self._run(key, at_ms + lock.lease_ms)
+
+    def stop(self) -> None:
+        """Forget all leases, and who was refused."""
+        self._ends.clear()
+        self._due.clear()
+        self._refused.clear()
+
+    def granted(self, outcome: LocksGranted, now: Now) -> None:
+        """Start or renew the leases of what was granted."""
+        self.seen(outcome, now)
+        end = now.monotonic_ms + outcome.lease_ms
+        for topic, queue_id, _ in outcome.granted:
+            self._run((outcome.group, topic, queue_id), end)
+
+    def seen(self, outcome: LocksGranted, now: Now) -> None:
+        """Note when a grant was applied here, for the time when this replica leads."""
+        for topic, queue_id, _ in outcome.granted:
+            lock = self._context.state.locks.get(outcome.group, topic, queue_id)
+            if lock is not None:
+                self._seen[outcome.group, topic, queue_id] = (lock.stamp, now.monotonic_ms)
+        locks = self._context.state.locks
+        if len(self._seen) > 2 * locks.held_count + _SEEN_SLACK:
+            self._seen = {key: seen for key, seen in self._seen.items() if locks.get(*key)}
+
+    def freed(self, queues: Sequence[_Key]) -> list[_Key]:
+        """Stop the leases of freed queues; return those that are free now."""
+        free = [key for key in queues if self._context.state.locks.get(*key) is None]
+        for key in free:
+            self._ends.pop(key, None)
+            self._refused.pop(key, None)
+
+        return free
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose the end of the leases that are over."""
+        over: dict[str, list[LockRef]] = {}
+        while self._due and self._due[0][0] < now.monotonic_ms:
+            end, key = heappop(self._due)
+            if self._ends.get(key) != end:
+                continue
+            del self._ends[key]
+            lock = self._context.state.locks.get(*key)
+            if lock is not None:
+                over.setdefault(key[0], []).append(LockRef(lock.topic, lock.queue_id, lock.stamp))
+        if not over:
+            return []
+        self._context.counters["leases_expired"] += sum(map(len, over.values()))
+
+        return in_pieces([*self._committer.take(), *self._end(over)])
+
+    def expiring(self, now: Now, part: int) -> list[tuple[Lock, int]]:
+        """Return the locks with less than one *part* of their lease left, and what is left (ms)."""
+        found = []
+        for key, end_ms in self._ends.items():
+            lock = self._context.state.locks.get(*key)
+            left_ms = end_ms - now.monotonic_ms
+            if lock is not None and left_ms * part < lock.lease_ms:
+                found.append((lock, max(0, left_ms)))
+
+        return sorted(found, key=lambda each: each[1])
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _end(self, over: Mapping[str, Sequence[LockRef]]) -> list[Record]:
+        """Return what ends these leases, and the memberships of holders that nobody has heard of.
+
+        Holders that this leader has heard of are noted, and leave when their next heartbeat does not come.
+
+        A leader that waited for them as for other members, which may come back until its grace ends,
+        would hold their share of the queues as often as the leader changes.
+        """
+        state, sessions = self._context.state, self._context.sessions
+        records: list[Record] = []
+        for group, refs in over.items():
+            records += [
+                LocksExpired(group, tuple(refs[start : start + EXPIRED_MAX]))
+                for start in range(0, len(refs), EXPIRED_MAX)
+            ]
+            ending: Counter[str] = Counter()
+            for ref in refs:
+                lock = state.locks.get(group, ref.topic, ref.queue_id)
+                if lock is not None:
+                    ending[lock.client_id] += 1
+            for client_id, count in sorted(ending.items()):
+                if count < len(state.locks.held_by(client_id, group)):
+                    continue
+                presence = sessions.presence.get((group, client_id))
+                if presence is None:
+                    records.append(MemberLeft(group, client_id))
+                else:
+                    presence.lapsed = True
+
+        return records
+
+    def _run(self, key: _Key, end_ms: int) -> None:
+        self._ends[key] = end_ms
+        heappush(self._due, (end_ms, key))
+
+    def _note_refusals(
+        self,
+        body: LockBatchRequest,
+        wanted: Sequence[MessageQueue],
+        granted: Container[tuple[str, int]],
+        now: Now,
+    ) -> None:
+        for queue in wanted:
+            key = (body.consumer_group, queue.topic, queue.queue_id)
+            if (queue.topic, queue.queue_id) in granted:
+                # A renewal by the holder says nothing about the other one.
+                if self._refused.get(key, ("", 0))[0] == body.client_id:
+                    del self._refused[key]
+            elif self._context.state.locks.get(*key) is not None:
+                self._refused[key] = (body.client_id, now.monotonic_ms)
+
+    def _wanted_by(self, lock: Lock, now: Now) -> str:
+        """Return the client that was refused a lock a moment ago; empty when nobody was."""
+        client_id, at_ms = self._refused.get((lock.group, lock.topic, lock.queue_id), ("", 0))
+        return client_id if now.monotonic_ms - at_ms < REFUSAL_MS else ""
+
+    def _over(
+        self, body: LockBatchRequest, wanted: list[MessageQueue], now: Now
+    ) -> tuple[LockRef, ...]:
+        """Return the wanted locks of others whose lease is over although no tick has seen it yet."""
+        refs = []
+        for queue in wanted:
+            key = (body.consumer_group, queue.topic, queue.queue_id)
+            lock = self._context.state.locks.get(*key)
+            end = self._ends.get(key)
+            if (
+                lock is not None
+                and lock.client_id != body.client_id
+                and end is not None
+                and end < now.monotonic_ms
+            ):
+                refs.append(LockRef(lock.topic, lock.queue_id, lock.stamp))
+
+        return tuple(refs)
+
+    def _holders(
+        self, group: str, wanted: list[MessageQueue], over: tuple[LockRef, ...]
+    ) -> dict[MessageQueue, tuple[str, bool]]:
+        """Return who has each queue now, empty for nobody, and whether that lease is over."""
+        expired = {(ref.topic, ref.queue_id) for ref in over}
+        found = {}
+        for queue in wanted:
+            lock = self._context.state.locks.get(group, queue.topic, queue.queue_id)
+            holder = "" if lock is None else lock.client_id
+            found[queue] = (holder, (queue.topic, queue.queue_id) in expired)
+
+        return found
+
+    def _report(
+        self,
+        body: LockBatchRequest,
+        granted: Mapping[MessageQueue, int],
+        before: Mapping[MessageQueue, tuple[str, bool]],
+        now: Now,
+    ) -> None:
+        """Let the log tell what came of a request."""
+        refused = {
+            queue: lock.client_id
+            for queue in before.keys() - granted.keys()
+            if (
+                lock := self._context.state.locks.get(
+                    body.consumer_group, queue.topic, queue.queue_id
+                )
+            )
+        }
+        got = {queue: who for queue, who in before.items() if queue in granted}
+        self.reports.decided(
+            body.consumer_group, body.client_id, got, dict(sorted(refused.items())), now
+        )
+
+    def _held(
+        self, body: LockBatchRequest, granted: Sequence[tuple[MessageQueue, int]]
+    ) -> list[list[str | int]]:
+        """Return what is held in granted queues: who consumes them must know it before its first message."""
+        return [
+            [held.topic, held.queue_id, held.key, held.offset, held.message_id]
+            for queue, _ in granted
+            for held in self._context.state.held.of_queue(
+                body.consumer_group, queue.topic, queue.queue_id
+            ).values()
+        ]
+
+    def _is_ours(self, queue: MessageQueue) -> bool:
+        if queue.broker_name != self._context.settings.group:
+            return False
+        topic = self._context.state.topics.get(queue.topic)
+
+        return topic is not None and 0 <= queue.queue_id < topic.queue_count
+
+    def _lease(self, asked_ms: int | None) -> int:
+        if asked_ms is None:
+            return self._context.settings.timers.lock_lease_ms
+
+        return max(LEASE_MS_MIN, min(asked_ms, LEASE_MS_MAX))
+
+
+def check_client(client_id: str, group: str | None = None) -> None:
+    """Refuse a client id or group name that could not be a key.
+
+    Raises:
+        RequestRefused: it is empty, too long, or has characters that are not allowed.
+    """
+    if not client_id or len(client_id) > CLIENT_ID_LENGTH_MAX or "\x00" in client_id:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the client id must have 1 to {CLIENT_ID_LENGTH_MAX} characters and no zero byte",
+        )
+    if group is not None:
+        try:
+            check_group_name(group)
+        except InvalidName as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+
+def check_count(body: LockBatchRequest) -> None:
+    """Refuse a request for more queues than one turn of the loop can take.
+
+    Raises:
+        RequestRefused: it names too many (1).
+    """
+    if len(body.queues) > LOCK_QUEUES_MAX:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"the request names {len(body.queues)} queues, at most {LOCK_QUEUES_MAX} are locked or given back "
+            f"at once: divide them over several requests or consumers",
+        )
+
+
+def _missing_group(context: Context, group: str) -> list[Record]:
+    """Return what makes a group that does not exist: it owns what is stored of its locks.
+
+    Raises:
+        RequestRefused: groups are not made in passing (26).
+    """
+    if group in context.state.groups.by_name:
+        return []
+    if context.settings.auto_create_group:
+        return [GroupSet(group, only_if_absent=True)]
+    raise RequestRefused(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        f"subscription group [{group}] does not exist; create it first",
+    )
+
+
+def _granted_body(
+    granted: Sequence[tuple[MessageQueue, int]], held: Sequence[list[str | int]] = ()
+) -> bytes:
+    """Return the reply to 41; ``epochs`` and ``heldKeys`` are ours, other clients ignore them."""
+    return fastjson.dumps(
+        {
+            "epochs": [epoch for _, epoch in granted],
+            **({"heldKeys": held} if held else {}),
+            "lockOKMQSet": [queue.to_json_value() for queue, _ in granted],
+        }
+    )

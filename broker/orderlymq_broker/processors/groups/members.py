@@ -1,0 +1,402 @@
+"""
+Membership of groups: heartbeats (34), good-byes (35), the list (38), deaths (20502).
+
+The rules: what others must know of a member is a record, written when it joins or changes, never per
+heartbeat; the reply to a heartbeat that says something new leaves when that is applied; members of
+an earlier leader are answered until they fail to come back within the grace, or are proven dead; a
+closed connection takes its client out of the list unless it holds locks: it proves nothing, RocketMQ's
+clients pull over the next one long before they say who they are, and nobody else could have their
+queues. What the others are told: ``rebalance.py``.
+"""
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+from orderlymq_broker.core.bodylimits import read_heartbeat
+from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.entries import in_pieces
+from orderlymq_broker.core.sessions import Session
+from orderlymq_broker.processors.fetch.filter import check_expression
+from orderlymq_broker.processors.fetch.sql import WORDS_MAX, count_words
+from orderlymq_broker.processors.groups.locks import check_client
+from orderlymq_broker.processors.groups.offsets import Committer
+from orderlymq_broker.processors.topics.expansion import check_token
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.records import (
+    NO_TOKEN,
+    ClientDead,
+    GroupSet,
+    LocksReleased,
+    MemberLeft,
+    MemberSeen,
+    Outcome,
+    Record,
+    Refused,
+    Subscription,
+    TopicSet,
+)
+from orderlymq_protocol.clientbodies import (
+    EXPRESSION_SQL92,
+    EXPRESSION_TAG,
+    CheckClientRequest,
+    ConsumerData,
+    ConsumerIdList,
+    HeartbeatData,
+    SubscriptionData,
+)
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import GetConsumerListByGroupHeader, UnregisterClientHeader
+from orderlymq_protocol.names import TOPIC_LENGTH_MAX, retry_topic
+from orderlymq_protocol.tags import TagExpressionError, TagFilter
+
+# How many client ids seen on two connections the status shows; the counter counts them all.
+DUPLICATES_SHOWN_MAX: Final = 100
+
+# A sentence about a pod and its node; it stands in the log.
+PROOF_LENGTH_MAX: Final = 1_024
+
+_LOST: Final = "the leader changed before the membership was stored; send it again"
+
+
+# Where a client's connections come from, None when they are not asked about.
+Ends: TypeAlias = frozenset[tuple[str, int]] | None
+
+
+class MembershipProcessor:
+    """Keeps the members of the groups."""
+
+    def __init__(self, context: Context, committer: Committer) -> None:
+        self._context = context
+        self._committer = committer
+        self._led_since_ms = 0
+        self._next_scan_ms = 0
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def heartbeat(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 34."""
+        context = self._context
+        session = context.sessions.get(peer.connection)
+        if session is None or session.heartbeat != request.body or not request.body:
+            session = self._read_heartbeat(request, peer)
+        session.seen_ms = now.monotonic_ms
+        client_id = session.heartbeat_client
+        records: list[Record] = []
+        for consumer in session.consumers[client_id]:
+            self._meet(consumer, client_id, session, now)
+            if context.leading:
+                records += self._missing(consumer, client_id, session)
+        if not records:
+            return answer(request, peer)
+
+        return [
+            Propose(
+                records,
+                applied=lambda _, __: answer(request, peer),
+                lost=when_lost(request, peer, _LOST),
+            )
+        ]
+
+    def unregister(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 35: the client leaves a group and gives its locks back."""
+        context = self._context
+        header = UnregisterClientHeader.from_ext(request.ext)
+        check_client(header.client_id)
+        session = context.sessions.get(peer.connection)
+        if session is not None:
+            session.heartbeat = b""
+            if header.producer_group:
+                session.producer_groups.discard(header.producer_group)
+        if header.producer_group:
+            context.sessions.retire(header.producer_group, peer.connection)
+        group = header.consumer_group
+        if not group:
+            return answer(request, peer)
+        context.sessions.leave(group, header.client_id)
+        if not context.leading:
+            return answer(request, peer)
+        check_client(header.client_id, group)
+        # Proposed even when the client is unknown: its heartbeat or lock request may be on its way.
+        records: list[Record] = [
+            *self._committer.take(),
+            LocksReleased(group, header.client_id, None),
+            MemberLeft(group, header.client_id),
+        ]
+
+        return [
+            Propose(
+                records,
+                applied=lambda _, __: answer(request, peer),
+                lost=when_lost(request, peer, _LOST),
+            )
+        ]
+
+    def list_members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 38."""
+        group = GetConsumerListByGroupHeader.from_ext(request.ext).consumer_group
+        members = self._context.state.members.of_group(group)
+        if not members:
+            return answer(
+                request,
+                peer,
+                ResponseCode.SYSTEM_ERROR,
+                remark=f"no consumer for this group, {group}",
+            )
+
+        return answer(request, peer, body=ConsumerIdList(tuple(sorted(members))).to_json())
+
+    def check_config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 46: whether the client's subscription can be served."""
+        wish = CheckClientRequest.from_json(request.body).subscription_data
+        check_expression(self._context, wish.expression_type, wish.sub_string)
+
+        return answer(request, peer)
+
+    def report_death(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 20502: a client is proven dead."""
+        token = check_token(self._context, request.ext, now)
+        client_id = request.ext.get("clientId", "")
+        check_client(client_id)
+        proof = request.ext.get("proof", "")[:PROOF_LENGTH_MAX] or "reported without saying why"
+        records = self._bury(client_id, proof, token)
+        if not records:
+            return answer(request, peer)
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            refused = next((each for each in outcomes if isinstance(each, Refused)), None)
+            if refused is not None:
+                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
+            return answer(request, peer)
+
+        return [
+            Propose(
+                records,
+                applied=applied,
+                lost=when_lost(request, peer, _LOST),
+            )
+        ]
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def start(self, now: Now) -> list[Effect]:
+        """Begin to lead: give known members time to come back, take in those already here."""
+        self._led_since_ms = now.monotonic_ms
+        self._next_scan_ms = now.monotonic_ms
+        records: list[Record] = []
+        for session in self._context.sessions.all():
+            for client_id, consumers in session.consumers.items():
+                for consumer in consumers:
+                    records += self._missing(consumer, client_id, session)
+
+        return in_pieces(records)
+
+    def client_dead(self, client_id: str, proof: str, ends: Ends = None) -> list[Effect]:
+        """Take a dead client's locks and memberships.
+
+        *ends* are those of its connections when the proof is of the program behind them: a lock that was
+        asked for from elsewhere is of another program with the same client id, which may live.
+        """
+        if ends is not None and any(
+            lock.client_id == client_id and lock.address not in {f"{h}:{p}" for h, p in ends}
+            for lock in self._context.state.locks.held()
+        ):
+            return []
+        records = self._bury(client_id, proof)
+
+        return in_pieces(records)
+
+    def closed(self, session: Session) -> list[Effect]:
+        """Take the clients of a closed connection out of their groups, unless they are elsewhere.
+
+        A holder of locks stays a member until it has none: its queues are nobody else's before, and
+        in a list without it a Java client that is back already would drop them.
+        """
+        context = self._context
+        connection = session.peer.connection
+        gone: list[Record] = []
+        for client_id in sorted(session.client_ids):
+            for group in context.sessions.groups_of(client_id):
+                presence = context.sessions.presence[group, client_id]
+                if presence.connection != connection:
+                    continue
+                context.sessions.leave(group, client_id)
+                if context.state.locks.holds(group, client_id):
+                    continue
+                # Not only when the state knows it: its first heartbeat may be on its way.
+                if presence.by_heartbeat or context.state.members.get(group, client_id):
+                    gone.append(MemberLeft(group, client_id))
+        if not gone or not context.leading:
+            return []
+
+        return in_pieces([*self._committer.take(), *gone])
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Take out the members that have been silent too long."""
+        timers = self._context.settings.timers
+        if now.monotonic_ms < self._next_scan_ms:
+            return []
+        self._next_scan_ms = now.monotonic_ms + timers.scan_ms
+        sessions, members = self._context.sessions, self._context.state.members
+        gone: list[Record] = []
+        for group in members.groups():
+            for client_id in members.of_group(group):
+                presence = sessions.presence.get((group, client_id))
+                if presence is None:
+                    waited_ms = now.monotonic_ms - self._led_since_ms
+                    silent = (
+                        waited_ms > timers.member_return_grace_ms
+                        and not self._context.state.locks.holds(group, client_id)
+                    )
+                else:
+                    # Who renews no lock is paused or cut off unless its next heartbeat comes.
+                    patience_ms = timers.client_expiry_ms
+                    if presence.lapsed:
+                        patience_ms = min(patience_ms, timers.member_return_grace_ms)
+                    silent = now.monotonic_ms - presence.seen_ms > patience_ms
+                if silent:
+                    gone.append(MemberLeft(group, client_id))
+        for record in gone:
+            if isinstance(record, MemberLeft):
+                sessions.leave(record.group, record.client_id)
+                self._forget_heartbeat(record.client_id)
+        self._context.counters["members_expired"] += len(gone)
+
+        return in_pieces(gone)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _read_heartbeat(self, request: RemotingCommand, peer: Peer) -> Session:
+        body = read_heartbeat(request.body)
+        check_client(body.client_id)
+        _check_filters(body)
+        for consumer in body.consumer_data_set:
+            check_client(body.client_id, consumer.group_name)
+            for wish in consumer.subscription_data_set:
+                # Tags are left to the pull, as old clients write them in ways nobody foresaw.
+                if wish.expression_type == EXPRESSION_SQL92:
+                    check_expression(self._context, wish.expression_type, wish.sub_string)
+        session = self._context.identify(peer, body.client_id)
+        self._context.sessions.introduced(peer.connection)
+        session.heartbeat, session.heartbeat_client = request.body, body.client_id
+        session.language, session.version = request.language, request.version
+        session.producer_groups = {producer.group_name for producer in body.producer_data_set}
+        session.consumers[body.client_id] = body.consumer_data_set
+
+        return session
+
+    def _meet(self, consumer: ConsumerData, client_id: str, session: Session, now: Now) -> None:
+        """Note where a member is; of two connections of one client id the last one counts."""
+        context = self._context
+        connection = session.peer.connection
+        before = context.sessions.meet(consumer.group_name, client_id, connection, now)
+        if (
+            before is not None
+            and before.by_heartbeat
+            and context.sessions.get(before.connection) is not None
+        ):
+            # Perhaps the old connection of one process, perhaps a second process with the same
+            # id, which would consume everything twice; only the operator can tell.
+            context.counters["duplicate_clients"] += 1
+            context.duplicate_clients[client_id] = (before.connection, connection)
+            if len(context.duplicate_clients) > DUPLICATES_SHOWN_MAX:
+                del context.duplicate_clients[next(iter(context.duplicate_clients))]
+
+    def _missing(self, consumer: ConsumerData, client_id: str, session: Session) -> list[Record]:
+        """Return the records that make the state agree with a heartbeat."""
+        state, settings = self._context.state, self._context.settings
+        group = consumer.group_name
+        records: list[Record] = []
+        config = state.groups.get(group)
+        if config is None:
+            if not settings.auto_create_group:
+                return []
+            config = GroupSet(group, only_if_absent=True)
+            records.append(config)
+        records += missing_retry_topic(state, config)
+        member = MemberSeen(
+            group,
+            client_id,
+            f"{session.peer.host}:{session.peer.port}",
+            session.language,
+            session.version,
+            consumer.consume_type,
+            consumer.message_model,
+            consumer.consume_from_where,
+            tuple(
+                sorted(map(_subscription, consumer.subscription_data_set), key=lambda s: s.topic)
+            ),
+        )
+        if state.members.get(group, client_id) != member:
+            records.append(member)
+
+        return records
+
+    def _bury(self, client_id: str, proof: str, token: int = NO_TOKEN) -> list[Record]:
+        state = self._context.state
+        for group in state.members.groups_of(client_id):
+            self._context.sessions.leave(group, client_id)
+        known = state.members.groups_of(client_id) or state.locks.holds_any(client_id)
+        if known:
+            self._context.counters["clients_buried"] += 1
+        elif token <= state.operator_token:
+            return []
+
+        # Of an operator not seen before also when nothing is to be buried: its predecessor ends here.
+        return [*self._committer.take(), ClientDead(client_id, proof, token)]
+
+    def _forget_heartbeat(self, client_id: str) -> None:
+        # The next heartbeat must be read again, although it says the same as before.
+        for session in self._context.sessions.of_client(client_id):
+            session.heartbeat = b""
+
+
+def _check_filters(body: HeartbeatData) -> None:
+    """Refuse a heartbeat with more SQL92 than one expression may have.
+
+    Raises:
+        RequestRefused: it has (23); the remark says what to do.
+    """
+    words = 0
+    for consumer in body.consumer_data_set:
+        for wish in consumer.subscription_data_set:
+            if wish.expression_type == EXPRESSION_SQL92:
+                words += count_words(wish.sub_string)
+            if words > WORDS_MAX:
+                raise RequestRefused(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"the SQL92 subscriptions of one client have more than {WORDS_MAX} words and signs; "
+                    f"divide them over several clients",
+                )
+
+
+def _subscription(wish: SubscriptionData) -> Subscription:
+    codes = wish.code_set
+    if not codes and wish.expression_type == EXPRESSION_TAG:
+        try:
+            codes = tuple(sorted(TagFilter.parse(wish.sub_string).codes))
+        except TagExpressionError:
+            codes = ()
+
+    return Subscription(
+        wish.topic,
+        wish.sub_string,
+        wish.expression_type,
+        wish.sub_version,
+        tuple(sorted(codes)),
+        tuple(sorted(wish.tags_set)),
+    )
+
+
+def missing_retry_topic(state: BrokerState, config: GroupSet) -> list[Record]:
+    """Return what creates the retry topic of a group that lacks it.
+
+    It must be in the route before a consumer starts: one that finds no route for it looks again
+    after half a minute, and its retries wait as long.
+    """
+    topic, queues = retry_topic(config.name), config.retry_queues
+    if queues <= 0 or state.topics.get(topic) is not None or len(topic) > TOPIC_LENGTH_MAX:
+        return []
+
+    return [TopicSet(topic, queues, queues, only_if_absent=True)]

@@ -1,0 +1,249 @@
+"""
+Consumer offsets: 15, the commit that rides in a pull, and the question 14.
+
+The rules: only the leader answers 14, from what is applied; a commit nobody waits for is gathered and
+goes into the log with the next tick or before any change of a lock, so it is never overtaken by
+the hand-over of its queue; it carries the epoch it was accepted under; offsets move forward, except
+that a tool may set those of a group with nobody online, and that clients which were told to reset
+(220) may repeat the reset. Who may commit: ``fence.py``.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID, Fence
+from orderlymq_broker.state.records import (
+    Commit,
+    OffsetsCommitted,
+    OffsetsReset,
+    Outcome,
+    Record,
+)
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import QueryConsumerOffsetHeader
+from orderlymq_protocol.names import InvalidName, check_group_name
+from orderlymq_protocol.pullheader import PullMessageHeader, UpdateConsumerOffsetHeader
+
+# A client that is told to reset stops for 10 s and writes the new offset with its next commit, 5 s
+# later at most; twice that, with a margin.
+RESET_ECHO_MS: Final = 60_000
+
+_NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+_OVERTAKEN: Final = (
+    "offset {offset} of queue {queue} of topic {topic} in the group {group} was not stored: the queue's "
+    "lock has changed meanwhile; lock it (code 41) before committing"
+)
+_LOST: Final = "the leader changed before the offset was stored; commit it again"
+
+_Key = tuple[str, str, int]
+
+
+class Committer:
+    """Gathers commits and answers questions about offsets."""
+
+    def __init__(self, context: Context, fence: Fence) -> None:
+        self._context = context
+        self._fence = fence
+        self._pending: dict[_Key, Commit] = {}
+        self._resets: dict[_Key, tuple[int, int]] = {}
+
+    def update(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 15."""
+        context = self._context
+        header = UpdateConsumerOffsetHeader.from_ext(request.ext)
+        group, name, queue_id = header.consumer_group, header.topic, header.queue_id
+        topic = context.state.topics.by_name.get(name)
+        if topic is None or not 0 <= queue_id < topic.queue_count:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] has no queue {queue_id}"
+            )
+        self._check_group(group)
+        verdict = self._fence.judge_commit(
+            group, name, queue_id, peer, request.ext, wants_answer=not request.is_oneway
+        )
+        if not verdict.passes:
+            context.counters["fenced_commits"] += 1
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, verdict.refusal)
+        session = context.sessions.get(peer.connection)
+        if session is not None:
+            session.committed = True
+        if self._is_reset(header, request, peer, now):
+            return self._reset_now(header, request, peer)
+        problem = self._gather(group, topic, queue_id, header.commit_offset, verdict.epoch)
+        if problem:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, problem)
+        if request.is_oneway:
+            return []
+        records = self.take()
+        if not records:
+            return self._answer_commit(header, request, peer)
+
+        return [
+            Propose(
+                records,
+                applied=lambda _, __: self._answer_commit(header, request, peer),
+                lost=when_lost(request, peer, _LOST),
+            )
+        ]
+
+    def commit_with_pull(
+        self, header: PullMessageHeader, topic: Topic, ext: dict[str, str], peer: Peer
+    ) -> None:
+        """Take the commit that rides in a pull; one that is refused does not fail the pull."""
+        verdict = self._fence.judge_commit(
+            header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
+        )
+        if verdict.passes:
+            self._gather(
+                header.consumer_group, topic, header.queue_id, header.commit_offset, verdict.epoch
+            )
+        else:
+            self._context.counters["fenced_commits"] += 1
+
+    def query(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 14; never with an error code while the answer is not certain."""
+        header = QueryConsumerOffsetHeader.from_ext(request.ext)
+        key = (header.consumer_group, header.topic, header.queue_id)
+        if key in self._pending:
+            # The answer must not be smaller after a crash of this leader than it was before.
+            def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+                return self._answer_query(header, request, peer)
+
+            return [Propose(self.take(), applied=applied)]
+
+        return self._answer_query(header, request, peer)
+
+    def take(self) -> list[Record]:
+        """Return what is gathered as records and forget it; the caller proposes them first."""
+        if not self._pending:
+            return []
+        commits = tuple(self._pending.values())
+        self._pending.clear()
+
+        return [OffsetsCommitted(commits)]
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose what is gathered."""
+        if self._resets:
+            self._resets = {
+                key: reset for key, reset in self._resets.items() if reset[1] > now.monotonic_ms
+            }
+        return [Propose(self.take())] if self._pending else []
+
+    def reset(self, commits: Sequence[Commit], now: Now) -> OffsetsReset:
+        """Return the record that sets offsets, also backwards, and expect clients to repeat it.
+
+        For administration: what is gathered for these queues is forgotten, and until
+        ``RESET_ECHO_MS`` have passed a commit of exactly the reset offset counts as a reset.
+        """
+        for commit in commits:
+            key = (commit.group, commit.topic, commit.queue_id)
+            self._pending.pop(key, None)
+            self._resets[key] = (commit.offset, now.monotonic_ms + RESET_ECHO_MS)
+
+        return OffsetsReset(tuple(commits))
+
+    def forget(self) -> None:
+        """Drop what is gathered: leadership is lost, and nobody was told that it is stored."""
+        self._pending.clear()
+        self._resets.clear()
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _gather(self, group: str, topic: Topic, queue_id: int, offset: int, epoch: int) -> str:
+        """Keep a commit for the next record; return why it cannot be kept, or nothing."""
+        queue = topic.queues.get(queue_id)
+        end = queue.next_offset if queue is not None else 0
+        if not 0 <= offset <= end:
+            # Stored, it would let the group skip what is written between the end and there.
+            self._context.counters["commits_out_of_range"] += 1
+            return f"offset {offset} is outside of queue {queue_id} of {topic.name}, which ends at {end}"
+        stored = self._context.state.offsets.get(group, topic.name, queue_id)
+        if stored is not None and offset <= stored:
+            if offset < stored:
+                self._context.counters["commits_backwards"] += 1
+            return ""
+        key = (group, topic.name, queue_id)
+        pending = self._pending.get(key)
+        if pending is None or offset > pending.offset or epoch != pending.epoch:
+            self._pending[key] = Commit(group, topic.name, queue_id, offset, epoch)
+
+        return ""
+
+    def _is_reset(
+        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer, now: Now
+    ) -> bool:
+        """Tell whether a commit may move backwards."""
+        if header.commit_offset < 0:
+            return False
+        key = (header.consumer_group, header.topic, header.queue_id)
+        expected = self._resets.get(key)
+        if expected is not None and expected[1] > now.monotonic_ms:
+            return expected[0] == header.commit_offset
+        return (
+            not request.is_oneway
+            and EXT_CLIENT_ID not in request.ext
+            and not self._context.state.members.of_group(header.consumer_group)
+            and not self._consumes(peer, header.consumer_group)
+        )
+
+    def _consumes(self, peer: Peer, group: str) -> bool:
+        """Tell whether a connection is a consumer's of the group, though no member any more."""
+        session = self._context.sessions.get(peer.connection)
+
+        return session is not None and session.consumes(group)
+
+    def _reset_now(
+        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer
+    ) -> list[Effect]:
+        commit = Commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        self._pending.pop((commit.group, commit.topic, commit.queue_id), None)
+        return [
+            Propose(
+                [*self.take(), OffsetsReset((commit,))],
+                applied=lambda _, __: answer(request, peer),
+                lost=when_lost(request, peer, _LOST),
+            )
+        ]
+
+    def _check_group(self, group: str) -> None:
+        if group in self._context.state.groups.by_name:
+            return
+        try:
+            check_group_name(group)
+        except InvalidName as error:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+
+    def _answer_commit(
+        self, header: UpdateConsumerOffsetHeader, request: RemotingCommand, peer: Peer
+    ) -> list[Effect]:
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        stored = self._context.state.offsets.get(group, topic, queue_id)
+        if stored is None or stored < header.commit_offset:
+            # The lock under which it was accepted was given up earlier in the log.
+            self._context.counters["fenced_commits"] += 1
+            remark = _OVERTAKEN.format(
+                offset=header.commit_offset, queue=queue_id, topic=topic, group=group
+            )
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
+
+        return answer(request, peer)
+
+    def _answer_query(
+        self, header: QueryConsumerOffsetHeader, request: RemotingCommand, peer: Peer
+    ) -> list[Effect]:
+        state = self._context.state
+        stored = state.offsets.get(header.consumer_group, header.topic, header.queue_id)
+        if stored is None:
+            topic = state.topics.get(header.topic)
+            queue = topic.queues.get(header.queue_id) if topic is not None else None
+            begins_at_zero = queue is None or queue.min_offset == 0
+            if not begins_at_zero or header.set_zero_if_not_found is False:
+                return answer(request, peer, ResponseCode.QUERY_NOT_FOUND, remark=_NOT_FOUND)
+            stored = 0
+
+        return answer(request, peer, ext={"offset": str(stored)})

@@ -1,0 +1,99 @@
+"""
+Server-side assignment (400): which queues a member of a group takes, computed for clients that ask.
+
+The rules: the same division as the clients' own strategies give, for the same sorted lists, so that
+members which ask and members which compute for themselves agree; the queues of a topic stand on
+several groups, so they come from the name servers and not from this group's table. Which client may
+consume an ordered queue is still decided by its lock alone. The route is fetched by ``net/assigning.py``.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_broker.state.groups.assignment import QueuePlace, complete
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.jsonmodel import JsonModel
+from orderlymq_protocol.messagequeue import MessageQueue
+
+Strategy = Callable[[Sequence[MessageQueue], int, int], list[MessageQueue]]
+
+BROADCASTING: Final = "BROADCASTING"
+
+
+class AssignmentError(ValueError):
+    """The request asks for a division that is not served; the text says which are."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentRequest(JsonModel):
+    """Body of 400."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str = "AVG"
+    message_model: str = "CLUSTERING"
+
+
+def averagely(queues: Sequence[MessageQueue], member: int, members: int) -> list[MessageQueue]:
+    """Return a contiguous share; the first members get one more (AllocateMessageQueueAveragely)."""
+    share, rest = divmod(len(queues), members)
+    start = member * share + min(member, rest)
+
+    return list(queues[start : start + share + (member < rest)])
+
+
+def by_circle(queues: Sequence[MessageQueue], member: int, members: int) -> list[MessageQueue]:
+    """Return every n-th queue (AllocateMessageQueueAveragelyByCircle)."""
+    return list(queues[member::members])
+
+
+STRATEGIES: Final[dict[str, Strategy]] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+
+
+def assign(
+    wish: AssignmentRequest,
+    queues: Collection[MessageQueue],
+    members: Mapping[str, int],
+    decided: Mapping[QueuePlace, str] | None = None,
+) -> list[MessageQueue]:
+    """Return the queues of the member that asks; none when it is not known as a member yet.
+
+    *members* tells since when each has been there. What an operator has decided (*decided*) goes
+    before the strategy that the client names.
+
+    Raises:
+        AssignmentError: the strategy is not known here.
+    """
+    ordered = sorted(queues)
+    if wish.message_model == BROADCASTING:
+        return ordered
+    if decided is not None:
+        places = [(queue.broker_name, queue.queue_id) for queue in ordered]
+        owners = complete(decided, places, members)
+        mine = {place for place, owner in owners.items() if owner == wish.client_id}
+        return [queue for queue in ordered if (queue.broker_name, queue.queue_id) in mine]
+    strategy = STRATEGIES.get(wish.strategy_name)
+    if strategy is None:
+        raise AssignmentError(
+            f"the strategy {wish.strategy_name!r} is not served by brokers; use one of "
+            f"{', '.join(STRATEGIES)}, or let clients rebalance for themselves"
+        )
+    names = sorted(members)
+    if wish.client_id not in names:
+        return []
+
+    return strategy(ordered, names.index(wish.client_id), len(names))
+
+
+def assignment_body(queues: Sequence[MessageQueue]) -> bytes:
+    """Return the body of the answer; pulls are the only way of delivery here."""
+    return fastjson.dumps(
+        {
+            "messageQueueAssignments": [
+                {"attachments": None, "messageQueue": queue.to_json_value(), "mode": "PULL"}
+                for queue in queues
+            ]
+        }
+    )

@@ -1,0 +1,188 @@
+"""
+What consumers say of their listeners where a queue stands still: tries, last error, since when (307).
+
+The rules: only members whose queues are nearly called blocked are asked, each once per look and a few at a
+time, and only clients known to answer; what they say is a hint for people and decides nothing; an answer
+that is no answer is none. RocketMQ's clients tell when the listener was called last and how much is cached,
+our SDK also how often the first message failed and with which error.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
+from orderlymq_broker.core.clientcalls import Asker, Silence
+from orderlymq_broker.core.context import Context, RequestRefused
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.fastjson import JsonError
+from orderlymq_protocol.messagequeue import MessageQueue
+
+# Members that are asked per look: an answer tells all queues of the member at once.
+ASKED_MAX: Final = 16
+TIMEOUT_MS: Final = 4_000
+ERROR_LENGTH_MAX: Final = 300
+# V3_1_8_SNAPSHOT, the first that answers 307.
+_VERSION_MIN: Final = 62
+# Others may take a request that they do not know for an error of their own.
+_ANSWERING: Final = frozenset(
+    {LanguageCode.JAVA, LanguageCode.CPP, LanguageCode.PYTHON, LanguageCode.GO}
+)
+# What is told of a queue: by our name, the client's, and the type.
+_NUMBERS: Final = (
+    ("listenerTries", "omqTries"),
+    ("listenerCalled", "lastConsumeTimestamp"),
+    ("cached", "cachedMsgCount"),
+)
+UNKNOWN: Final[Mapping[str, Any]] = {
+    **{ours: None for ours, _ in _NUMBERS},
+    "listenerError": None,
+}
+
+_Member = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A queue of a group that makes no progress; *holder* has its lock, if anybody has."""
+
+    group: str
+    topic: str
+    queue_id: int
+    holder: str | None
+
+
+class ListenerWatch:
+    """Asks members what their listeners do; a part of the watch of one leader."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._asker = Asker(context)
+        self._asked: set[_Member] = set()
+        self._told: dict[_Member, dict[tuple[str, int], dict[str, Any]]] = {}
+
+    def ask(self, suspects: Iterable[Suspect], now: Now) -> list[Effect]:
+        """Ask those who have the suspects; forget what others have said."""
+        members: dict[_Member, None] = {}
+        for suspect in suspects:
+            members.update(dict.fromkeys(self._members(suspect)))
+        self._told = {member: said for member, said in self._told.items() if member in members}
+        effects: list[Effect] = []
+        for member in members:
+            if len(effects) == ASKED_MAX:
+                break
+            if member not in self._asked:
+                effects += self._ask_one(member, now)
+
+        return effects
+
+    def said_of(self, suspect: Suspect) -> dict[str, Any]:
+        """Return what is known of the listener of a queue; every value is None when nothing is."""
+        place = (suspect.topic, suspect.queue_id)
+        for member in self._members(suspect):
+            found = self._told.get(member, {}).get(place)
+            if found is not None:
+                return found
+
+        return dict(UNKNOWN)
+
+    # -- as a companion would ----------------------------------------------------------------------
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Give up on members that are silent."""
+        return self._asker.tick(now)
+
+    def replied(self, response: RemotingCommand, peer: Peer) -> list[Effect]:
+        """Take what a member says."""
+        return self._asker.replied(response, peer)
+
+    def closed(self, connection: int) -> list[Effect]:
+        """Give up on a member that is gone."""
+        return self._asker.closed(connection)
+
+    def ended(self) -> list[Effect]:
+        """Forget everything: another replica leads and asks."""
+        effects = self._asker.ended()
+        self._asked.clear()
+        self._told.clear()
+
+        return effects
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _members(self, suspect: Suspect) -> list[_Member]:
+        """Return who may have the queue: its holder, or without a lock whoever is in the group."""
+        if suspect.holder is not None:
+            return [(suspect.group, suspect.holder)]
+        found = self._context.state.members.of_group(suspect.group)
+
+        return [(suspect.group, client_id) for client_id in sorted(found)]
+
+    def _ask_one(self, member: _Member, now: Now) -> list[Effect]:
+        group, client_id = member
+        sessions = self._context.sessions
+        presence = sessions.presence.get(member)
+        session = sessions.get(presence.connection) if presence is not None else None
+        if session is None or session.language not in _ANSWERING or session.version < _VERSION_MIN:
+            return []
+        command = RemotingCommand(
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            ext={"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"},
+        )
+
+        def answered(response: RemotingCommand | Silence) -> list[Effect]:
+            self._asked.discard(member)
+            if isinstance(response, RemotingCommand) and response.code == ResponseCode.SUCCESS:
+                self._told[member] = read_running_info(response.body)
+            return []
+
+        deadline_ms = now.monotonic_ms + TIMEOUT_MS
+        try:
+            question = self._asker.ask(session.peer.connection, command, deadline_ms, answered)
+        except RequestRefused:
+            return []
+        self._asked.add(member)
+
+        return [question]
+
+
+def read_running_info(body: bytes) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return what a consumer says of its queues, by topic and queue; nothing when it cannot be read."""
+    if len(body) > ANSWER_SIZE_MAX:
+        return {}
+    try:
+        table = fastjson.loads(body)["mqTable"].items()
+    except (JsonError, KeyError, TypeError, AttributeError):
+        return {}
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for queue, info in table:
+        if isinstance(queue, MessageQueue) and isinstance(info, Mapping):
+            error = info.get("omqLastError")
+            found[queue.topic, queue.queue_id] = {
+                **{ours: _number(info.get(theirs)) for ours, theirs in _NUMBERS},
+                "listenerError": error[:ERROR_LENGTH_MAX] if isinstance(error, str) else None,
+            }
+
+    return found
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int and value >= 0 else None
+
+
+def in_words(row: Mapping[str, Any]) -> str:
+    """Say what is known of the listener of a blocked queue; empty when nothing is."""
+    words = []
+    if row["listenerTries"]:
+        words.append(f"its listener has failed {row['listenerTries']} times")
+    if row["listenerError"]:
+        words.append(f"last with {row['listenerError']}")
+    if row["listenerTries"] == 0:
+        words.append("its listener has not failed there: it still runs, or was not called")
+    if row["listenerTries"] is None and row["cached"] is not None:
+        words.append(f"its consumer has {row['cached']} messages of it and tells no errors")
+
+    return ", ".join(words)

@@ -1,0 +1,260 @@
+"""
+Counters over time: what a topic got, what a group consumed, per minute, hour and day.
+
+The rules: a message costs one integer addition; everything else is read from counters and offsets when
+a second has passed, or ten for the groups. A figure exists once it has moved, as in RocketMQ
+(StatsItemSet), counts this process's time as leader, and dies with it. Tools read them through
+``admin/statistics.py``.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.effects import Now
+from orderlymq_broker.state.records import Append
+from orderlymq_protocol.statsbodies import BrokerStatsData, BrokerStatsItem
+
+SECOND_MS: Final = 1_000
+MINUTE_MS: Final = 60_000
+HOUR_MS: Final = 60 * MINUTE_MS
+DAY_MS: Final = 24 * HOUR_MS
+
+TOPIC_PUT_NUMS: Final = "TOPIC_PUT_NUMS"
+TOPIC_PUT_SIZE: Final = "TOPIC_PUT_SIZE"
+GROUP_GET_NUMS: Final = "GROUP_GET_NUMS"
+BROKER_PUT_NUMS: Final = "BROKER_PUT_NUMS"
+BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
+
+_SAMPLE_MS: Final = SECOND_MS
+_GROUPS_SAMPLE_MS: Final = 10 * SECOND_MS
+# Width of a bucket, and how many cover the longest span that is asked of them with two to spare.
+_MINUTE_BUCKETS: Final = (2 * SECOND_MS, 32)
+_HOUR_BUCKETS: Final = (2 * MINUTE_MS, 32)
+_DAY_BUCKETS: Final = (HOUR_MS, 26)
+# One addition counts a message and its bytes: no second brings 2**44 bytes.
+_ONE_MESSAGE: Final = 1 << 44
+_BYTES_MASK: Final = _ONE_MESSAGE - 1
+
+
+class Buckets:
+    """What a total was at the end of each of the last spans of time in which it changed."""
+
+    __slots__ = ("_base", "_ends", "width_ms")
+
+    def __init__(self, width_ms: int, count: int) -> None:
+        self.width_ms = width_ms
+        self._base = 0
+        self._ends: deque[tuple[int, int]] = deque(maxlen=count)
+
+    def note(self, now_ms: int, total: int) -> None:
+        """Take over the present total."""
+        bucket = now_ms // self.width_ms
+        if self._ends and self._ends[-1][0] == bucket:
+            self._ends.pop()
+        elif len(self._ends) == self._ends.maxlen:
+            self._base = self._ends[0][1]
+        self._ends.append((bucket, total))
+
+    def after(self, time_ms: int) -> int:
+        """Return the first bucket that begins after a moment."""
+        return time_ms // self.width_ms + 1
+
+    def before(self, bucket: int) -> int:
+        """Return the total as it was when *bucket* began."""
+        value = self._base
+        for number, total in self._ends:
+            if number >= bucket:
+                break
+            value = total
+
+        return value
+
+
+class Series:
+    """One growing total, and how much of it came in the last minute, hour or day."""
+
+    __slots__ = ("_began_ms", "_buckets", "total")
+
+    def __init__(self, now_ms: int) -> None:
+        self._began_ms = now_ms
+        self.total = 0
+        self._buckets = tuple(
+            Buckets(*shape) for shape in (_MINUTE_BUCKETS, _HOUR_BUCKETS, _DAY_BUCKETS)
+        )
+
+    def add(self, now_ms: int, count: int) -> None:
+        """Count *count* more."""
+        self.total += count
+        for buckets in self._buckets:
+            buckets.note(now_ms, self.total)
+
+    def grown(self, now_ms: int, span_ms: int) -> int:
+        """Return what came in the last *span_ms*, without the bucket in which they began."""
+        buckets = self._covering(span_ms)
+
+        return self.total - buckets.before(buckets.after(now_ms - span_ms))
+
+    def rate(self, now_ms: int, span_ms: int) -> float:
+        """Return what came per second over the span, or over the series' life when that is shorter."""
+        buckets = self._covering(span_ms)
+        counted_ms = now_ms - buckets.after(now_ms - span_ms) * buckets.width_ms
+        lived_ms = now_ms - self._began_ms
+
+        return self.grown(now_ms, span_ms) * SECOND_MS / max(SECOND_MS, min(counted_ms, lived_ms))
+
+    def _covering(self, span_ms: int) -> Buckets:
+        minute, hour, day = self._buckets
+        if span_ms <= MINUTE_MS:
+            return minute
+
+        return hour if span_ms <= HOUR_MS else day
+
+
+class Figures:
+    """The series of one replica."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._series: dict[tuple[str, str], Series] = {}
+        self._sums: defaultdict[int, int] = defaultdict(int)
+        self._counters: dict[str, int] = {}
+        self._committed: dict[tuple[str, str], int] | None = None
+        self._next_sample_ms = 0
+        self._next_groups_ms = 0
+        self._day = 0
+        self.began_wall_ms = 0
+        self.bytes_in = 0
+        # (put, got) at the last two midnights (UTC), the older first.
+        self.mornings = ((0, 0), (0, 0))
+
+    def appended(self, records: Sequence[Append]) -> None:
+        """Count applied messages."""
+        sums = self._sums
+        for record in records:
+            sums[record.topic_id] += _ONE_MESSAGE + record.size
+
+    def tick(self, now: Now) -> None:
+        """Sample what is due."""
+        if now.monotonic_ms < self._next_sample_ms:
+            return
+        self._next_sample_ms = now.monotonic_ms + _SAMPLE_MS
+        self._begin_day(now)
+        self._sample_broker(now.monotonic_ms)
+        self._sample_topics(now.monotonic_ms)
+        if now.monotonic_ms >= self._next_groups_ms:
+            self._next_groups_ms = now.monotonic_ms + _GROUPS_SAMPLE_MS
+            self._sample_groups(now.monotonic_ms)
+
+    def ended(self) -> None:
+        """Forget the offsets: what groups consume under another leader is not counted here."""
+        self._committed = None
+
+    def get(self, name: str, key: str = "") -> Series | None:
+        """Return one series, None when nothing of the kind has happened yet."""
+        return self._series.get((name, key))
+
+    def data(self, name: str, key: str, now_ms: int) -> BrokerStatsData | None:
+        """Return what code 315 shows of a series."""
+        series = self.get(name, key)
+        if series is None:
+            return None
+
+        return BrokerStatsData(
+            *(
+                BrokerStatsItem(
+                    series.grown(now_ms, span_ms),
+                    round(series.rate(now_ms, span_ms), 2),
+                    self._per_message(name, key, now_ms, span_ms),
+                )
+                for span_ms in (MINUTE_MS, HOUR_MS, DAY_MS)
+            )
+        )
+
+    def consume_rate(self, group: str, topic: str, now_ms: int) -> float:
+        """Return how many messages a second a group has consumed of a topic in the last minute."""
+        series = self.get(GROUP_GET_NUMS, f"{topic}@{group}")
+
+        return 0.0 if series is None else round(series.rate(now_ms, MINUTE_MS), 2)
+
+    def broker_rates(self, name: str, now_ms: int) -> str:
+        """Return the broker's rates of 10 s, 1 min and 10 min, as the tools want them: with blanks."""
+        series = self.get(name)
+        if series is None:
+            return "0.0 0.0 0.0"
+        spans = (10 * SECOND_MS, MINUTE_MS, 10 * MINUTE_MS)
+
+        return " ".join(str(round(series.rate(now_ms, span), 4)) for span in spans)
+
+    # -- sampling ----------------------------------------------------------------------------------
+
+    def _begin_day(self, now: Now) -> None:
+        counters = self._context.counters
+        present = (counters["messages_in"], counters["messages_out"])
+        day = now.wall_ms // DAY_MS
+        if not self._day:
+            self.began_wall_ms = now.wall_ms
+        elif day != self._day:
+            self.mornings = (self.mornings[1], present)
+        self._day = day
+
+    def _sample_broker(self, now_ms: int) -> None:
+        for name, counter in (
+            (BROKER_PUT_NUMS, "messages_in"),
+            (BROKER_GET_NUMS, "messages_out"),
+        ):
+            total = self._context.counters[counter]
+            grown = total - self._counters.get(name, 0)
+            if grown:
+                self._counters[name] = total
+                self._add(name, "", now_ms, grown)
+
+    def _sample_topics(self, now_ms: int) -> None:
+        for topic_id, packed in self._sums.items():
+            self.bytes_in += packed & _BYTES_MASK
+            topic = self._context.state.topics.by_id.get(topic_id)
+            if topic is not None:
+                self._add(TOPIC_PUT_NUMS, topic.name, now_ms, packed // _ONE_MESSAGE)
+                self._add(TOPIC_PUT_SIZE, topic.name, now_ms, packed & _BYTES_MASK)
+        self._sums.clear()
+
+    def _sample_groups(self, now_ms: int) -> None:
+        """Count what groups have committed as what they have got: that costs their pulls nothing."""
+        offsets = self._context.state.offsets
+        present = {
+            (topic, group): sum(queues.values())
+            for group in offsets.groups()
+            for topic, queues in offsets.of_group(group).items()
+        }
+        before, self._committed = self._committed, present
+        if before is None:
+            return
+        for (topic, group), committed in present.items():
+            # Offsets that were set back count again when they are passed again.
+            grown = committed - before.get((topic, group), 0)
+            if grown > 0:
+                self._add(GROUP_GET_NUMS, f"{topic}@{group}", now_ms, grown)
+        self._forget_deleted()
+
+    def _add(self, name: str, key: str, now_ms: int, count: int) -> None:
+        series = self._series.get((name, key))
+        if series is None:
+            series = self._series[name, key] = Series(now_ms - _SAMPLE_MS)
+        series.add(now_ms, count)
+
+    def _per_message(self, name: str, key: str, now_ms: int, span_ms: int) -> float:
+        series, counts = self.get(name, key), self.get(TOPIC_PUT_NUMS, key)
+        grown = 0 if series is None else series.grown(now_ms, span_ms)
+        if not grown:
+            return 0.0
+        if name != TOPIC_PUT_SIZE or counts is None:
+            return 1.0
+
+        return round(grown / max(1, counts.grown(now_ms, span_ms)), 2)
+
+    def _forget_deleted(self) -> None:
+        topics = self._context.state.topics.by_name
+        for name, key in list(self._series):
+            if key and key.partition("@")[0] not in topics:
+                del self._series[name, key]

@@ -1,0 +1,460 @@
+"""
+What users of a group must watch: lag, queues that stand still, failing messages, leases, members, loads.
+
+Lag in messages and time; messages that fail again and again; leases that run out; members that disagree; two
+clients with one id; hot queues and keys. The rules: it looks every few seconds, and what nothing has changed about costs no read; every list has an end,
+the worst come first; what begins is said once as a warning with a hint what to do, and again only while it
+lasts for long. All of it is one leader's memory. Shown by ``status.py``, as metrics, and in the log.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.properties import KEYS, SHARDING_KEY, UNIQ_KEY, find_text
+from orderlymq_broker.processors.fetch.query import QueryProcessor
+from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.groups.locks import LockProcessor
+from orderlymq_broker.processors.observe.failures import Failures
+from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
+from orderlymq_broker.processors.observe.loads import Loads
+from orderlymq_broker.state.groups.parked import HELD_KEYS_MAX
+from orderlymq_broker.state.records import Append, MemberSeen
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import decode_queue_entry, queue_key
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.names import is_retry_topic, is_system_group
+from orderlymq_protocol.record import decode_record
+
+LOOK_MS: Final = 5_000
+# A queue without progress for so long stands still: RocketMQ's orderly listeners try again each second.
+BLOCKED_MS: Final = 30_000
+# From then on its consumer is asked what its listener does, so that the first warning can tell.
+ASKED_MS: Final = BLOCKED_MS - 2 * LOOK_MS
+# Renewals come at a third of the lease: with less than that left two of them were missed.
+EXPIRING_PART: Final = 3
+# A warning whose reason lasts is repeated, for logs are cut off at the front.
+REPEAT_MS: Final = 600_000
+SHOWN_MAX: Final = 100
+SERIES_MAX: Final = 1_000  # of each metric: groups times topics may be many
+# Store times read in one look; the others are read in the next ones.
+READS_MAX: Final = 512
+
+Row = dict[str, Any]
+_Place = tuple[str, str, int]
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a group is in a queue, and since when."""
+
+    offset: int
+    since_ms: int
+    since_wall_ms: int
+    stored_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a group is behind in a topic: messages, and age of the oldest one in seconds."""
+
+    group: str
+    topic: str
+    messages: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric with labels."""
+
+    text: str
+    labels: tuple[str, ...]
+    rows: list[tuple[tuple[str, ...], float]]
+
+
+class Watch:
+    """Looks at the groups of one leader; a companion."""
+
+    def __init__(self, context: Context, locks: LockProcessor, queries: QueryProcessor) -> None:
+        self._context = context
+        self._locks = locks
+        self._queries = queries
+        self._progress: dict[_Place, _Progress] = {}
+        self._next_look_ms = 0
+        self._lags: list[Lag] = []
+        self._found: dict[str, list[Row]] = {}
+        self._said: dict[tuple[str, ...], int] = {}
+        self._warnings: list[str] = []
+        self.loads = Loads(context)
+        self.failures = Failures(context)
+        self._listeners = ListenerWatch(context)
+        self._suspects: list[Suspect] = []
+
+    # -- what others see ---------------------------------------------------------------------------
+
+    def report(self) -> dict[str, Any]:
+        """Return what the last look found, ready for JSON."""
+        return {
+            "lag": [asdict(each) for each in self._lags[:SHOWN_MAX]],
+            **{kind: rows[:SHOWN_MAX] for kind, rows in self._found.items()},
+        }
+
+    def take_warnings(self) -> list[str]:
+        """Return what is to be said in the log since the last time."""
+        warnings, self._warnings = self._warnings, []
+
+        return warnings
+
+    def series(self) -> dict[str, Series]:
+        """Return the metrics with labels."""
+        blocked: dict[str, int] = {}
+        for row in self._found.get("blocked", []):
+            blocked[row["group"]] = blocked.get(row["group"], 0) + 1
+        lags = self._lags[:SERIES_MAX]
+        two = ("group", "topic")
+
+        return {
+            "group_lag_messages": Series(
+                "Messages that a group has not consumed of a topic",
+                two,
+                [((each.group, each.topic), each.messages) for each in lags],
+            ),
+            "group_lag_seconds": Series(
+                "Age of the oldest message that a group has not consumed of a topic",
+                two,
+                [((each.group, each.topic), each.seconds) for each in lags],
+            ),
+            "blocked_queues": Series(
+                "Queues of a group without progress though there are messages and members",
+                ("group",),
+                [((group,), count) for group, count in list(blocked.items())[:SERIES_MAX]],
+            ),
+            "held_keys": Series(
+                "Keys of a group that are held behind a dead letter",
+                ("group",),
+                [
+                    ((group,), count)
+                    for group, count in list(self._context.state.held.counts().items())[:SERIES_MAX]
+                ],
+            ),
+            "failing_messages": Series(
+                "Messages of a group that failed several times in the last hour",
+                ("group",),
+                [((group,), count) for group, count in self.failures.counts()[:SERIES_MAX]],
+            ),
+            **{
+                name: Series(text, (), [((), float(len(self._found.get(kind, []))))])
+                for name, kind, text in (
+                    ("locks_expiring", "expiring", "Queue locks whose renewals were missed"),
+                    ("duplicate_clients", "duplicates", "Client ids on two live connections"),
+                    (
+                        "disagreeing_groups",
+                        "disagreeing",
+                        "Groups whose members want different things",
+                    ),
+                    (
+                        "hot_queues",
+                        "hotQueues",
+                        "Queues with far more than their share of messages",
+                    ),
+                    ("hot_keys", "hotKeys", "Keys with a fifth or more of their topic's messages"),
+                )
+            },
+            "topic_greatest_queue_share": Series(
+                "Share of the busiest queue in a topic's messages of the last minute",
+                ("topic",),
+                [((topic,), shares[0]) for topic, shares in self._shares()],
+            ),
+            "topic_greatest_key_share": Series(
+                "Share of the most frequent key in a topic's messages of the last minute",
+                ("topic",),
+                [((topic,), shares[1]) for topic, shares in self._shares()],
+            ),
+        }
+
+    # -- companion ---------------------------------------------------------------------------------
+
+    def appended(self, records: Sequence[Append]) -> None:
+        """Count applied messages, and note those that come to a retry or dead-letter topic."""
+        self.loads.appended(records)
+        self.failures.appended(records)
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Look when it is time."""
+        self.loads.tick(now)
+        self.failures.tick(now)
+        effects = self._listeners.tick(now)
+        if now.monotonic_ms >= self._next_look_ms:
+            self._next_look_ms = now.monotonic_ms + LOOK_MS
+            self._look(now)
+            effects += self._listeners.ask(self._suspects, now)
+
+        return effects
+
+    def replied(self, response: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Take what a consumer says of its listener."""
+        return self._listeners.replied(response, peer)
+
+    def closed(self, connection: int, now: Now) -> list[Effect]:
+        """Forget clients that were behind two connections and are no more."""
+        duplicates = self._context.duplicate_clients
+        for client_id in [name for name, pair in duplicates.items() if connection in pair]:
+            del duplicates[client_id]
+
+        return self._listeners.closed(connection)
+
+    def ended(self) -> list[Effect]:
+        """Forget everything: another replica leads and looks."""
+        self._progress.clear()
+        self._said.clear()
+        self._lags, self._found, self._next_look_ms = [], {}, 0
+        self.loads.ended()
+        self.failures.ended()
+        self._suspects = []
+
+        return self._listeners.ended()
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _look(self, now: Now) -> None:
+        blocked = self._look_at_progress(now)
+        self._found = {
+            "blocked": blocked,
+            "failing": self.failures.rows(),
+            "expiring": self._expiring(now),
+            "disagreeing": list(self._disagreeing()),
+            "duplicates": list(self._duplicates()),
+            "notHolding": [{"group": group} for group in sorted(self._context.not_holding)],
+            "holdsFull": [
+                {"group": group, "keys": count}
+                for group, count in self._context.state.held.counts().items()
+                if count >= HELD_KEYS_MAX
+            ],
+            "hotQueues": [asdict(each) for each in self.loads.hot_queues],
+            "hotKeys": [asdict(each) for each in self.loads.hot_keys],
+        }
+        self._say(now)
+
+    def _look_at_progress(self, now: Now) -> list[Row]:
+        """Compute the lags and return the queues that stand still, the longest first."""
+        lags: list[Lag] = []
+        blocked: list[tuple[int, Row]] = []
+        suspects: list[tuple[int, Suspect]] = []
+        seen: set[_Place] = set()
+        reads = READS_MAX
+        for group, topic_name, queue, committed in self._behind():
+            place = (group, topic_name, queue.queue_id)
+            seen.add(place)
+            known = self._progress.get(place)
+            if known is None or known.offset != committed:
+                known = _Progress(committed, now.monotonic_ms, now.wall_ms)
+                self._progress[place] = known
+            if known.stored_ms is None and reads:
+                reads -= 1
+                known.stored_ms = self._queries.store_time(queue, committed)
+            age_s = max(0.0, (now.wall_ms - (known.stored_ms or now.wall_ms)) / 1000)
+            count = queue.next_offset - committed
+            if lags and (lags[-1].group, lags[-1].topic) == (group, topic_name):
+                before = lags.pop()
+                count, age_s = count + before.messages, max(age_s, before.seconds)
+            lags.append(Lag(group, topic_name, count, round(age_s, 1)))
+            still_ms = now.monotonic_ms - known.since_ms
+            if still_ms >= ASKED_MS and self._context.state.members.of_group(group):
+                lock = self._context.state.locks.get(*place)
+                suspect = Suspect(*place, None if lock is None else lock.client_id)
+                suspects.append((still_ms, suspect))
+                if still_ms >= BLOCKED_MS:
+                    blocked.append((still_ms, self._blocked_row(suspect, queue, known)))
+        self._suspects = [each for _, each in sorted(suspects, key=lambda pair: -pair[0])]
+        for place in self._progress.keys() - seen:
+            del self._progress[place]
+        self._lags = sorted(lags, key=lambda each: (-each.messages, each.group, each.topic))
+
+        return [row for _, row in sorted(blocked, key=lambda each: -each[0])]
+
+    def _behind(self) -> Iterator[tuple[str, str, Queue, int]]:
+        """Yield (group, topic, queue, next offset) wherever a group has something to consume."""
+        state = self._context.state
+        for group in sorted({*state.offsets.groups(), *state.members.groups()}):
+            if is_system_group(group) or state.members.is_broadcasting(group):
+                continue
+            known = state.offsets.of_group(group)
+            for name in sorted({*known, *state.members.subscriptions(group)}):
+                topic, offsets = state.topics.by_name.get(name), known.get(name, {})
+                if topic is None:
+                    continue
+                for number in sorted(topic.queues):
+                    queue = topic.queues[number]
+                    committed = max(offsets.get(number, 0), queue.min_offset)
+                    if committed < queue.next_offset:
+                        yield group, name, queue, committed
+
+    def _blocked_row(self, suspect: Suspect, queue: Queue, known: _Progress) -> Row:
+        said = self._listeners.said_of(suspect)
+
+        return {
+            "group": suspect.group,
+            "topic": suspect.topic,
+            "queue": suspect.queue_id,
+            "offset": known.offset,
+            "since": known.since_wall_ms,
+            "holder": suspect.holder,
+            **self._message(queue, known.offset),
+            **said,
+            "listener": in_words(said) or "its consumer tells nothing of its listener",
+        }
+
+    def _message(self, queue: Queue, offset: int) -> Row:
+        """Return the ids and the key of a message, as a tool is given them."""
+        key = queue_key(queue.topic_id, queue.queue_id, offset)
+        value = self._context.reader.get(Family.CONSUME_QUEUE, key)
+        physical = None if value is None else decode_queue_entry(value).physical
+        stored = None if physical is None else read_message(self._context.reader, physical)
+        if stored is None or physical is None:
+            return {"messageId": None, "offsetId": None, "key": None, "tries": None}
+        message = decode_record(stored)
+        text = message.properties.decode(errors="replace")
+
+        return {
+            "messageId": find_text(text, UNIQ_KEY),
+            "offsetId": self._context.message_id(physical),
+            "key": find_text(text, SHARDING_KEY) or find_text(text, KEYS),
+            "tries": message.reconsume_times,
+        }
+
+    def _expiring(self, now: Now) -> list[Row]:
+        return [
+            {
+                "group": lock.group,
+                "topic": lock.topic,
+                "queue": lock.queue_id,
+                "holder": lock.client_id,
+                "leftMillis": left_ms,
+                "connected": bool(self._context.sessions.of_client(lock.client_id)),
+            }
+            for lock, left_ms in self._locks.expiring(now, EXPIRING_PART)
+        ]
+
+    def _disagreeing(self) -> Iterator[Row]:
+        members = self._context.state.members
+        for group in members.groups():
+            found = list(members.of_group(group).values())
+            first = found[0]
+            for other in found[1:]:
+                difference = _difference(first, other)
+                if difference:
+                    yield {
+                        "group": group,
+                        "members": [first.client_id, other.client_id],
+                        "difference": difference,
+                    }
+                    break
+
+    def _duplicates(self) -> Iterator[Row]:
+        sessions = self._context.sessions
+        for client_id, pair in self._context.duplicate_clients.items():
+            found = [sessions.get(connection) for connection in pair]
+            addresses = [f"{each.peer.host}:{each.peer.port}" for each in found if each is not None]
+            if len(addresses) == len(pair):
+                groups = sessions.groups_of(client_id)
+                yield {"clientId": client_id, "addresses": addresses, "groups": groups}
+
+    def _shares(self) -> list[tuple[str, tuple[float, float]]]:
+        return sorted(self.loads.shares.items(), key=lambda each: -each[1][0])[:SERIES_MAX]
+
+    # -- saying ------------------------------------------------------------------------------------
+
+    def _say(self, now: Now) -> None:
+        """Turn what was found into warnings: once, and again while it lasts for long."""
+        present: set[tuple[str, ...]] = set()
+        for kind, rows in self._found.items():
+            subject, text = _WARNINGS[kind]
+            for row in rows[:SHOWN_MAX]:
+                about = (kind, *(str(row[name]) for name in subject))
+                present.add(about)
+                due = self._said.get(about)
+                if due is None or now.monotonic_ms >= due:
+                    self._said[about] = now.monotonic_ms + REPEAT_MS
+                    self._warnings.append(text.format(**row))
+        self._said = {about: due for about, due in self._said.items() if about in present}
+        # Nobody takes them on a replica without a shell; the newest say the most.
+        del self._warnings[:-SHOWN_MAX]
+
+
+# What makes a warning the same one, and what it says.
+_WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "blocked": (
+        ("group", "topic", "queue", "offset"),
+        "group {group} makes no progress in queue {queue} of {topic} since {since} (ms): message "
+        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; look at its "
+        "listener's log, then let it pass or move the offset with resetOffsetByTime or orderlymq group "
+        "reset",
+    ),
+    "failing": (
+        ("group", "messageId", "dead"),
+        "message {messageId} of {topic} with key {key} failed {tries} times in group {group} "
+        "(dead letter: {dead}); orderlymq message show {messageId} tells what it is, a dead letter is "
+        "sent again with orderlymq message resend",
+    ),
+    "expiring": (
+        ("group", "topic", "queue", "holder"),
+        "the lock of queue {queue} of {topic} in group {group} runs out in {leftMillis} ms: {holder} "
+        "(connected: {connected}) has missed renewals; another member takes the queue over then",
+    ),
+    "disagreeing": (
+        ("group", "members"),
+        "members of group {group} disagree: {members} differ in {difference}; give all members the "
+        "same subscriptions and settings, or groups of their own, or messages are passed over",
+    ),
+    "duplicates": (
+        ("clientId",),
+        "client id {clientId} of groups {groups} is used on two connections at once, {addresses}: two "
+        "processes with one id consume the same queues; give each an instance name of its own",
+    ),
+    "notHolding": (
+        ("group",),
+        "group {group} says onDeadLetter: HoldKey, and a member handed a dead letter over without holding "
+        "its key: clients of RocketMQ cannot, the later messages of the key go on; consume with the "
+        "Python SDK, or choose StopQueue, which all clients obey",
+    ),
+    "holdsFull": (
+        ("group",),
+        "group {group} holds {keys} keys, the most there may be: its next dead letter stops a queue; "
+        "repair what fails and let keys go (orderlymq group held {group}, orderlymq group release)",
+    ),
+    "hotQueues": (
+        ("topic", "queue_id"),
+        "queue {queue_id} of {topic} got {share:.0%} of the topic's messages in a minute, with {queues} "
+        "queues: look for a key that is too coarse (orderlymq pipeline run skew-report)",
+    ),
+    "hotKeys": (
+        ("topic", "key"),
+        "key {key} has about {share:.0%} of the messages of {topic}: they are consumed one after the "
+        "other whatever the number of queues; choose a finer key if their order allows it",
+    ),
+}
+
+
+def _difference(first: MemberSeen, other: MemberSeen) -> str:
+    """Say in what two members of one group disagree; empty when they agree."""
+    wishes = [
+        {
+            wish.topic: (wish.expression_type, wish.expression)
+            for wish in member.subscriptions
+            if not is_retry_topic(wish.topic)
+        }
+        for member in (first, other)
+    ]
+    for topic in sorted(wishes[0].keys() | wishes[1].keys()):
+        one, two = (each.get(topic, ("", "nothing"))[1] for each in wishes)
+        if wishes[0].get(topic) != wishes[1].get(topic):
+            return f"topic {topic}: {one} and {two}"
+    for name in ("message_model", "consume_type", "consume_from_where"):
+        if getattr(first, name) != getattr(other, name):
+            return f"{name}: {getattr(first, name)} and {getattr(other, name)}"
+
+    return ""

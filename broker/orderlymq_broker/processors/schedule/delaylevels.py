@@ -1,0 +1,154 @@
+"""
+The delay levels: messages wait in queues of the schedule topic and are appended where they belong when due.
+
+The rules: never early by the leader's clock; the copies and the progress of their level are records of
+one proposal, so a change of leader neither loses nor repeats one; a level has one proposal under way, so
+the next begins where it ended; within a level due times do not fall, so only the first waiting message of
+each is looked at; a tick hands on many, up to a limit that keeps the loop responsive. Which message waits
+how long: ``waits.py``.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.core.properties import REAL_TOPIC, find_text
+from orderlymq_broker.processors.schedule.waits import Appender, real_queue
+from orderlymq_broker.state.records import DelayProgress, Outcome, Record
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import (
+    QueueEntry,
+    decode_queue_entry,
+    message_key,
+    queue_bounds,
+    queue_key,
+)
+from orderlymq_protocol.names import SCHEDULE_TOPIC
+from orderlymq_protocol.record import decode_record
+
+# Messages and bytes that one level hands on at a time: some 20 ms of work, and with a scan every
+# 100 ms ten thousand messages a second, so that a burst of retries is not late.
+COUNT_MAX: Final = 1_024
+SIZE_MAX: Final = 4 << 20
+
+
+class DelayService:
+    """Hands on delayed messages that are due."""
+
+    def __init__(self, context: Context, appender: Appender) -> None:
+        self._context = context
+        self._appender = appender
+        # Due time of the first waiting message of a level; a guess of 0 is put right when looked at.
+        self._next_due: dict[int, int] = {}
+        self._next_scan_ms = 0
+
+    def start(self, now: Now) -> None:
+        """Begin to lead: nothing is known of the levels yet."""
+        self._next_due.clear()
+        self._next_scan_ms = now.monotonic_ms
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose the copies of what is due."""
+        schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
+        if schedule is None or self._context.disk_full or now.monotonic_ms < self._next_scan_ms:
+            return []
+        self._next_scan_ms = now.monotonic_ms + self._context.settings.timers.delay_scan_ms
+        effects: list[Effect] = []
+        for queue_id, queue in schedule.queues.items():
+            if queue_id in self._context.view.handing_on:
+                continue
+            start = self._context.state.delay.get(queue_id, 0)
+            if start < queue.next_offset and self._next_due.get(queue_id, 0) <= now.wall_ms:
+                effects += self._hand_on(queue, start, now)
+
+        return effects
+
+    def first_waiting(self) -> int | None:
+        """Return the physical offset of the oldest message that still waits, None without any."""
+        schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
+        if schedule is None:
+            return None
+        waiting = []
+        for queue_id, queue in schedule.queues.items():
+            progress = self._context.state.delay.get(queue_id, 0)
+            waiting += [entry.physical for entry in self._entries(queue, progress, 1)]
+
+        return min(waiting, default=None)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _hand_on(self, queue: Queue, start: int, now: Now) -> list[Effect]:
+        due: list[QueueEntry] = []
+        size = 0
+        self._next_due.pop(queue.queue_id, None)
+        for entry in self._entries(queue, start, COUNT_MAX):
+            # In the schedule topic the tags code is the due time.
+            if entry.tags_code > now.wall_ms:
+                self._next_due[queue.queue_id] = entry.tags_code
+                break
+            size += entry.size
+            if due and size > SIZE_MAX:
+                break
+            due.append(entry)
+        if not due:
+            return []
+        counters, handing_on = self._context.counters, self._context.view.handing_on
+        records: list[Record | Draft] = []
+        keys = [message_key(entry.physical) for entry in due]
+        for stored in self._context.reader.multi_get(Family.MESSAGES, keys):
+            draft = released(self._context, stored)
+            if draft is None:
+                counters["delayed_dropped"] += 1
+                continue
+            records.append(self._appender.append(draft))
+        count = len(records)
+        records.append(DelayProgress(queue.queue_id, start, start + len(due)))
+        handing_on.add(queue.queue_id)
+
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            handing_on.discard(queue.queue_id)
+            counters["delayed_delivered"] += count
+            return []
+
+        def lost(_: Refusal | None) -> list[Effect]:
+            handing_on.discard(queue.queue_id)
+            return []
+
+        return [Propose(records, applied, lost)]
+
+    def _entries(self, queue: Queue, start: int, count: int) -> list[QueueEntry]:
+        """Return what waits from *start* on; from memory when it is young enough."""
+        start = max(start, queue.min_offset)
+        if start >= queue.next_offset:
+            return []
+        if count == 1 and start >= queue.tail_start:
+            tail = queue.tail[start - queue.tail_start]
+            return [
+                QueueEntry(tail.physical, len(tail.message), tail.tags_code, tail.store_timestamp)
+            ]
+        _, end = queue_bounds(queue.topic_id, queue.queue_id)
+        pairs = self._context.reader.scan(
+            Family.CONSUME_QUEUE,
+            queue_key(queue.topic_id, queue.queue_id, start),
+            end,
+            limit=count,
+        )
+
+        return [decode_queue_entry(value) for _, value in pairs]
+
+
+def released(context: Context, stored: bytes | None) -> Draft | None:
+    """Return a message that has waited as it goes to where it belongs; None when that is gone."""
+    if stored is None:
+        return None
+    message = decode_record(stored)
+    text = message.properties.decode(errors="replace")
+    name = find_text(text, REAL_TOPIC)
+    topic = context.state.topics.get(name) if name is not None else None
+    if topic is None:
+        return None
+
+    return Draft.of_stored(message, topic, real_queue(topic, text), text)

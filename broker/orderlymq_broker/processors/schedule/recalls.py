@@ -1,0 +1,89 @@
+"""
+Recalls of timer messages: 370, by the handle that the answer of their send carried.
+
+The rules: who is told SUCCESS can rely on it that the message is not delivered from then on, so the answer
+waits for a record even when nothing waits under the handle any more (a repeat whose first answer was
+lost); a message that is being delivered at this moment is no more recalled. Codes and remarks are those
+of RecallMessageProcessor (5.3.1). Nothing is stored for a recall: the timer ends in the log.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.core.context import Context, RequestRefused, answer, answer_lost
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.processors.schedule.timers import TimerService
+from orderlymq_broker.state.records import Outcome
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import RecallMessageHeader
+from orderlymq_protocol.recallhandle import InvalidHandle, RecallHandle
+
+_LOST: Final = "recall failed, the leader changed meanwhile; recall it again"
+_ENDING: Final = "recall failed, the message is being delivered or recalled at this moment; recall it again to know"
+_OFF: Final = "recall failed, operation is forbidden: recallMessageEnable is false; an administrator can set it"
+
+
+class RecallProcessor:
+    """Ends timers for those who sent them."""
+
+    def __init__(self, context: Context, timers: TimerService) -> None:
+        self._context = context
+        self._timers = timers
+
+    def recall(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 370."""
+        header = RecallMessageHeader.from_ext(request.ext)
+        handle = self._checked(header, now)
+        timers, view = self._timers, self._context.view
+        found = timers.waiting(handle.topic, handle.unique_key)
+        if any(timer.offset in view.timers_ending for timer in found):
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, _ENDING)
+        ending = timers.cancel(found)
+        ext = {"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"}
+
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            timers.ended(ending, view)
+            return answer(request, peer, ext=ext)
+
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            timers.ended(ending, view)
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+            return answer_lost(request, peer, refusal, _LOST, code)
+
+        return [Propose([ending], applied=applied, lost=lost)]
+
+    def _checked(self, header: RecallMessageHeader, now: Now) -> RecallHandle:
+        """Return the handle of a recall that can be tried.
+
+        Raises:
+            RequestRefused: recalls are switched off (16), there is no such topic (17), or the handle is
+                none of ours, of another topic, or of a time that is over (604).
+        """
+        settings = self._context.settings
+        if not settings.timers.recall_enable:
+            raise RequestRefused(ResponseCode.NO_PERMISSION, _OFF)
+        if self._context.state.topics.by_name.get(header.topic) is None:
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{header.topic}] not exist"
+            )
+        try:
+            handle = RecallHandle.decode(header.recall_handle)
+        except InvalidHandle as error:
+            raise _illegal(str(error)) from error
+        if handle.topic != header.topic:
+            raise _illegal("recall failed, topic not match")
+        if handle.broker_name != settings.group:
+            raise _illegal(
+                f"recall failed, broker service not available: {handle.broker_name} has the message, "
+                f"this is {settings.group}"
+            )
+        left_ms = handle.due_ms - now.wall_ms
+        if not 0 < left_ms <= settings.timers.timer_delay_max_ms:
+            raise _illegal("recall failed, timestamp invalid: the message is due, or never waited")
+
+        return handle
+
+
+def _illegal(remark: str) -> RequestRefused:
+    return RequestRefused(ResponseCode.ILLEGAL_OPERATION, remark)

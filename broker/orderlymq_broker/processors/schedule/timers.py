@@ -1,0 +1,210 @@
+"""
+Timer messages: each waits for a time of its own, which its sender has named, in RocketMQ 5's properties.
+
+The rules: never early by the leader's clock, to the millisecond (RocketMQ rounds down to a second);
+a copy and the end of its timer are records of one proposal, so a change of leader neither loses nor
+repeats one; of those with one time the order of sending counts; a message that cancels another is
+stored like a timer itself, as its sender wants an answer, and goes nowhere when its time comes.
+Which properties say what: ``wait_of``. What waits for a level instead: ``delaylevels.py``.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
+from orderlymq_broker.core.leaderview import LeaderView
+from orderlymq_broker.core.properties import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    UNIQ_KEY,
+    find_text,
+    without,
+)
+from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, SIZE_MAX, released
+from orderlymq_broker.processors.schedule.waits import Appender
+from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
+from orderlymq_broker.state.schedule.timers import decode_timer
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import (
+    IndexKind,
+    Table,
+    decode_u64,
+    index_prefix,
+    message_key,
+    prefix_end,
+    table_bounds,
+    table_key,
+)
+from orderlymq_protocol.names import TIMER_TOPIC
+from orderlymq_protocol.record import decode_record
+
+# Messages that are read at a time; the largest are some MiB.
+READ_COUNT: Final = 32
+# Index entries that one cancellation looks at: copies of one message under one unique key.
+CANCEL_SCAN_MAX: Final = 32
+
+
+class TimerService:
+    """Hands on timer messages that are due, and cancels them before."""
+
+    def __init__(self, context: Context, appender: Appender) -> None:
+        self._context = context
+        self._appender = appender
+        self._next_scan_ms = 0
+        self._wall_ms = 0
+        # No timer is due before the first; whatever is due before the second can be seen. Without
+        # them each scan would go over the remains of all rows that were deleted since long.
+        self._first_ms = 0
+        self._seen_ms = 0
+
+    def start(self, now: Now) -> None:
+        """Begin to lead: nothing is known of the timers yet."""
+        self._first_ms = self._seen_ms = 0
+        self._wall_ms = now.wall_ms
+        self._next_scan_ms = now.monotonic_ms
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose the copies of what is due."""
+        context = self._context
+        if now.wall_ms < self._wall_ms:
+            # The clock was set back: what is opened now may be due before what was seen.
+            self._first_ms = self._seen_ms = 0
+        self._wall_ms = now.wall_ms
+        if (
+            not context.state.timers.count
+            or context.disk_full
+            or now.monotonic_ms < self._next_scan_ms
+        ):
+            return []
+        self._next_scan_ms = now.monotonic_ms + context.settings.timers.delay_scan_ms
+        due, whole = self._due(now.wall_ms)
+        if not due:
+            return []
+
+        return [self._hand_on(due, now, self._seen_ms if whole else self._first_ms)]
+
+    def first_waiting(self) -> int | None:
+        """Return the physical offset of the oldest message that still waits, None without any."""
+        if not self._context.state.timers.count:
+            return None
+        pairs = self._context.reader.scan(Family.TABLES, *table_bounds(Table.TIMER_PLACES), limit=1)
+
+        return decode_timer(pairs[0][1]).physical
+
+    def cancelled(self, topic: str, unique_key: str) -> TimersEnded | None:
+        """Return the record that cancels timers of a topic, None when none waits under this key."""
+        ending = self._context.view.timers_ending
+        found = [timer for timer in self.waiting(topic, unique_key) if timer.offset not in ending]
+
+        return self.cancel(found) if found else None
+
+    def cancel(self, timers: list[TimerRef]) -> TimersEnded:
+        """Return the record that cancels these timers; whoever proposes it calls ``ended``."""
+        self._context.view.timers_ending.update(timer.offset for timer in timers)
+        self._context.counters["timers_cancelled"] += len(timers)
+
+        return TimersEnded(tuple(timers))
+
+    def waiting(self, topic: str, unique_key: str) -> list[TimerRef]:
+        """Return the applied timers of a topic under a unique key, those that are ending included."""
+        context = self._context
+        prefix = index_prefix(
+            context.state.topics.by_name[TIMER_TOPIC].id, IndexKind.UNIQUE, unique_key
+        )
+        found = []
+        for key, _ in context.reader.scan(
+            Family.KEY_INDEX, prefix, prefix_end(prefix), limit=CANCEL_SCAN_MAX, reverse=True
+        ):
+            stored = read_message(context.reader, decode_u64(key[-8:]))
+            if stored is None:
+                continue
+            message = decode_record(stored)
+            text = message.properties.decode(errors="replace")
+            row = context.reader.get(
+                Family.TABLES, table_key(Table.TIMER_PLACES, message.queue_offset)
+            )
+            if (
+                row is not None
+                and find_text(text, UNIQ_KEY) == unique_key
+                and find_text(text, REAL_TOPIC) == topic
+                and find_text(text, TIMER_DEL_UNIQKEY) is None
+            ):
+                found.append(decode_timer(row))
+
+        return found
+
+    @staticmethod
+    def ended(record: TimersEnded, view: LeaderView) -> None:
+        """Learn that timers have ended as it was proposed under *view*."""
+        view.timers_ending.difference_update(timer.offset for timer in record.timers)
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _due(self, wall_ms: int) -> tuple[list[TimerRef], bool]:
+        """Return timers that are due, in the order of their times, and whether these are all."""
+        ending = self._context.view.timers_ending
+        limit = COUNT_MAX + len(ending)
+        pairs = self._context.reader.scan(
+            Family.TABLES,
+            table_key(Table.TIMERS, self._first_ms),
+            table_key(Table.TIMERS, wall_ms + 1),
+            limit=limit,
+        )
+        timers = [decode_timer(value) for _, value in pairs]
+        due = [timer for timer in timers if timer.offset not in ending]
+
+        return due, len(pairs) < limit
+
+    def _read(self, due: list[TimerRef]) -> Iterator[tuple[TimerRef, bytes | None]]:
+        """Yield timers with their messages, read a few at a time: nobody knows their sizes before."""
+        for start in range(0, len(due), READ_COUNT):
+            part = due[start : start + READ_COUNT]
+            keys = [message_key(timer.physical) for timer in part]
+            yield from zip(part, self._context.reader.multi_get(Family.MESSAGES, keys), strict=True)
+
+    def _hand_on(self, due: list[TimerRef], now: Now, first_ms: int) -> Propose:
+        context = self._context
+        view = context.view
+        records: list[Record | Draft] = []
+        ended: list[TimerRef] = []
+        size = 0
+        for timer, stored in self._read(due):
+            size += 0 if stored is None else len(stored)
+            if ended and size > SIZE_MAX:
+                break
+            ended.append(timer)
+            draft = released(context, stored)
+            if draft is None:
+                context.counters["timers_dropped"] += 1
+            elif find_text(draft.properties, TIMER_DEL_UNIQKEY) is None:
+                draft.properties = without(without(draft.properties, REAL_TOPIC), REAL_QID)
+                records.append(self._appender.append(draft))
+        end = TimersEnded(tuple(ended))
+        view.timers_ending.update(timer.offset for timer in ended)
+        delivered = len(records)
+        all_due = len(ended) == len(due)
+        term = context.term
+
+        def settled() -> list[Effect]:
+            self.ended(end, view)
+            return []
+
+        def lost(_: Refusal | None) -> list[Effect]:
+            self._first_ms = self._seen_ms = 0
+            return settled()
+
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            context.counters["timers_delivered"] += delivered
+            # Whatever was proposed before this has been applied; what comes later is due later.
+            if context.term == term and now.wall_ms <= self._wall_ms:
+                self._seen_ms = now.wall_ms
+                if all_due:
+                    self._first_ms = first_ms
+            return settled()
+
+        return Propose([*records, end], applied, lost)

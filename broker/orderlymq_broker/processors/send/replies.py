@@ -1,0 +1,143 @@
+"""
+Answers of request-reply calls (324, 325): pushed to the client that asked (326), and stored.
+
+The rules: whoever replies is answered when both are decided, the push by the asking client, the store
+by the log; the code tells of the push alone (RocketMQ ReplyMessageProcessor), since a reply that was
+delivered has done its work; an asking client is known by its heartbeat as a producer, and a reply to
+one that is gone is stored and refused. The caller's patience is the caller's: nothing is kept for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_broker.core.clientcalls import Asker, Silence
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.properties import REPLY_TO_CLIENT, extended, find_text
+from orderlymq_broker.processors.send.sends import SendProcessor
+from orderlymq_broker.state.records import Append, Outcome
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import ReplyMessageHeader
+from orderlymq_protocol.sendheader import SendMessageHeader
+
+# How long the asking client may take to say that it has the reply; RocketMQ's broker waits as long.
+PUSH_TIMEOUT_MS: Final = 3_000
+
+
+@dataclass(slots=True)
+class Reply:
+    """A reply under way; it is answered when *code* and *ext* are both there."""
+
+    request: RemotingCommand
+    peer: Peer
+    code: int | None = None
+    remark: str | None = None
+    ext: dict[str, str] | None = None
+
+    def pushed(self, code: int, remark: str | None) -> list[Effect]:
+        """Take how the push ended."""
+        self.code, self.remark = code, remark
+        return self._answer()
+
+    def stored(self, ext: dict[str, str]) -> list[Effect]:
+        """Take where the reply was stored; empty when it was not."""
+        self.ext = ext
+        return self._answer()
+
+    def _answer(self) -> list[Effect]:
+        if self.code is None or self.ext is None:
+            return []
+        return answer(self.request, self.peer, self.code, ext=self.ext, remark=self.remark)
+
+
+class ReplyProcessor:
+    """Serves replies; the companion of its own questions."""
+
+    def __init__(self, context: Context, sends: SendProcessor) -> None:
+        self._context = context
+        self._sends = sends
+        self._asker = Asker(context)
+
+    def reply(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 324 and 325."""
+        header, draft = self._sends.append_plain(request, peer, now)
+        reply = Reply(request, peer)
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            stored = outcomes[0]
+            return reply.stored(self._sends.ext_of(stored) if type(stored) is Append else {})
+
+        def lost(_: Refusal | None) -> list[Effect]:
+            return reply.stored({})
+
+        return [*self._push(reply, header, draft, now), Propose([draft], applied, lost)]
+
+    def _push(
+        self, reply: Reply, header: SendMessageHeader, draft: Draft, now: Now
+    ) -> list[Effect]:
+        """Send the reply to the client that asked."""
+        text = header.properties
+        client = find_text(text, REPLY_TO_CLIENT)
+        if not client:
+            remark = "reply message properties[REPLY_TO_CLIENT] is null"
+            return reply.pushed(ResponseCode.SYSTEM_ERROR, remark)
+        connection = self._context.sessions.producer_connection(client)
+        if connection is None:
+            remark = f"push reply message fail, channel of <{client}> not found."
+            return reply.pushed(ResponseCode.SYSTEM_ERROR, remark)
+        peer, address = reply.peer, self._context.settings.address
+        push = ReplyMessageHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=draft.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            born_host=f"{peer.host}:{peer.port}",
+            store_host=f"{address.host}:{address.port}",
+            store_timestamp=now.wall_ms,
+            properties=extended(text, "PUSH_REPLY_TIME", str(now.wall_ms)),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+        )
+        command = RemotingCommand(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, 0, 0, push.to_ext(), reply.request.body
+        )
+
+        def answered(response: RemotingCommand | Silence) -> list[Effect]:
+            if isinstance(response, RemotingCommand) and response.code == ResponseCode.SUCCESS:
+                self._context.counters["replies_pushed"] += 1
+                return reply.pushed(ResponseCode.SUCCESS, None)
+            return reply.pushed(ResponseCode.SYSTEM_ERROR, f"push reply message to {client}fail.")
+
+        deadline_ms = now.monotonic_ms + PUSH_TIMEOUT_MS
+        try:
+            return [self._asker.ask(connection, command, deadline_ms, answered)]
+        except RequestRefused as refused:
+            return reply.pushed(refused.code, refused.remark)
+
+    # -- companion ---------------------------------------------------------------------------------
+
+    def appended(self, records: Sequence[Append]) -> None:
+        """Messages are no business of replies."""
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Give up on clients that are silent."""
+        return self._asker.tick(now)
+
+    def replied(self, response: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Take a client's word that it has its reply."""
+        return self._asker.replied(response, peer)
+
+    def closed(self, connection: int, now: Now) -> list[Effect]:
+        """Give up on a client that is gone."""
+        return self._asker.closed(connection)
+
+    def ended(self) -> list[Effect]:
+        """Give up on all clients: another replica leads."""
+        return self._asker.ended()

@@ -1,0 +1,58 @@
+"""
+What a fresh broker begins with: RocketMQ's system topics and groups.
+
+The rule: created by the first leader as records like any other, so all replicas have them with the same
+ids; a later leader adds what is missing and changes nothing that is there.
+"""
+
+from typing import Final
+
+from orderlymq_broker.settings import BrokerSettings
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.records import GroupSet, Record, TopicSet
+from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_READ, PERM_WRITE
+from orderlymq_protocol import names
+
+_READ_WRITE: Final = PERM_READ | PERM_WRITE
+_INHERITED: Final = PERM_READ | PERM_WRITE | PERM_INHERIT
+
+_GROUPS: Final = (
+    "TOOLS_CONSUMER",
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    "CID_RMQ_SYS_TRANS",
+)
+
+
+def founding_records(settings: BrokerSettings, state: BrokerState) -> list[Record]:
+    """Return what creates the system topics and groups that do not exist yet."""
+    levels = len(settings.timers.delay_levels.split())
+    topics = [
+        (names.SELF_TEST_TOPIC, 1, _READ_WRITE),
+        *([(names.AUTO_CREATE_TOPIC, 8, _INHERITED)] if settings.auto_create_topic else []),
+        (names.BENCHMARK_TOPIC, 1024, _READ_WRITE),
+        (settings.cluster, 16, _INHERITED),
+        (settings.group, 1, _READ_WRITE),
+        (names.OFFSET_MOVED_TOPIC, 1, _READ_WRITE),
+        (names.SCHEDULE_TOPIC, levels, _READ_WRITE),
+        (names.TIMER_TOPIC, 1, _READ_WRITE),
+        (names.reply_topic(settings.cluster), 1, _READ_WRITE),
+        (names.TRANS_HALF_TOPIC, 1, _READ_WRITE),
+        (names.TRANS_OP_HALF_TOPIC, 1, _READ_WRITE),
+        (names.TRANS_CHECK_MAX_TIME_TOPIC, 1, _READ_WRITE),
+        *([(names.TRACE_TOPIC, 1, _READ_WRITE)] if settings.trace_topic_enable else []),
+    ]
+    records: list[Record] = [
+        TopicSet(name, queues, queues, perm=perm, only_if_absent=True)
+        for name, queues, perm in topics
+        if state.topics.get(name) is None
+    ]
+    records += [
+        GroupSet(name, only_if_absent=True) for name in _GROUPS if state.groups.get(name) is None
+    ]
+
+    return records

@@ -1,0 +1,87 @@
+"""
+Which groups have messages in the delay levels that will be tried again.
+
+A message that an ordered group handed back waits in the schedule topic until it is due and only then stands in
+the group's retry topic. Its target is written in the message alone, so the waiting ones are read once,
+by the leader, in steps that hold nobody up, and remembered until they have been handed on. The rule:
+what was not looked at yet counts as waiting, for every group.
+"""
+
+from collections.abc import Collection
+from typing import Final
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.properties import REAL_TOPIC, find_text
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import decode_queue_entry, message_key, queue_bounds, queue_key
+from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from orderlymq_protocol.record import record_properties
+
+# Messages read at a time: about two milliseconds; somebody who waits for a growth asks several times a second.
+STEP_MAX: Final = 512
+
+
+class RetryWatch:
+    """Knows what waits in the delay levels, as far as it has looked.
+
+    Life cycle: `start` at each begin of leadership; nothing is read before somebody asks.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._seen: dict[int, int] = {}
+        # Per level: (offset, group) of the messages that go to a retry topic.
+        self._waiting: dict[int, list[tuple[int, str]]] = {}
+
+    def start(self) -> None:
+        """Forget everything."""
+        self._seen.clear()
+        self._waiting.clear()
+
+    def waiting(self, groups: Collection[str]) -> list[tuple[str, int]]:
+        """Return (group, messages) for those of *groups* that wait for a retry, the most first."""
+        unread = self._read()
+        counts = dict.fromkeys(groups, 0)
+        for level in self._waiting.values():
+            for _, group in level:
+                if group in counts:
+                    counts[group] += 1
+        found = [(group, count + unread) for group, count in counts.items() if count + unread]
+
+        return sorted(found, key=lambda each: (-each[1], each[0]))
+
+    def _read(self) -> int:
+        """Look at a few more messages; return how many are still to be looked at."""
+        schedule = self._context.state.topics.get(SCHEDULE_TOPIC)
+        left, budget = 0, STEP_MAX
+        for number, queue in schedule.queues.items() if schedule is not None else ():
+            progress = max(self._context.state.delay.get(number, 0), queue.min_offset)
+            waiting = self._waiting.setdefault(number, [])
+            if waiting and waiting[0][0] < progress:
+                waiting[:] = [each for each in waiting if each[0] >= progress]
+            start = max(self._seen.get(number, 0), progress)
+            if start < queue.next_offset and budget:
+                count = self._look(queue.topic_id, number, start, budget)
+                start += count
+                budget -= count
+            self._seen[number] = start
+            left += queue.next_offset - start
+
+        return left
+
+    def _look(self, topic_id: int, number: int, start: int, budget: int) -> int:
+        reader = self._context.reader
+        _, end = queue_bounds(topic_id, number)
+        pairs = reader.scan(
+            Family.CONSUME_QUEUE, queue_key(topic_id, number, start), end, limit=budget
+        )
+        keys = [message_key(decode_queue_entry(value).physical) for _, value in pairs]
+        for offset, message in enumerate(reader.multi_get(Family.MESSAGES, keys), start):
+            if message is None:
+                continue
+            text = record_properties(message).decode(errors="replace")
+            target = find_text(text, REAL_TOPIC) or ""
+            if target.startswith(RETRY_PREFIX):
+                self._waiting[number].append((offset, target[len(RETRY_PREFIX) :]))
+
+        return len(pairs)

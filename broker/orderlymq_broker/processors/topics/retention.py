@@ -1,0 +1,175 @@
+"""
+Retention: which messages are old enough to go, by time and by size.
+
+The rules: the leader decides and says so in records; queues are trimmed first and the messages last, so
+a reader never finds a queue entry without having been able to find its message; what still waits
+for its delay or the end of its transaction is kept; a round is cut into small steps, one per tick, whatever the number of queues.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.effects import Effect, Now, Propose
+from orderlymq_broker.state.records import DedupTrimmed, QueueFloor, RetentionAdvanced
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import (
+    decode_queue_entry,
+    decode_u64,
+    message_key,
+    queue_key,
+)
+from orderlymq_protocol.record import decode_record
+
+QUEUES_PER_TICK: Final = 32  # some 20 reads each
+# A floor moves by at least this much, else every round would write a record for a few messages.
+STEP_SIZE_MIN: Final = 1 << 20
+# Where less than some MiB are kept, steps are a part of that, so that tests of it need not be long.
+STEPS_PER_SIZE: Final = 8
+
+_KEYS_END: Final = b"\xff" * 9
+
+
+class RetentionService:
+    """Moves the floors of the log, of the queues and of the duplicate window."""
+
+    def __init__(self, context: Context, waiting: Sequence[Callable[[], int | None]] = ()) -> None:
+        """Each of *waiting* tells the physical offset of the oldest message that must stay, or None."""
+        self._context = context
+        self._waiting = waiting
+        self._next_round_ms = 0
+        self._next_trim_ms = 0
+        self._floor = 0
+        self._round: Iterator[Queue] | None = None
+
+    def start(self, now: Now) -> None:
+        """Begin to lead: an unfinished round of another leader is begun again."""
+        self._round = None
+        self._next_round_ms = self._next_trim_ms = now.monotonic_ms
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Do one step of a round, or begin one when it is time."""
+        effects = self._trim_window(now)
+        if self._round is None:
+            if now.monotonic_ms < self._next_round_ms:
+                return effects
+            self._next_round_ms = now.monotonic_ms + self._context.settings.timers.retention_scan_ms
+            self._floor = self.find_floor(now.wall_ms)
+            if not self._floor:
+                return effects
+            self._round = iter(list(self._context.state.topics.queues()))
+
+        return effects + self._step()
+
+    def find_floor(self, wall_ms: int) -> int:
+        """Return the physical offset below which messages shall go, 0 when it would not pay."""
+        state, storage = self._context.state, self._context.settings.storage
+        floor = self._first_from(wall_ms - storage.retention_ms)
+        if storage.retention_size is not None:
+            floor = max(floor, self._boundary(state.physical_end - storage.retention_size))
+        for oldest in self._waiting:
+            waiting = oldest()
+            if waiting is not None:
+                floor = min(floor, waiting)
+        everything = floor == state.physical_end
+        step = STEP_SIZE_MIN
+        if storage.retention_size is not None:
+            step = min(step, storage.retention_size // STEPS_PER_SIZE)
+        if floor <= state.floor or (floor - state.floor < step and not everything):
+            return 0
+
+        return floor
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _step(self) -> list[Effect]:
+        floors: list[QueueFloor] = []
+        for _ in range(QUEUES_PER_TICK):
+            queue = next(self._round, None) if self._round is not None else None
+            if queue is None:
+                self._round = None
+                # The last record of the round: with it the messages go.
+                return [Propose([RetentionAdvanced(tuple(floors), self._floor)])]
+            min_offset = self._queue_floor(queue)
+            if min_offset > queue.min_offset:
+                floors.append(QueueFloor(queue.topic_id, queue.queue_id, min_offset))
+
+        return [Propose([RetentionAdvanced(tuple(floors))])] if floors else []
+
+    def _queue_floor(self, queue: Queue) -> int:
+        """Return the first offset of the queue whose message stays."""
+        low, high = queue.min_offset, queue.next_offset
+        if low == high or self._physical(queue, low) >= self._floor:
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            if self._physical(queue, middle) < self._floor:
+                low = middle + 1
+            else:
+                high = middle
+
+        return low
+
+    def _physical(self, queue: Queue, offset: int) -> int:
+        if offset >= queue.tail_start:
+            return queue.tail[offset - queue.tail_start].physical
+        value = self._context.reader.get(
+            Family.CONSUME_QUEUE, queue_key(queue.topic_id, queue.queue_id, offset)
+        )
+
+        return 0 if value is None else decode_queue_entry(value).physical
+
+    # -- the floor of the log ----------------------------------------------------------------------
+
+    def _first_from(self, wall_ms: int) -> int:
+        """Return the physical offset of the first message not older than *wall_ms*, else the end.
+
+        Store times rise along the log but for the few ms by which queues may differ.
+        """
+        state = self._context.state
+        low, high = state.floor, state.physical_end
+        while low < high:
+            middle = (low + high) // 2
+            at = self._next_message(middle)
+            if at is not None and at[1] < wall_ms:
+                low = at[0] + 1
+            else:
+                high = middle
+        at = self._next_message(low)
+
+        return state.physical_end if at is None else at[0]
+
+    def _boundary(self, physical: int) -> int:
+        """Return the first message boundary at or after *physical*."""
+        if physical <= self._context.state.floor:
+            return 0
+        at = self._next_message(physical)
+
+        return self._context.state.physical_end if at is None else at[0]
+
+    def _next_message(self, physical: int) -> tuple[int, int] | None:
+        """Return offset and store time of the first applied message at or after *physical*."""
+        pairs = self._context.reader.scan(
+            Family.MESSAGES, message_key(max(0, physical)), _KEYS_END, limit=1
+        )
+        if not pairs:
+            return None
+        offset = decode_u64(pairs[0][0])
+        if offset >= self._context.state.physical_end:
+            return None
+
+        return offset, decode_record(pairs[0][1]).store_timestamp
+
+    # -- the duplicate window ----------------------------------------------------------------------
+
+    def _trim_window(self, now: Now) -> list[Effect]:
+        if now.monotonic_ms < self._next_trim_ms:
+            return []
+        self._next_trim_ms = now.monotonic_ms + self._context.settings.timers.scan_ms
+        storage, window = self._context.settings.storage, self._context.state.dedup
+        floor = window.floor(
+            count_max=storage.dedup_window_count, oldest_ms=now.wall_ms - storage.dedup_window_ms
+        )
+
+        return [Propose([DedupTrimmed(floor)])] if floor else []

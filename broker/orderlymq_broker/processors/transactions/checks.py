@@ -1,0 +1,285 @@
+"""
+Asking producers what became of their half messages (39), until they say it or the tries are used up.
+
+The rules: a check is counted in the log before the question leaves, so a later leader goes on counting
+where this one stopped; any live producer of the group may be asked, each in turn; while none is
+alive nothing is counted, however long it takes, until the half is as old as messages get; then, and
+after the last check without an answer, a copy goes to TRANS_CHECK_MAX_TIME_TOPIC and the half is kept
+aside. How a half begins and ends: ``halves.py``.
+"""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from typing import Final
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal, Send
+from orderlymq_broker.core.properties import (
+    PREPARED_OFFSET,
+    REAL_QID,
+    REAL_TOPIC,
+    TRAN_CHECKS,
+    UNIQ_KEY,
+    extended,
+    find_text,
+    without,
+)
+from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
+from orderlymq_broker.processors.schedule.waits import Appender
+from orderlymq_broker.state.records import (
+    HalfGivenUp,
+    HalvesChecked,
+    HalvesMoved,
+    Outcome,
+    Record,
+)
+from orderlymq_broker.state.transactions.halves import Half
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import message_key
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_protocol.headers import CheckTransactionStateHeader
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
+from orderlymq_protocol.names import TRANS_HALF_TOPIC
+from orderlymq_protocol.record import (
+    RecordTemplate,
+    StoredMessage,
+    decode_record,
+    encode_with_positions,
+    pack_host,
+)
+
+# Questions per look, over all groups: each reads a message from the store and sends it, some 20 ms together.
+COUNT_MAX: Final = 512
+
+
+def due_ms(half: Half, *, timeout_ms: int, interval_ms: int) -> int:
+    """Return the wall time of the next check of a half."""
+    if half.checks:
+        return half.checked_ms + interval_ms
+    immunity_ms = half.opened.immunity_ms
+
+    return half.opened.opened_ms + (timeout_ms if immunity_ms < 0 else immunity_ms)
+
+
+class CheckService:
+    """Looks after the open halves while this replica leads.
+
+    Life cycle: ``start`` when leading begins reads the table; ``watch`` adds what comes after.
+    """
+
+    def __init__(self, context: Context, appender: Appender) -> None:
+        self._context = context
+        self._appender = appender
+        # Per producer group a heap of (due wall time, offset); what has ended leaves when met.
+        self._due: dict[str, list[tuple[int, int]]] = {}
+        self._turns: dict[str, int] = {}
+        self._next_scan_ms = 0
+
+    def start(self, now: Now) -> None:
+        """Begin to lead."""
+        self._due.clear()
+        self._turns.clear()
+        self._next_scan_ms = now.monotonic_ms
+        for half in self._context.state.transactions.open.values():
+            self.watch(half)
+
+    def watch(self, half: Half) -> None:
+        """Note when a half is due."""
+        heappush(self._due.setdefault(half.opened.group, []), (self._due_ms(half), half.offset))
+
+    def tick(self, now: Now) -> list[Effect]:
+        """Propose what is due: checks, and the giving up of those that had enough."""
+        if now.monotonic_ms < self._next_scan_ms or self._context.disk_full:
+            return []
+        timers = self._context.settings.timers
+        self._next_scan_ms = now.monotonic_ms + timers.transaction_scan_ms
+        due = [group for group, heap in self._due.items() if heap[0][0] <= now.wall_ms]
+        if not due:
+            return []
+        producers = self._context.sessions.producer_connections()
+        asked: list[tuple[int, int]] = []
+        given_up: list[Half] = []
+        for group in due:
+            room = COUNT_MAX - len(asked) - len(given_up)
+            asked += self._take(group, producers.get(group, []), given_up, room, now)
+            if not self._due[group]:
+                del self._due[group]
+
+        return [*self._ask(asked), *self._give_up(given_up, now)]
+
+    # -- what is due -------------------------------------------------------------------------------
+
+    def _due_ms(self, half: Half) -> int:
+        timers = self._context.settings.timers
+
+        return due_ms(
+            half,
+            timeout_ms=timers.transaction_timeout_ms,
+            interval_ms=timers.transaction_check_interval_ms,
+        )
+
+    def _take(
+        self, group: str, connections: list[int], given_up: list[Half], room: int, now: Now
+    ) -> list[tuple[int, int]]:
+        """Take what is due of one group off its heap; return (offset, connection to ask).
+
+        At most *room* halves are taken; the others are due at the next look.
+        """
+        context = self._context
+        heap, halves = self._due[group], context.state.transactions.open
+        maximum = context.settings.timers.transaction_check_max
+        age_ms = context.settings.storage.retention_ms
+        asked: list[tuple[int, int]] = []
+        end = len(given_up) + room
+        while heap and heap[0][0] <= now.wall_ms and len(asked) + len(given_up) < end:
+            due, offset = heap[0]
+            half = halves.get(offset)
+            if half is None:
+                heappop(heap)
+                continue
+            really = self._due_ms(half)
+            if really > due or offset in context.view.ending:
+                heappop(heap)
+                later = now.wall_ms + context.settings.timers.transaction_scan_ms
+                heappush(heap, (max(really, later), offset))
+                continue
+            if half.checks >= maximum or now.wall_ms - half.opened.opened_ms >= age_ms:
+                given_up.append(half)
+            elif connections:
+                turn = self._turns.get(group, 0)
+                self._turns[group] = turn + 1
+                asked.append((offset, connections[turn % len(connections)]))
+            else:
+                context.counters["transaction_checks_without_producer"] += 1
+                break
+            heappop(heap)
+
+        return asked
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    def _ask(self, asked: list[tuple[int, int]]) -> list[Effect]:
+        if not asked:
+            return []
+        connections = dict(asked)
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            outcome = outcomes[0]
+            offsets = outcome.offsets if type(outcome) is HalvesMoved else ()
+            return self._questions(offsets, connections)
+
+        return [Propose([HalvesChecked(tuple(connections))], applied=applied)]
+
+    def _questions(self, offsets: Sequence[int], connections: dict[int, int]) -> list[Effect]:
+        context = self._context
+        open_halves = context.state.transactions.open
+        halves = [half for offset in offsets if (half := open_halves.get(offset)) is not None]
+        keys = [message_key(half.opened.physical) for half in halves]
+        effects: list[Effect] = []
+        for half, stored in zip(
+            halves, context.reader.multi_get(Family.MESSAGES, keys), strict=True
+        ):
+            self.watch(half)
+            if stored is None:
+                # Retention by size took it while the record was on its way.
+                continue
+            context.counters["transaction_checks"] += 1
+            effects.append(Send(connections[half.offset], self._question(half, stored)))
+
+        return effects
+
+    def _question(self, half: Half, stored: bytes) -> RemotingCommand:
+        """Return the check of a half: its message as the producer knows it."""
+        context, opened = self._context, half.opened
+        message = decode_record(stored)
+        text = message.properties.decode(errors="replace")
+        topic, queue_id = find_text(text, REAL_TOPIC), find_text(text, REAL_QID)
+        header = CheckTransactionStateHeader(
+            tran_state_table_offset=half.offset,
+            commit_log_offset=opened.physical,
+            msg_id=opened.unique_key,
+            transaction_id=find_text(text, UNIQ_KEY),
+            offset_msg_id=context.message_id(opened.physical),
+            topic=opened.topic,
+        )
+        template = RecordTemplate(
+            topic=(topic or opened.topic).encode(),
+            queue_id=read_integer(queue_id or "0", INT32_MIN, INT32_MAX),
+            body=message.body,
+            properties=with_checks(text, half.checks).encode(),
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_timestamp=message.born_timestamp,
+            born_host=pack_host(*message.born_host),
+            store_timestamp=message.store_timestamp,
+            store_host=pack_host(*message.store_host),
+            reconsume_times=message.reconsume_times,
+            checksum=message.body_crc,
+        )
+
+        return RemotingCommand(
+            RequestCode.CHECK_TRANSACTION_STATE,
+            context.next_opaque(),
+            FLAG_ONEWAY,
+            header.to_ext(),
+            encode_with_positions(template, half.offset, opened.physical),
+        )
+
+    # -- giving up ---------------------------------------------------------------------------------
+
+    def _give_up(self, halves: list[Half], now: Now) -> list[Effect]:
+        """Copy halves to where people find them and stop asking; as many as one proposal should hold.
+
+        The others are due again at once: each look reads and proposes no more than the delay levels do.
+        """
+        records: list[Record | Draft] = []
+        taken: list[Half] = []
+        size = 0
+        for half in halves:
+            stored = read_message(self._context.reader, half.opened.physical)
+            size += 0 if stored is None else len(stored)
+            if taken and size > SIZE_MAX:
+                self._next_scan_ms = now.monotonic_ms
+                break
+            taken.append(half)
+            if stored is not None:
+                draft = self._copy(half, decode_record(stored))
+                records.append(self._appender.append_given_up(draft))
+            records.append(HalfGivenUp(half.offset))
+        for half in halves[len(taken) :]:
+            self.watch(half)
+        if not taken:
+            return []
+
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            self._context.counters["transactions_given_up"] += len(taken)
+            return []
+
+        def lost(_: Refusal | None) -> list[Effect]:
+            for half in taken:
+                self.watch(half)
+            return []
+
+        return [Propose(records, applied, lost)]
+
+    def _copy(self, half: Half, message: StoredMessage) -> Draft:
+        """Return the copy of a half that nobody ended; it says by which number to resume it."""
+        text = with_checks(message.properties.decode(errors="replace"), half.checks)
+        text = extended(without(text, PREPARED_OFFSET), PREPARED_OFFSET.name, str(half.offset))
+
+        topic = self._context.state.topics.by_name[TRANS_HALF_TOPIC]
+        draft = Draft.of_stored(message, topic, 0, text)
+        draft.unique_key = half.opened.unique_key
+
+        return draft
+
+
+def with_checks(text: str, checks: int) -> str:
+    """Return the properties of a half with the number of its checks."""
+    if not checks:
+        return text
+
+    return extended(without(text, TRAN_CHECKS), TRAN_CHECKS.name, str(checks))

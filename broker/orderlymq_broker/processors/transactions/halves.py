@@ -1,0 +1,309 @@
+"""
+Transactions: half messages, their end (37), and asking again about given up ones (323).
+
+The rules: a half is stored where nobody reads; its commit appends the message where it belongs and ends
+the transaction in one proposal, so there is one visible copy however often the end is asked for and
+whoever leads; it stands where it was committed, after everything that was acknowledged before; what
+ends a half must name its group and both of its offsets. What nobody ends: ``checks.py``.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
+from orderlymq_broker.core.draft import Draft
+from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.properties import (
+    CHECK_IMMUNITY,
+    PGROUP,
+    PREPARED_OFFSET,
+    REAL_QID,
+    REAL_TOPIC,
+    TRAN_MSG,
+    find_text,
+    without,
+)
+from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.schedule.waits import Appender, real_queue
+from orderlymq_broker.processors.transactions.checks import CheckService, with_checks
+from orderlymq_broker.state.records import (
+    HalfEnded,
+    HalfOpened,
+    HalfResumed,
+    Outcome,
+    Refused,
+)
+from orderlymq_broker.state.send.duplicates import send_identity
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_broker.state.transactions.halves import OPEN_MAX, Half
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import EndTransactionHeader, ResumeCheckHalfMessageHeader
+from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
+from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from orderlymq_protocol.record import StoredMessage, body_crc, decode_record
+from orderlymq_protocol.sysflag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NOT,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    transaction_state,
+    with_transaction_state,
+)
+
+# Properties that a check and a giving up add: TRANSACTION_CHECK_TIMES and TRAN_PREPARED_QUEUE_OFFSET
+# with separators and numbers of 10 and 20 digits.
+ADDED_SIZE: Final = len("TRANSACTION_CHECK_TIMES") + len("TRAN_PREPARED_QUEUE_OFFSET") + 36
+
+_LOST: Final = "the leader changed before the end of the transaction was stored; send it again"
+_ENDED: Final = "the transaction had ended before; nothing changed"
+_SLAVE: Final = "this replica does not lead group {group}; end the transaction at {address}"
+
+
+def is_half(topic: Topic, sys_flag: int, properties: str) -> bool:
+    """Tell whether a send is a half message.
+
+    RocketMQ goes by the property; the bit alone would store a message that nobody ever sees.
+    """
+    if transaction_state(sys_flag) != TRANSACTION_PREPARED and "TRAN_MSG\x01" not in properties:
+        return False
+    if topic.is_retry:
+        return False
+    prepared = transaction_state(sys_flag) == TRANSACTION_PREPARED
+
+    return prepared or (find_text(properties, TRAN_MSG) or "").lower() == "true"
+
+
+class TransactionProcessor:
+    """Opens and ends transactions."""
+
+    def __init__(self, context: Context, appender: Appender, checks: CheckService) -> None:
+        self._context = context
+        self._appender = appender
+        self._checks = checks
+
+    # -- half messages -----------------------------------------------------------------------------
+
+    def check_half(self, draft: Draft) -> None:
+        """Give a half its identity: a repeated one gets the place of the first.
+
+        Raises:
+            RequestRefused: there are too many open transactions (2).
+        """
+        if len(self._context.state.transactions.open) >= OPEN_MAX:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_BUSY,
+                f"{OPEN_MAX} transactions are open; end some before beginning others",
+            )
+        draft.body_crc = body_crc(draft.body)
+        halves = self._context.state.topics.by_name[TRANS_HALF_TOPIC]
+        draft.identity = send_identity(
+            halves.id, draft.unique_key, draft.reconsume_times, draft.body_crc
+        )
+
+    def append_half(self, draft: Draft, producer_group: str, connection: int) -> HalfOpened:
+        """Aim a half; return the record that opens its transaction, which lacks the place of the half."""
+        group = find_text(draft.properties, PGROUP) or producer_group
+        immunity_ms = _immunity_ms(draft.properties)
+        self._appender.append_half(draft)
+        # Who sends halves of a group can be asked about them, before its first heartbeat too.
+        self._context.sessions.produced(group, connection)
+
+        return HalfOpened(0, 0, group, draft.topic.name, draft.unique_key, 0, immunity_ms)
+
+    def opened(self, offset: int) -> None:
+        """Learn that a half is stored."""
+        half = self._context.state.transactions.open.get(offset)
+        if half is not None:
+            self._context.counters["transactions_opened"] += 1
+            self._checks.watch(half)
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    def end(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 37."""
+        context = self._context
+        header = EndTransactionHeader.from_ext(request.ext)
+        choice = header.commit_or_rollback
+        if choice == TRANSACTION_NOT:
+            # The producer does not know yet: it will be asked later.
+            return answer(request, peer)
+        if choice not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback {choice}: write {TRANSACTION_COMMIT} to commit, "
+                f"{TRANSACTION_ROLLBACK} to roll back or {TRANSACTION_NOT} when it is not known yet",
+            )
+        offset = header.tran_state_table_offset
+        half = context.state.transactions.get(offset)
+        if half is None:
+            return self._answer_ended(offset, request, peer)
+        _check_end(half, header)
+        waiting = context.view.ending.get(offset)
+        if waiting is not None:
+            context.counters["transactions_ended_again"] += 1
+            waiting.append((request, peer))
+            return []
+        if choice == TRANSACTION_ROLLBACK:
+            return [self._propose(half, None, request, peer)]
+
+        context.check_room()
+
+        return [self._propose(half, self._append_commit(half, now), request, peer)]
+
+    def refuse_end(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Refuse 37 on a replica that does not lead, with RocketMQ's code for slaves."""
+        settings = self._context.settings
+        remark = _SLAVE.format(group=settings.group, address=settings.address)
+
+        return answer(request, peer, ResponseCode.SLAVE_NOT_AVAILABLE, remark=remark)
+
+    def _answer_ended(self, offset: int, request: RemotingCommand, peer: Peer) -> list[Effect]:
+        halves = self._context.state.topics.by_name[TRANS_HALF_TOPIC]
+        if not 0 <= offset < halves.queue(0).next_offset:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"find prepared transaction message failed: no half message has offset {offset}",
+            )
+        if offset < halves.queue(0).min_offset:
+            # It may have been given up and gone unended; "it is committed" would be a guess.
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"find prepared transaction message failed: half {offset} is older than what is "
+                "kept; whether its transaction ended is not known any more",
+            )
+        self._context.counters["transactions_ended_again"] += 1
+
+        return answer(request, peer, remark=_ENDED)
+
+    def _append_commit(self, half: Half, now: Now) -> Draft:
+        """Append the visible copy of a half where it belongs."""
+        context = self._context
+        stored = read_message(context.reader, half.opened.physical)
+        if stored is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"find prepared transaction message failed at {half.opened.physical}",
+            )
+        topic = context.state.topics.get(half.opened.topic)
+        if topic is None:
+            # The half stays open: created again, the topic gets its message after all.
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{half.opened.topic}] not exist, it was deleted while the transaction was "
+                "open; create it and commit again, or roll back",
+            )
+        draft = self._draft(half, topic, decode_record(stored))
+        wait = self._appender.wait_of(draft, now.wall_ms)
+
+        return self._appender.append_waiting(draft, wait)
+
+    def _draft(self, half: Half, topic: Topic, message: StoredMessage) -> Draft:
+        text = with_checks(message.properties.decode(errors="replace"), half.checks)
+        queue_id = real_queue(topic, text)
+        for name in (TRAN_MSG, REAL_TOPIC, REAL_QID):
+            text = without(text, name)
+        draft = Draft.of_stored(message, topic, queue_id, text)
+        draft.sys_flag = with_transaction_state(message.sys_flag, TRANSACTION_COMMIT)
+        draft.prepared_offset = half.opened.physical
+
+        return draft
+
+    def _propose(
+        self, half: Half, copy: Draft | None, request: RemotingCommand, peer: Peer
+    ) -> Propose:
+        context, view, offset = self._context, self._context.view, half.offset
+        view.ending[offset] = []
+        kind = "committed" if copy is not None else "rolled_back"
+
+        def settled(code: int, remark: str | None) -> list[Effect]:
+            effects = answer(request, peer, code, remark=remark)
+            for other, other_peer in view.ending.pop(offset):
+                again = remark if code else _ENDED
+                effects += answer(other, other_peer, code, remark=again)
+            return effects
+
+        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
+            refused = next((each for each in outcomes if type(each) is Refused), None)
+            if refused is not None:
+                return settled(ResponseCode.TOPIC_NOT_EXIST, refused.reason)
+            context.counters[f"transactions_{kind}"] += 1
+            return settled(ResponseCode.SUCCESS, None)
+
+        def lost(refusal: Refusal | None) -> list[Effect]:
+            if refusal is not None:
+                return settled(refusal.code, refusal.remark)
+            return settled(ResponseCode.SYSTEM_ERROR, _LOST)
+
+        end = HalfEnded(offset, committed=copy is not None)
+
+        return Propose([end] if copy is None else [copy, end], applied, lost)
+
+    # -- asking again ------------------------------------------------------------------------------
+
+    def resume(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
+        """Serve 323: ask about a half again, as if it were new."""
+        context = self._context
+        message_id = ResumeCheckHalfMessageHeader.from_ext(request.ext).msg_id or ""
+        offset = self._find(message_id)
+        if context.state.transactions.get(offset) is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"the transaction of {message_id} has ended; there is nothing to ask about",
+            )
+
+        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+            half = context.state.transactions.open.get(offset)
+            if half is not None:
+                self._checks.watch(half)
+            return answer(request, peer)
+
+        return [
+            Propose([HalfResumed(offset)], applied=applied, lost=when_lost(request, peer, _LOST))
+        ]
+
+    def _find(self, message_id: str) -> int:
+        """Return the offset of the half that an offset id means, itself or its given up copy."""
+        try:
+            physical = decode_offset_message_id(message_id)[2]
+        except MessageIdError as error:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"msgId {message_id[:64]!r} is no offset message id: {error}",
+            ) from error
+        stored = None
+        if 0 <= physical < self._context.state.physical_end:
+            stored = read_message(self._context.reader, physical)
+        if stored is not None:
+            message = decode_record(stored)
+            if message.topic == TRANS_HALF_TOPIC:
+                return message.queue_offset
+            text = message.properties.decode(errors="replace")
+            number = find_text(text, PREPARED_OFFSET) or ""
+            if message.topic == TRANS_CHECK_MAX_TIME_TOPIC and number.isdecimal():
+                return int(number)
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"{message_id} is no half message; give the id of one in {TRANS_CHECK_MAX_TIME_TOPIC}",
+        )
+
+
+def _check_end(half: Half, header: EndTransactionHeader) -> None:
+    """Refuse an end that does not know its half (EndTransactionProcessor.checkPrepareMessage)."""
+    opened = half.opened
+    if header.producer_group != opened.group:
+        what = f"the producer group wrong: it is {opened.group}, not {header.producer_group}"
+    elif header.commit_log_offset != opened.physical:
+        what = (
+            f"the commit log offset wrong: it is {opened.physical}, not {header.commit_log_offset}"
+        )
+    else:
+        return
+    raise RequestRefused(ResponseCode.SYSTEM_ERROR, what)
+
+
+def _immunity_ms(properties: str) -> int:
+    """Return how long a producer does not want to be asked; negative when it does not say."""
+    text = (find_text(properties, CHECK_IMMUNITY) or "").strip()
+
+    return int(text) * 1_000 if text.isascii() and text.isdigit() and len(text) < 10 else -1

@@ -1,0 +1,91 @@
+"""
+The table of accounts and of addresses that need none.
+
+The rules: it is part of the replicated state, so that permissions outlive a leader and hold on all replicas
+at the same index; a change counts from the entry that brings it, without a restart. What a request
+needs, and whether an account has it: ``processors/admin/access.py``.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.state.admin.accessrecords import AccessChanged, AccountSet
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.topics.topics import Versioned
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
+
+_GLOBALS: Final = "globals"
+
+
+class _Globals(msgspec.Struct, frozen=True, array_like=True):
+    """What is not about one account."""
+
+    addresses: tuple[str, ...]
+    counter: int
+    timestamp: int
+
+
+class AccessTable:
+    """Accounts by access key, and the white addresses of all; ``processors/admin/accounts.py`` bounds both."""
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, AccountSet] = {}
+        self.white_addresses: tuple[str, ...] = ()
+        self.version = Versioned()
+
+    @classmethod
+    def load(cls, reader: Reader) -> "AccessTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.ACCOUNTS):
+            account = msgspec.msgpack.decode(value, type=AccountSet)
+            table.accounts[account.access_key] = account
+        for value in read_rows(reader, Table.ACCESS):
+            found = msgspec.msgpack.decode(value, type=_Globals)
+            table.white_addresses = found.addresses
+            table.version = Versioned(found.counter, found.timestamp)
+
+        return table
+
+    def set(self, account: AccountSet, wall_ms: int, writes: TableWrites) -> AccessChanged:
+        """Create or replace an account."""
+        if self.accounts.get(account.access_key) == account:
+            return AccessChanged(changed=False)
+        self.accounts[account.access_key] = account
+        writes.put(Table.ACCOUNTS, account.access_key, value=account)
+
+        return self._bump(wall_ms, writes)
+
+    def delete(self, access_key: str, wall_ms: int, writes: TableWrites) -> AccessChanged:
+        """Remove an account."""
+        if self.accounts.pop(access_key, None) is None:
+            return AccessChanged(changed=False)
+        writes.delete(Table.ACCOUNTS, access_key)
+
+        return self._bump(wall_ms, writes)
+
+    def set_white_addresses(
+        self, addresses: tuple[str, ...], wall_ms: int, writes: TableWrites
+    ) -> AccessChanged:
+        """Replace the addresses that need no account."""
+        if self.white_addresses == addresses:
+            return AccessChanged(changed=False)
+        self.white_addresses = addresses
+
+        return self._bump(wall_ms, writes)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield everything for the digest."""
+        yield (*self.version.row(), self.white_addresses)
+        for access_key in sorted(self.accounts):
+            yield (self.accounts[access_key],)
+
+    def _bump(self, wall_ms: int, writes: TableWrites) -> AccessChanged:
+        self.version.bump(wall_ms)
+        row = _Globals(self.white_addresses, *self.version.row())
+        writes.put(Table.ACCESS, _GLOBALS, value=row)
+
+        return AccessChanged(changed=True)

@@ -1,0 +1,68 @@
+"""
+Settings that administrators changed while the group was running.
+
+The rules: they are part of the replicated state, so that a change outlives the leader and holds on all
+replicas; here they are texts and mean nothing, because applying must not depend on a setting. What a
+replica makes of them: ``core/livesettings.py``.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.state.records import SettingsChanged
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.topics.topics import Versioned
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
+
+_ALL: Final = "all"
+
+
+class _Row(msgspec.Struct, frozen=True, array_like=True):
+    """The whole table: it has a dozen entries at most."""
+
+    values: dict[str, tuple[str, str]]
+    counter: int
+    timestamp: int
+
+
+class OverrideTable:
+    """By RocketMQ's name: the value, and the manifest's value that it replaced; as many as there are live keys."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, tuple[str, str]] = {}
+        self.version = Versioned()
+
+    @classmethod
+    def load(cls, reader: Reader) -> "OverrideTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.SETTINGS):
+            row = msgspec.msgpack.decode(value, type=_Row)
+            table.values = row.values
+            table.version = Versioned(row.counter, row.timestamp)
+
+        return table
+
+    def set(
+        self, values: dict[str, tuple[str, str]], wall_ms: int, writes: TableWrites
+    ) -> SettingsChanged:
+        """Take over values; one that is the manifest's own again is forgotten."""
+        wanted = {
+            name: (value, replaced)
+            for name, (value, replaced) in {**self.values, **values}.items()
+            if value != replaced
+        }
+        if wanted == self.values:
+            return SettingsChanged(changed=False)
+        self.values = wanted
+        self.version.bump(wall_ms)
+        writes.put(Table.SETTINGS, _ALL, value=_Row(wanted, *self.version.row()))
+
+        return SettingsChanged(changed=True)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield everything for the digest."""
+        yield (*self.version.row(), sorted(self.values.items()))

@@ -1,0 +1,335 @@
+"""
+Queue locks: which client may pull and commit a queue of an ordered group.
+
+States of (group, queue): Free -> Held(client, epoch, lease) -> Free.
+
+The rules: at most one holder; the epoch rises whenever the holder changes, never falls, and outlives
+the lock: a free lock stays in the table for its epoch until its topic or its group is deleted, and then one
+number, the floor of all epochs that went so, stays for all of them. Time is not known here: that a lease is over
+is a record of the leader, and it names the last renewal it had seen (*stamp*), so that it cannot
+free a lock that was renewed meanwhile. The leader's clock for leases is in ``processors/groups/locks.py``.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.state.records import (
+    LocksExpired,
+    LocksFreed,
+    LocksGranted,
+    LocksReleased,
+    LocksRequested,
+)
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.layout import Table, table_key
+
+QueueRef = tuple[str, int]
+
+# Row of the counters that holds the floor of all epochs.
+_FLOOR: Final = "locks"
+# The row of a group that takes locks has this instead of a topic; no topic has an empty name.
+_GROUP_MARK: Final = ""
+
+
+class Lock(msgspec.Struct, frozen=True, array_like=True):
+    """One lock; free when *client_id* is empty.
+
+    Attributes:
+        stamp: raft index of the last grant or renewal.
+        held_since_ms: leader's wall clock when the holder got it.
+        released_by: who gave a free lock back by itself; it may still commit until another
+            client holds the queue, because Java's consumer unlocks before it stores its offsets.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    client_id: str = ""
+    epoch: int = 0
+    lease_ms: int = 0
+    address: str = ""
+    stamp: int = 0
+    held_since_ms: int = 0
+    released_by: str = ""
+
+    @property
+    def held(self) -> bool:
+        """Tell whether somebody holds it."""
+        return self.client_id != ""
+
+
+_NO_TOPICS: Mapping[str, dict[int, Lock]] = {}
+_NO_LOCKS: Mapping[int, Lock] = {}
+_NO_GROUPS: Mapping[str, dict[QueueRef, None]] = {}
+_NO_QUEUES: Mapping[QueueRef, None] = {}
+
+
+class LockTable:
+    """The locks of all groups, and which groups take locks.
+
+    Rows go with their topic or their group; only queues that exist are locked, for groups that exist, so there are
+    never more than queues times groups. Who holds what is kept by client, too: a client that dies costs as
+    much as it held.
+
+    Attributes:
+        held_count: how many locks are held.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, dict[int, Lock]]] = {}
+        self._holders: dict[str, dict[str, dict[QueueRef, None]]] = {}
+        self._ordered: set[str] = set()
+        self._floor = 0
+        self.held_count = 0
+
+    @classmethod
+    def load(cls, reader: Reader) -> "LockTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.LOCKS):
+            lock = msgspec.msgpack.decode(value, type=Lock)
+            if lock.topic == _GROUP_MARK:
+                table._ordered.add(lock.group)
+            else:
+                table._put(lock)
+        floor = reader.get(Family.TABLES, table_key(Table.COUNTERS, _FLOOR))
+        if floor is not None:
+            table._floor = msgspec.msgpack.decode(floor, type=int)
+
+        return table
+
+    # -- questions ---------------------------------------------------------------------------------
+
+    def get(self, group: str, topic: str, queue_id: int) -> Lock | None:
+        """Return the lock if somebody holds it."""
+        lock = self._last(group, topic, queue_id)
+
+        return lock if lock is not None and lock.client_id else None
+
+    def is_current(self, group: str, topic: str, queue_id: int, epoch: int) -> bool:
+        """Tell whether nobody has held the queue after this epoch."""
+        lock = self._last(group, topic, queue_id)
+
+        return lock is not None and lock.epoch == epoch
+
+    def epoch(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the epoch of who holds the queue or held it last, 0 when nobody ever did."""
+        lock = self._last(group, topic, queue_id)
+
+        return lock.epoch if lock is not None else 0
+
+    def released(self, group: str, topic: str, queue_id: int) -> Lock | None:
+        """Return the lock if it is free because its last holder gave it back."""
+        lock = self._last(group, topic, queue_id)
+
+        return lock if lock is not None and lock.released_by else None
+
+    def _last(self, group: str, topic: str, queue_id: int) -> Lock | None:
+        """Return the lock as it is or as it was last, None when nobody ever held the queue."""
+        return self._groups.get(group, _NO_TOPICS).get(topic, _NO_LOCKS).get(queue_id)
+
+    def takes_locks(self, group: str) -> bool:
+        """Tell whether the group has ever asked for a lock: from then on it is ordered."""
+        return group in self._ordered
+
+    def held(self, group: str | None = None) -> Iterator[Lock]:
+        """Yield the held locks, of one group or of all."""
+        groups = self._groups.values() if group is None else [self._groups.get(group, _NO_TOPICS)]
+        for topics in groups:
+            for locks in topics.values():
+                yield from (lock for lock in locks.values() if lock.client_id)
+
+    def held_by(self, client_id: str, group: str) -> Collection[QueueRef]:
+        """Return the queues of a group that a client holds."""
+        return self._holders.get(client_id, _NO_GROUPS).get(group, _NO_QUEUES).keys()
+
+    def holds(self, group: str, client_id: str) -> bool:
+        """Tell whether a client holds any queue of a group."""
+        return group in self._holders.get(client_id, _NO_GROUPS)
+
+    def holds_any(self, client_id: str) -> bool:
+        """Tell whether a client holds any queue of any group."""
+        return client_id in self._holders
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that hold or once held a queue of a topic."""
+        return [group for group, topics in self._groups.items() if topic in topics]
+
+    def free(self, group: str) -> list[tuple[str, str, int]]:
+        """Return the queues of a group that somebody has held and nobody holds."""
+        return sorted(
+            (group, topic, queue_id)
+            for topic, locks in self._groups.get(group, _NO_TOPICS).items()
+            for queue_id, lock in locks.items()
+            if not lock.held
+        )
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def request(
+        self, record: LocksRequested, stamp: int, wall_ms: int, writes: TableWrites
+    ) -> LocksGranted:
+        """Grant what is free, renew what the client holds; the caller has left out queues that are gone."""
+        if record.orderly and record.group not in self._ordered:
+            self._ordered.add(record.group)
+            writes.put(
+                Table.LOCKS, record.group, _GROUP_MARK, 0, value=Lock(record.group, _GROUP_MARK, 0)
+            )
+        granted = []
+        for topic, queue_id in record.queues:
+            lock = self._last(record.group, topic, queue_id)
+            if lock is None:
+                lock = Lock(record.group, topic, queue_id, epoch=self._floor)
+            if lock.held and lock.client_id != record.client_id:
+                continue
+            renewed = lock.held
+            lock = Lock(
+                record.group,
+                topic,
+                queue_id,
+                record.client_id,
+                lock.epoch if renewed else lock.epoch + 1,
+                record.lease_ms,
+                record.address,
+                stamp,
+                lock.held_since_ms if renewed else wall_ms,
+            )
+            self._set(lock, writes)
+            granted.append((topic, queue_id, lock.epoch))
+
+        return LocksGranted(record.group, record.client_id, record.lease_ms, tuple(granted))
+
+    def release(self, record: LocksReleased, writes: TableWrites) -> LocksFreed:
+        """Free what the client holds of the named queues, or all it holds."""
+        mine = self.held_by(record.client_id, record.group)
+        if record.queues is not None:
+            mine = {queue for queue in record.queues if queue in mine}
+
+        return self._free(
+            [(record.group, *queue) for queue in mine],
+            f"released by {record.client_id}",
+            writes,
+            released_by=record.client_id,
+        )
+
+    def expire(self, record: LocksExpired, writes: TableWrites) -> LocksFreed:
+        """Free the locks that have not been renewed since the leader looked."""
+        over = {
+            (record.group, ref.topic, ref.queue_id)
+            for ref in record.locks
+            if (lock := self.get(record.group, ref.topic, ref.queue_id)) is not None
+            and lock.stamp == ref.stamp
+        }
+
+        return self._free(over, "lease over", writes)
+
+    def free_client(self, client_id: str, reason: str, writes: TableWrites) -> LocksFreed:
+        """Free everything a client holds, in every group."""
+        mine = [
+            (group, *queue)
+            for group, queues in self._holders.get(client_id, _NO_GROUPS).items()
+            for queue in queues
+        ]
+
+        return self._free(mine, reason, writes)
+
+    def drop_topic(self, topic: str, writes: TableWrites) -> None:
+        """Remove the locks of a topic that is deleted; one that is made anew begins above their epochs."""
+        for group in self.groups_of(topic):
+            self._drop(group, topic, writes)
+            if not self._groups[group]:
+                del self._groups[group]
+
+    def drop_group(self, group: str, writes: TableWrites) -> None:
+        """Remove the locks of a group that is deleted, and forget that it took any."""
+        for topic in list(self._groups.get(group, _NO_TOPICS)):
+            self._drop(group, topic, writes)
+        self._groups.pop(group, None)
+        if group in self._ordered:
+            self._ordered.discard(group)
+            writes.delete(Table.LOCKS, group, _GROUP_MARK, 0)
+
+    # -- for the digest and tests ------------------------------------------------------------------
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield locks for the digest."""
+        yield (tuple(sorted(self._ordered)), self._floor)
+        for group in sorted(self._groups):
+            for topic in sorted(self._groups[group]):
+                locks = self._groups[group][topic]
+                for queue_id in sorted(locks):
+                    yield (locks[queue_id],)
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        held: dict[str, dict[str, dict[QueueRef, None]]] = {}
+        for group, topics in self._groups.items():
+            for topic, locks in topics.items():
+                assert locks, f"topic {topic} without locks of group {group} is not removed"
+                for queue_id, lock in locks.items():
+                    assert (lock.group, lock.topic, lock.queue_id) == (group, topic, queue_id), lock
+                    assert lock.epoch >= 1, f"a lock that was never held: {lock}"
+                    assert not lock.held or lock.lease_ms > 0, lock
+                    assert not (lock.held and lock.released_by), lock
+                    if lock.held:
+                        queues = held.setdefault(lock.client_id, {}).setdefault(group, {})
+                        queues[topic, queue_id] = None
+        assert self._holders == held, "who holds what is not what the locks say"
+        assert self.held_count == sum(1 for _ in self.held())
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _put(self, lock: Lock) -> None:
+        locks = self._groups.setdefault(lock.group, {}).setdefault(lock.topic, {})
+        former = locks.get(lock.queue_id)
+        locks[lock.queue_id] = lock
+        if former is not None and former.client_id != lock.client_id:
+            self._let_go(former)
+        if lock.client_id:
+            queues = self._holders.setdefault(lock.client_id, {}).setdefault(lock.group, {})
+            self.held_count += (lock.topic, lock.queue_id) not in queues
+            queues[lock.topic, lock.queue_id] = None
+
+    def _let_go(self, lock: Lock) -> None:
+        groups = self._holders.get(lock.client_id)
+        if groups is None:
+            return
+        queues = groups[lock.group]
+        del queues[lock.topic, lock.queue_id]
+        self.held_count -= 1
+        if not queues:
+            del groups[lock.group]
+        if not groups:
+            del self._holders[lock.client_id]
+
+    def _set(self, lock: Lock, writes: TableWrites) -> None:
+        self._put(lock)
+        writes.put(Table.LOCKS, lock.group, lock.topic, lock.queue_id, value=lock)
+
+    def _drop(self, group: str, topic: str, writes: TableWrites) -> None:
+        locks = self._groups[group].pop(topic)
+        for queue_id, lock in locks.items():
+            self._let_go(lock)
+            writes.delete(Table.LOCKS, group, topic, queue_id)
+        self._floor = max(self._floor, *(lock.epoch for lock in locks.values()))
+        writes.put(Table.COUNTERS, _FLOOR, value=self._floor)
+
+    def _free(
+        self,
+        queues: Iterable[tuple[str, str, int]],
+        reason: str,
+        writes: TableWrites,
+        *,
+        released_by: str = "",
+    ) -> LocksFreed:
+        # A table that was read from the store has another order than one that has grown.
+        freed = tuple(sorted(queues))
+        for group, topic, queue_id in freed:
+            lock = self._groups[group][topic][queue_id]
+            free = Lock(group, topic, queue_id, epoch=lock.epoch, released_by=released_by)
+            self._set(free, writes)
+
+        return LocksFreed(freed, reason)

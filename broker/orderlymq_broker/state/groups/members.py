@@ -1,0 +1,149 @@
+"""
+Members of consumer groups: who consumes what, as soft records that survive the leader.
+
+The rule: a new leader must know the members of the old one, for a Java client that does not find
+itself in the answer to GET_CONSUMER_LIST_BY_GROUP drops all its queues. Who is connected now, and
+since when, only the leader knows: ``processors/groups/members.py``.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from orderlymq_broker.state.records import MembersChanged, MemberSeen, Subscription
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
+from orderlymq_protocol.clientbodies import SubscriptionData
+
+_NO_MEMBERS: Mapping[str, MemberSeen] = {}
+
+
+class MemberTable:
+    """Members by group and client id.
+
+    A row goes when its member says so, is silent too long, is proven dead, or its group is deleted; the leader sees to
+    all but the last (``processors/groups/members.py``).
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, MemberSeen]] = {}
+        self._groups_of: dict[str, set[str]] = {}
+        self._subscriptions: dict[str, dict[str, Subscription]] = {}
+
+    @classmethod
+    def load(cls, reader: Reader) -> "MemberTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.MEMBERS):
+            member = msgspec.msgpack.decode(value, type=MemberSeen)
+            table._add(member)
+        return table
+
+    def of_group(self, group: str) -> Mapping[str, MemberSeen]:
+        """Return the members of a group by client id."""
+        return self._groups.get(group, _NO_MEMBERS)
+
+    def get(self, group: str, client_id: str) -> MemberSeen | None:
+        """Return one member or None."""
+        return self._groups.get(group, _NO_MEMBERS).get(client_id)
+
+    def groups(self) -> Iterator[str]:
+        """Yield the groups that have members."""
+        yield from self._groups
+
+    def groups_of(self, client_id: str) -> list[str]:
+        """Return the groups that a client is a member of."""
+        return sorted(self._groups_of.get(client_id, ()))
+
+    def subscriptions(self, group: str) -> Mapping[str, Subscription]:
+        """Return what the group wants, by topic: of each topic the newest member's wish."""
+        merged = self._subscriptions.get(group)
+        if merged is None:
+            merged = {}
+            members = self._groups.get(group, _NO_MEMBERS)
+            for client_id in sorted(members):
+                for wish in members[client_id].subscriptions:
+                    present = merged.get(wish.topic)
+                    if present is None or wish.version > present.version:
+                        merged[wish.topic] = wish
+            if group in self._groups:  # else any name that a pull invents would be remembered
+                self._subscriptions[group] = merged
+
+        return merged
+
+    def is_broadcasting(self, group: str) -> bool:
+        """Tell whether the group's members consume in BROADCASTING."""
+        return any(
+            member.message_model == "BROADCASTING" for member in self.of_group(group).values()
+        )
+
+    def see(self, record: MemberSeen, writes: TableWrites) -> MembersChanged:
+        """Take a member in, or take over what has changed about it.
+
+        The outcome names the group only when the others must look again: a new member, or other
+        topics. Another address or subscription version is nobody else's business.
+        """
+        present = self.get(record.group, record.client_id)
+        self._add(record)
+        self._subscriptions.pop(record.group, None)
+        writes.put(Table.MEMBERS, record.group, record.client_id, value=record)
+        changed = present is None or _topics(present) != _topics(record)
+
+        return MembersChanged((record.group,) if changed else ())
+
+    def leave(self, group: str, client_id: str, writes: TableWrites) -> MembersChanged:
+        """Take a member out."""
+        members = self._groups.get(group, {})
+        if members.pop(client_id, None) is None:
+            return MembersChanged(())
+        if not members:
+            del self._groups[group]
+        self._groups_of[client_id].discard(group)
+        if not self._groups_of[client_id]:
+            del self._groups_of[client_id]
+        self._subscriptions.pop(group, None)
+        writes.delete(Table.MEMBERS, group, client_id)
+
+        return MembersChanged((group,))
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield members for the digest."""
+        for group in sorted(self._groups):
+            for client_id in sorted(self._groups[group]):
+                yield (self._groups[group][client_id],)
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        for group, members in self._groups.items():
+            assert members, f"group {group} without members is not removed"
+            for client_id, member in members.items():
+                assert (member.group, member.client_id) == (group, client_id), member
+                assert group in self._groups_of[client_id], member
+        assert sum(map(len, self._groups_of.values())) == sum(map(len, self._groups.values()))
+
+    def _add(self, member: MemberSeen) -> None:
+        self._groups.setdefault(member.group, {})[member.client_id] = member
+        self._groups_of.setdefault(member.client_id, set()).add(member.group)
+
+
+def since_ms(member: MemberSeen) -> int:
+    """Return when a member made its newest subscription, by its own clock: all raft groups hear the same."""
+    return max((wish.version for wish in member.subscriptions), default=0)
+
+
+def subscription_data(wish: Subscription) -> SubscriptionData:
+    """Return a subscription as it is on the wire."""
+    return SubscriptionData(
+        wish.topic,
+        wish.expression,
+        wish.tags,
+        wish.codes,
+        wish.version,
+        wish.expression_type,
+    )
+
+
+def _topics(member: MemberSeen) -> set[str]:
+    return {wish.topic for wish in member.subscriptions}

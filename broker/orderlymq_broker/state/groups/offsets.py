@@ -1,0 +1,127 @@
+"""
+Consumer offsets: the next message that a group wants of each queue.
+
+The rules: a commit moves an offset forward or not at all; one that was accepted under a lock counts
+only until the queue is locked with a higher epoch, so a late commit of a former holder cannot move
+what the new one reads; only a reset moves backwards.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from orderlymq_broker.state.groups.locks import LockTable
+from orderlymq_broker.state.records import Commit, OffsetsMoved
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.store.kv import Reader
+from orderlymq_broker.store.layout import Table
+
+_NO_QUEUES: Mapping[int, int] = {}
+_NO_TOPICS: Mapping[str, dict[int, int]] = {}
+
+
+class OffsetTable:
+    """Offsets by group, topic and queue.
+
+    Rows go with their topic, or with their group if its deletion says so; a commit that comes behind the deletion of
+    its topic is passed over.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, dict[int, int]]] = {}
+
+    @classmethod
+    def load(cls, reader: Reader) -> "OffsetTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.OFFSETS):
+            commit = msgspec.msgpack.decode(value, type=Commit)
+            table._queues(commit)[commit.queue_id] = commit.offset
+        return table
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the committed offset, None when the group never committed there."""
+        return self._groups.get(group, _NO_TOPICS).get(topic, _NO_QUEUES).get(queue_id)
+
+    def of_group(self, group: str) -> Mapping[str, Mapping[int, int]]:
+        """Return the offsets of a group by topic and queue."""
+        return self._groups.get(group, _NO_TOPICS)
+
+    def groups(self) -> Iterator[str]:
+        """Yield every group that has offsets."""
+        yield from self._groups
+
+    def commit(
+        self,
+        commits: tuple[Commit, ...],
+        locks: LockTable,
+        topics: Collection[str],
+        writes: TableWrites,
+    ) -> OffsetsMoved:
+        """Move offsets forward in *topics* that exist."""
+        moved = 0
+        for commit in commits:
+            if commit.topic not in topics or not self._is_allowed(commit, locks):
+                continue
+            queues = self._queues(commit)
+            present = queues.get(commit.queue_id)
+            if present is None or commit.offset > present:
+                self._set(queues, commit, writes)
+                moved += 1
+
+        return OffsetsMoved(moved, len(commits) - moved)
+
+    def reset(
+        self, commits: tuple[Commit, ...], topics: Collection[str], writes: TableWrites
+    ) -> OffsetsMoved:
+        """Set offsets in *topics* that exist, also backwards."""
+        known = [commit for commit in commits if commit.topic in topics]
+        for commit in known:
+            self._set(self._queues(commit), commit, writes)
+
+        return OffsetsMoved(len(known), len(commits) - len(known))
+
+    @staticmethod
+    def _is_allowed(commit: Commit, locks: LockTable) -> bool:
+        """Tell whether what the leader saw when it accepted a commit still holds.
+
+        Without an epoch it was accepted because nobody held the queue; a lock that was granted
+        meanwhile begins where the offset stood.
+        """
+        if commit.epoch:
+            return locks.is_current(commit.group, commit.topic, commit.queue_id, commit.epoch)
+        if not locks.takes_locks(commit.group):
+            return True
+        return locks.get(commit.group, commit.topic, commit.queue_id) is None
+
+    def drop_topic(self, topic: str, writes: TableWrites) -> None:
+        """Forget what all groups have committed in a topic."""
+        for group in [group for group, topics in self._groups.items() if topic in topics]:
+            for queue_id in self._groups[group].pop(topic):
+                writes.delete(Table.OFFSETS, group, topic, queue_id)
+            if not self._groups[group]:
+                del self._groups[group]
+
+    def drop_group(self, group: str, writes: TableWrites) -> None:
+        """Forget what a group has committed."""
+        for topic, queues in self._groups.pop(group, {}).items():
+            for queue_id in queues:
+                writes.delete(Table.OFFSETS, group, topic, queue_id)
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield offsets for the digest."""
+        for group in sorted(self._groups):
+            for topic in sorted(self._groups[group]):
+                queues = self._groups[group][topic]
+                for queue_id in sorted(queues):
+                    yield (group, topic, queue_id, queues[queue_id])
+
+    def _queues(self, commit: Commit) -> dict[int, int]:
+        return self._groups.setdefault(commit.group, {}).setdefault(commit.topic, {})
+
+    @staticmethod
+    def _set(queues: dict[int, int], commit: Commit, writes: TableWrites) -> None:
+        queues[commit.queue_id] = commit.offset
+        row = Commit(commit.group, commit.topic, commit.queue_id, commit.offset)
+        writes.put(Table.OFFSETS, commit.group, commit.topic, commit.queue_id, value=row)

@@ -1,0 +1,163 @@
+"""
+The queues of a topic: how far each reaches, and the newest messages of all of them in memory.
+
+The rules: queue offsets are dense, store timestamps never fall within a queue, ``min_offset`` never
+falls. The tail cache holds whole messages as views of the entries they came in, first in first out
+over all queues, so that a consumer that keeps up never touches the store.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+import msgspec
+
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.topics.queuerecords import FloorRow
+from orderlymq_broker.store.entry import View
+from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.layout import (
+    Table,
+    decode_queue_entry,
+    decode_queue_key,
+    queue_bounds,
+    queue_key,
+)
+
+DEFAULT_TAIL_SIZE: Final = 64 << 20
+_KEYS_END: Final = b"\xff" * 17
+
+
+class TailEntry(NamedTuple):
+    """One message at the end of a queue, as a pull needs it."""
+
+    physical: int
+    tags_code: int
+    store_timestamp: int
+    message: View
+
+
+class Queue:
+    """One queue of a topic.
+
+    Attributes:
+        next_offset: offset that the next message gets; one more than the last.
+        min_offset: first offset that is kept; equals ``next_offset`` in an empty queue.
+        last_timestamp: store time of the last message, 0 when there never was one.
+        tail: the newest messages, the last of them at ``next_offset - 1``.
+    """
+
+    __slots__ = ("last_timestamp", "min_offset", "next_offset", "queue_id", "tail", "topic_id")
+
+    def __init__(self, topic_id: int, queue_id: int) -> None:
+        self.topic_id = topic_id
+        self.queue_id = queue_id
+        self.next_offset = 0
+        self.min_offset = 0
+        self.last_timestamp = 0
+        self.tail: deque[TailEntry] = deque()
+
+    def __repr__(self) -> str:
+        return (
+            f"Queue({self.topic_id}, {self.queue_id}, [{self.min_offset}, {self.next_offset}), "
+            f"last_timestamp={self.last_timestamp})"
+        )
+
+    @property
+    def tail_start(self) -> int:
+        """Offset of the first message in the tail."""
+        return self.next_offset - len(self.tail)
+
+    def row(self) -> tuple[int, int, int, int, int]:
+        """Return what replicas must agree on."""
+        return (
+            self.topic_id,
+            self.queue_id,
+            self.min_offset,
+            self.next_offset,
+            self.last_timestamp,
+        )
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        assert 0 <= self.min_offset <= self.next_offset, self
+        assert len(self.tail) <= self.next_offset, self
+        stamps = [entry.store_timestamp for entry in self.tail]
+        assert stamps == sorted(stamps), f"store times fall in {self}"
+        assert not stamps or stamps[-1] == self.last_timestamp, self
+
+
+class TailCache:
+    """Which messages are in the tails of all queues, in the order they came."""
+
+    __slots__ = ("_order", "size", "size_max")
+
+    def __init__(self, size_max: int = DEFAULT_TAIL_SIZE) -> None:
+        self._order: deque[Queue] = deque()
+        self.size = 0
+        self.size_max = size_max
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def add(self, queue: Queue, entry: TailEntry) -> None:
+        """Put the newest message of *queue* in; the oldest of all leave when there are too many.
+
+        The caller has already counted it in ``queue.next_offset``.
+        """
+        queue.tail.append(entry)
+        self._order.append(queue)
+        self.size += len(entry.message)
+        if self.size > self.size_max:
+            self._shrink()
+
+    def resize(self, size_max: int) -> None:
+        """Change how many bytes may be kept."""
+        self.size_max = size_max
+        self._shrink()
+
+    def _shrink(self) -> None:
+        order = self._order
+        while self.size > self.size_max and order:
+            self.size -= len(order.popleft().tail.popleft().message)
+
+
+def load_queues(reader: Reader) -> dict[tuple[int, int], Queue]:
+    """Return every queue that has entries in CONSUME_QUEUE, with its bounds.
+
+    Jumps from queue to queue backwards: two reads per queue, whatever its length.
+    """
+    queues: dict[tuple[int, int], Queue] = {}
+    end = _KEYS_END
+    while pairs := reader.scan(Family.CONSUME_QUEUE, b"", end, limit=1, reverse=True):
+        key, value = pairs[0]
+        topic_id, queue_id, last_offset = decode_queue_key(key)
+        start, stop = queue_bounds(topic_id, queue_id)
+        first_key, _ = reader.scan(Family.CONSUME_QUEUE, start, stop, limit=1)[0]
+        queue = Queue(topic_id, queue_id)
+        queue.next_offset = last_offset + 1
+        queue.min_offset = decode_queue_key(first_key)[2]
+        queue.last_timestamp = decode_queue_entry(value).store_timestamp
+        queues[topic_id, queue_id] = queue
+        end = start
+    for row_bytes in read_rows(reader, Table.QUEUES):
+        row = msgspec.msgpack.decode(row_bytes, type=FloorRow)
+        queue = queues.setdefault((row.topic_id, row.queue_id), Queue(row.topic_id, row.queue_id))
+        queue.min_offset = row.min_offset
+        queue.next_offset = max(queue.next_offset, row.min_offset)
+        queue.last_timestamp = max(queue.last_timestamp, row.last_timestamp)
+
+    return queues
+
+
+def write_floor(queue: Queue, writes: TableWrites) -> None:
+    """Remember where a trimmed queue begins."""
+    row = FloorRow(queue.topic_id, queue.queue_id, queue.min_offset, queue.last_timestamp)
+    writes.put(Table.QUEUES, queue.topic_id, queue.queue_id, value=row)
+
+
+def trim_bounds(queue: Queue) -> tuple[bytes, bytes]:
+    """Return the range of CONSUME_QUEUE below the queue's first offset."""
+    return (
+        queue_key(queue.topic_id, queue.queue_id, 0),
+        queue_key(queue.topic_id, queue.queue_id, queue.min_offset),
+    )

@@ -1,0 +1,269 @@
+"""
+The tables of topics and of consumer groups, as far as they are configuration.
+
+The rules: a topic's id is given once and never used again, so that a topic that is deleted and
+made anew starts with empty queues; every change of the table moves the version by which brokers
+and name servers notice it. What a topic's queues hold is in ``queues.py``.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from orderlymq_broker.state.records import GroupChanged, GroupSet, TopicChanged, TopicSet
+from orderlymq_broker.state.tables import TableWrites, read_rows
+from orderlymq_broker.state.topics.expansiontable import Growth
+from orderlymq_broker.state.topics.queues import Queue
+from orderlymq_broker.state.topics.topicrecords import TopicRow
+from orderlymq_broker.store.kv import Family, Reader
+from orderlymq_broker.store.layout import Table, table_key
+from orderlymq_protocol.names import (
+    TIMER_TOPIC,
+    UNSENDABLE_TOPICS,
+    is_dlq_topic,
+    is_retry_topic,
+)
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+
+# Attribute of a topic that is not ordered and still answers repeated sends from the window.
+DEDUP_ATTRIBUTE: Final = "duplicate.window"
+
+_TOPIC_COUNTERS: Final = "topics"
+_GROUP_COUNTERS: Final = "groups"
+
+
+class Topic:
+    """One topic: its configuration and its queues, which come into being when first written.
+
+    The derived fields are read for every message, hence kept instead of computed.
+    """
+
+    __slots__ = (
+        "config",
+        "deduplicated",
+        "growth",
+        "id",
+        "is_retry",
+        "name",
+        "name_bytes",
+        "name_prefix",
+        "queue_count",
+        "queues",
+        "readable",
+        "sendable",
+        "timed",
+        "writable",
+    )
+
+    def __init__(self, topic_id: int, config: TopicSet) -> None:
+        self.id = topic_id
+        self.name = config.name
+        self.name_bytes = config.name.encode()
+        self.name_prefix = bytes((min(len(self.name_bytes), 0xFF),))
+        self.is_retry = is_retry_topic(config.name)
+        self.timed = config.name == TIMER_TOPIC
+        self.sendable = config.name not in UNSENDABLE_TOPICS
+        self.queues: dict[int, Queue] = {}
+        self.growth: Growth | None = None
+        self.configure(config)
+
+    def __repr__(self) -> str:
+        return f"Topic({self.id}, {self.config!r})"
+
+    def configure(self, config: TopicSet) -> None:
+        """Take over another configuration of the same topic."""
+        self.config = config
+        self.queue_count = max(config.read_queues, config.write_queues)
+        self.readable = bool(config.perm & PERM_READ)
+        self.writable = bool(config.perm & PERM_WRITE)
+        # Ordered topics promise one copy per send; a dead letter handed over twice is stored once.
+        self.deduplicated = (
+            config.order
+            or self.is_retry
+            or is_dlq_topic(config.name)
+            or config.attributes.get(DEDUP_ATTRIBUTE) == "true"
+        )
+
+    def queue(self, queue_id: int) -> Queue:
+        """Return the queue, made when it was never written; callers have checked the number."""
+        queue = self.queues.get(queue_id)
+        if queue is None:
+            queue = self.queues[queue_id] = Queue(self.id, queue_id)
+
+        return queue
+
+
+class Versioned:
+    """A counter and time of the last change of a table; RocketMQ's data version."""
+
+    __slots__ = ("counter", "timestamp")
+
+    def __init__(self, counter: int = 0, timestamp: int = 0) -> None:
+        self.counter = counter
+        self.timestamp = timestamp
+
+    def bump(self, wall_ms: int) -> None:
+        """Note a change."""
+        self.counter += 1
+        self.timestamp = max(self.timestamp, wall_ms)
+
+    def row(self) -> tuple[int, int]:
+        """Return what replicas must agree on."""
+        return self.counter, self.timestamp
+
+
+class TopicTable:
+    """All topics, by name and by id; a row and its queues go when the topic is deleted."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Topic] = {}
+        self.by_id: dict[int, Topic] = {}
+        self.version = Versioned()
+        self.next_id = 1
+
+    @classmethod
+    def load(cls, reader: Reader) -> "TopicTable":
+        """Read the table; queues are added by the caller."""
+        table = cls()
+        for value in read_rows(reader, Table.TOPICS):
+            row = msgspec.msgpack.decode(value, type=TopicRow)
+            table._add(Topic(row.id, row.config))
+        counters = _read_counters(reader, _TOPIC_COUNTERS)
+        if counters is not None:
+            table.version = Versioned(counters[0], counters[1])
+            table.next_id = counters[2]
+
+        return table
+
+    def get(self, name: str) -> Topic | None:
+        """Return the topic or None."""
+        return self.by_name.get(name)
+
+    def set(self, record: TopicSet, wall_ms: int, writes: TableWrites) -> TopicChanged:
+        """Create or reconfigure a topic."""
+        topic = self.by_name.get(record.name)
+        config = msgspec.structs.replace(record, only_if_absent=False)
+        if topic is not None and (record.only_if_absent or topic.config == config):
+            return TopicChanged(record.name, changed=False)
+        if topic is None:
+            topic = Topic(self.next_id, config)
+            self.next_id += 1
+            self._add(topic)
+        else:
+            topic.configure(config)
+        writes.put(Table.TOPICS, topic.name, value=TopicRow(topic.id, config))
+        self._bump(wall_ms, writes)
+
+        return TopicChanged(record.name, changed=True)
+
+    def delete(self, name: str, wall_ms: int, writes: TableWrites) -> Topic | None:
+        """Remove a topic and return it; its data is the caller's business."""
+        topic = self.by_name.pop(name, None)
+        if topic is None:
+            return None
+        del self.by_id[topic.id]
+        self._bump(wall_ms, writes)
+        writes.delete(Table.TOPICS, name)
+        for queue_id in topic.queues:
+            writes.delete(Table.QUEUES, topic.id, queue_id)
+
+        return topic
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield topics and queues for the digest."""
+        yield (*self.version.row(), self.next_id)
+        for name in sorted(self.by_name):
+            topic = self.by_name[name]
+            yield (topic.id, topic.config)
+            for queue_id in sorted(topic.queues):
+                queue = topic.queues[queue_id]
+                if queue.next_offset:
+                    yield queue.row()
+
+    def queues(self) -> Iterable[Queue]:
+        """Yield every queue that was ever written."""
+        for topic in self.by_id.values():
+            yield from topic.queues.values()
+
+    def check(self) -> None:
+        """Assert what always holds."""
+        assert len(self.by_name) == len(self.by_id)
+        for topic in self.by_id.values():
+            assert self.by_name[topic.name] is topic
+            assert topic.id < self.next_id, topic
+            for queue in topic.queues.values():
+                queue.check()
+
+    def _add(self, topic: Topic) -> None:
+        self.by_name[topic.name] = topic
+        self.by_id[topic.id] = topic
+
+    def _bump(self, wall_ms: int, writes: TableWrites) -> None:
+        self.version.bump(wall_ms)
+        writes.put(Table.COUNTERS, _TOPIC_COUNTERS, value=(*self.version.row(), self.next_id))
+
+
+class GroupTable:
+    """Configuration of the consumer groups; a row goes when the group is deleted."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, GroupSet] = {}
+        self.version = Versioned()
+
+    @classmethod
+    def load(cls, reader: Reader) -> "GroupTable":
+        """Read the table."""
+        table = cls()
+        for value in read_rows(reader, Table.GROUPS):
+            config = msgspec.msgpack.decode(value, type=GroupSet)
+            table.by_name[config.name] = config
+        counters = _read_counters(reader, _GROUP_COUNTERS)
+        if counters is not None:
+            table.version = Versioned(counters[0], counters[1])
+
+        return table
+
+    def get(self, name: str) -> GroupSet | None:
+        """Return the group's configuration or None."""
+        return self.by_name.get(name)
+
+    def set(self, record: GroupSet, wall_ms: int, writes: TableWrites) -> GroupChanged:
+        """Create or reconfigure a group."""
+        present = self.by_name.get(record.name)
+        config = msgspec.structs.replace(record, only_if_absent=False)
+        if present is not None and (record.only_if_absent or present == config):
+            return GroupChanged(record.name, changed=False)
+        self.by_name[record.name] = config
+        writes.put(Table.GROUPS, record.name, value=config)
+        self._bump(wall_ms, writes)
+
+        return GroupChanged(record.name, changed=True)
+
+    def delete(self, name: str, wall_ms: int, writes: TableWrites) -> bool:
+        """Remove a group's configuration and tell whether there was one."""
+        if self.by_name.pop(name, None) is None:
+            return False
+        writes.delete(Table.GROUPS, name)
+        self._bump(wall_ms, writes)
+
+        return True
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yield groups for the digest."""
+        yield self.version.row()
+        for name in sorted(self.by_name):
+            yield (self.by_name[name],)
+
+    def _bump(self, wall_ms: int, writes: TableWrites) -> None:
+        self.version.bump(wall_ms)
+        writes.put(Table.COUNTERS, _GROUP_COUNTERS, value=self.version.row())
+
+
+def _read_counters(reader: Reader, name: str) -> list[int] | None:
+    value = reader.get(Family.TABLES, table_key(Table.COUNTERS, name))
+
+    return None if value is None else msgspec.msgpack.decode(value, type=list[int])

@@ -1,0 +1,5 @@
+"""
+The table of open half messages.
+
+Who asks producers about them, and when, is ``processors/transactions/``.
+"""

@@ -1,0 +1,365 @@
+"""Access control: signatures, permissions, white lists, and the commands for accounts."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.core.context import RequestRefused
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.processors.admin.access import needs_of, signature
+from orderlymq_broker.settings import AccessSettings
+from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.framing import FrameDecoder
+from tests.broker.processors.driver import ALICE, Shell, settings
+from tests.broker.processors.requests import (
+    create,
+    heartbeat_body,
+    pull_ext,
+    send_ext,
+)
+from tests.protocol.golden import frames
+
+SECRET = "12345678"
+EXCEPTION = "org.apache.rocketmq.acl.common.AclException: "
+
+
+@pytest.fixture
+def guarded() -> Shell:
+    """A broker with access control and a writer, a reader and an administrator."""
+    access = AccessSettings(enable=True, operator_key="operator", operator_secret="operators")
+    shell = Shell(settings(access=access))
+    shell.lead()
+    create(
+        shell,
+        TopicSet("orders", 1, 1),
+        TopicSet("secret", 1, 1),
+        GroupSet("billing"),
+        AccountSet("writer", SECRET, topic_perms={"orders": "PUB"}),
+        AccountSet("reader", SECRET, topic_perms={"orders": "SUB"}, group_perms={"billing": "SUB"}),
+        AccountSet("boss42", SECRET, admin=True),
+        AccountSet(
+            "anyone",
+            SECRET,
+            default_topic_perm="PUB|SUB",
+            default_group_perm="SUB",
+            topic_perms={"secret": "DENY"},
+        ),
+    )
+    return shell
+
+
+def ask(
+    shell: Shell,
+    who: str,
+    code: int,
+    ext: dict[str, str] | None = None,
+    body: bytes = b"",
+    *,
+    secret: str = SECRET,
+    **more: Any,
+) -> tuple[int, str]:
+    """Send a signed request; return code and remark without the name of Java's exception."""
+    fields = dict(ext or {})
+    if who:
+        fields["AccessKey"] = who
+        fields["Signature"] = signature(fields, body, secret)
+    reply = shell.call(code, fields, body, **more)
+    return reply.code, (reply.remark or "").removeprefix(EXCEPTION)
+
+
+@pytest.mark.parametrize(
+    ("ext", "body", "access_key", "expected"),
+    [
+        ({"topic": "TopicTest"}, b"BODY", "RocketMQ", "8k+RtuF86i3W63wHzoYk2Ccnik4="),
+        ({"topic": "TACL"}, b"", "rocketmq2", "eCwHRJ551ptXJ0wqpp2Ixm8s8Mg="),
+    ],
+)
+def test_signatures_are_rocketmqs(
+    ext: dict[str, str], body: bytes, access_key: str, expected: str
+) -> None:
+    """Values in the order of their names, then the body; what is not signed does not count."""
+    fields = {**ext, "AccessKey": access_key}
+
+    assert signature(fields, body, SECRET) == expected
+    noise = {"Signature": "x", "_UNIQUE_KEY_QUERY": "true"}
+    assert signature({**fields, **noise}, body, SECRET) == expected
+
+
+def test_captured_signatures_are_understood() -> None:
+    """Requests of a Java client with the hook of RocketMQ's ACL."""
+    found = [frame for frame in frames() if frame.is_request and frame.server == "acl"]
+    assert len(found) >= 3
+
+    for frame in found:
+        (command,) = FrameDecoder().receive_data(frame.wire)
+        expected = signature(command.ext, command.body, SECRET)
+        assert command.ext["Signature"] == expected, frame.line
+
+
+def test_who_may_do_something_may_do_that_only(guarded: Shell) -> None:
+    """Publishing is not consuming, one topic is not another, a member is no administrator."""
+    send: tuple[int, dict[str, str]] = (310, send_ext("orders"))
+    pull: tuple[int, dict[str, str]] = (11, pull_ext())
+
+    assert ask(guarded, "writer", *send)[0] == 0
+    assert ask(guarded, "reader", *send) == (
+        1,
+        "No permission for topic-orders; accessKey=reader has SUB",
+    )
+    assert ask(guarded, "reader", *pull)[0] == 0
+    assert ask(guarded, "writer", *pull)[1].startswith("No permission for topic-orders")
+    assert ask(guarded, "writer", 310, send_ext("secret"))[1] == (
+        "No default permission for topic-secret; accessKey=writer has DENY"
+    )
+    assert ask(guarded, "anyone", 310, send_ext("orders"))[0] == 0
+    assert ask(guarded, "anyone", 310, send_ext("secret"))[1].startswith("No permission")
+    assert ask(guarded, "writer", 215, {"topic": "orders"})[1] == (
+        "Need admin permission for request code=215, but accessKey=writer is not"
+    )
+    assert ask(guarded, "boss42", 215, {"topic": "orders"})[0] == 0
+    assert ask(guarded, "operator", 310, send_ext("secret"), secret="operators")[0] == 0
+
+
+def test_who_is_not_known_or_does_not_sign_is_refused(guarded: Shell) -> None:
+    """Each with RocketMQ's code and words; nothing was done and it was counted."""
+    ext = send_ext("orders")
+
+    assert ask(guarded, "", 310, ext)[1].startswith("No accessKey is configured")
+    assert ask(guarded, "nobody", 310, ext)[1].startswith("No acl config for nobody")
+    assert ask(guarded, "writer", 310, ext, secret="another")[1].startswith(
+        "Check signature failed for accessKey=writer"
+    )
+    assert ask(guarded, "writer", 310, {**ext, "AccessKey": "writer"}, secret="")[0] == 1
+    assert ask(guarded, "operator", 310, ext, secret="")[0] == 1
+    assert guarded.core.context.counters["access_denied"] == 5
+    assert not guarded.state.topics.by_name["orders"].queues
+
+
+def test_a_changed_field_or_body_breaks_the_signature(guarded: Shell) -> None:
+    """Nobody can use a request of somebody else for something else."""
+    ext = {**send_ext("orders"), "AccessKey": "writer"}
+    ext["Signature"] = signature(ext, b"one", SECRET)
+
+    assert guarded.call(310, ext, b"one").code == 0
+    assert guarded.call(310, ext, b"two").code == 1
+    assert guarded.call(310, {**ext, "e": "1"}, b"one").code == 1
+    assert guarded.call(310, {**ext, "new": "1"}, b"one").code == 1
+
+
+def test_a_refused_oneway_is_counted(guarded: Shell) -> None:
+    """ACL-02: it gets no answer."""
+    assert guarded.ask(310, send_ext("orders"), b"x", oneway=True) is None
+    assert guarded.core.context.counters["access_denied"] == 1
+
+
+def test_white_addresses_need_no_signature(guarded: Shell) -> None:
+    """Those of all, and those of an account once it names itself."""
+    create(
+        guarded,
+        WhiteAddressesSet(("192.0.2.7", "10.0.0.*")),
+        AccountSet("inside", SECRET, white_address="172.16.0.{1,2}"),
+    )
+    at = {host: Peer(5, host, 1) for host in ("10.0.0.9", "172.16.0.2", "172.16.0.3")}
+    ext = send_ext("secret")
+
+    assert guarded.call(310, ext, b"x", peer=at["10.0.0.9"]).code == 0
+    named = {**ext, "AccessKey": "inside"}
+    assert guarded.call(310, named, b"x", peer=at["172.16.0.2"]).code == 0
+    assert guarded.call(310, named, b"x", peer=at["172.16.0.3"]).code == 1
+    assert guarded.call(310, ext, b"x", peer=at["172.16.0.2"]).code == 1
+
+
+def test_what_each_request_needs() -> None:
+    """The table of RocketMQ's ACL, and the rows that are ours."""
+
+    def needs(code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> list[str]:
+        found = needs_of(RemotingCommand(code, ext=ext or {}, body=body))
+        return [f"{need}:{need.permission}" for need in found]
+
+    lock = fastjson.dumps({"clientId": "c", "consumerGroup": "g", "mqSet": []})
+    both = {"topic": "t", "consumerGroup": "g", "group": "g"}
+    assert {
+        code: needs(code, ext, body)
+        for code, ext, body in [
+            (10, {"topic": "t"}, b""),
+            (310, {"b": "t"}, b""),
+            (320, {"b": "t"}, b""),
+            (11, both, b""),
+            (361, both, b""),
+            (15, both, b""),
+            (36, both, b""),
+            (38, both, b""),
+            (12, both, b""),
+            (222, both, b""),
+            (34, {}, heartbeat_body("c", "g", ("t",))),
+            (41, {}, lock),
+            (42, {}, lock),
+            (400, {}, fastjson.dumps({"topic": "t", "consumerGroup": "g", "clientId": "c"})),
+            (29, both, b""),
+        ]
+    } == {
+        10: ["topic-t:1"],
+        310: ["topic-t:1"],
+        320: ["topic-t:1"],
+        11: ["topic-t:2", "group-g:2"],
+        361: ["topic-t:2", "group-g:2"],
+        15: ["topic-t:2", "group-g:2"],
+        36: ["group-g:2"],
+        38: ["group-g:2"],
+        12: ["topic-t:2"],
+        222: ["topic-t:2", "group-g:2"],
+        34: ["group-g:2", "topic-t:2", "group-g:2"],
+        41: ["group-g:2"],
+        42: ["group-g:2"],
+        400: ["group-g:2", "topic-t:2"],
+        29: [],
+    }
+    assert needs(310, {"b": "%RETRY%g"}) == ["group-g:2"]
+    assert needs(35, {"clientID": "c", "producerGroup": "p"}) == []
+
+
+def test_traces_may_always_be_sent(guarded: Shell) -> None:
+    """A traced client must not need a permission for its traces."""
+    create(guarded, TopicSet("RMQ_SYS_TRACE_TOPIC", 1, 1))
+
+    assert ask(guarded, "reader", 310, send_ext("RMQ_SYS_TRACE_TOPIC"), b"Pub")[0] == 0
+    assert ask(guarded, "reader", 11, pull_ext(topic="RMQ_SYS_TRACE_TOPIC"))[0] == 1
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+def test_an_account_is_made_changed_and_deleted_while_the_broker_runs(guarded: Shell) -> None:
+    """50 and 51; each counts from its answer on, and survives a restart."""
+    account = {"accessKey": "newone", "secretKey": "newone-secret", "topicPerms": "orders=PUB"}
+
+    assert ask(guarded, "boss42", 50, account)[0] == 0
+    assert ask(guarded, "newone", 310, send_ext("orders"), secret="newone-secret")[0] == 0
+    change = {"accessKey": "newone", "topicPerms": "orders=SUB, a=PUB|SUB", "admin": "false"}
+    assert ask(guarded, "boss42", 50, change)[0] == 0
+    assert ask(guarded, "newone", 310, send_ext("orders"), secret="newone-secret")[0] == 1
+    again = guarded.restart()
+    assert again.state.access.accounts["newone"] == AccountSet(
+        "newone", "newone-secret", topic_perms={"orders": "SUB", "a": "PUB|SUB"}
+    )
+    assert ask(guarded, "boss42", 51, {"accessKey": "newone"})[0] == 0
+    assert ask(guarded, "newone", 29, {}, secret="newone-secret")[1].startswith("No acl config")
+    guarded.replay()
+
+
+def test_a_member_cannot_make_accounts(guarded: Shell) -> None:
+    """Or every member was an administrator; nor topics, groups or settings, one by one or in lists."""
+    for code, ext in (
+        (50, {"accessKey": "writer", "admin": "true"}),
+        (51, {"accessKey": "boss42"}),
+        (53, {"globalWhiteAddrs": "*"}),
+        (20502, {"clientId": "c"}),
+        *((code, {}) for code in (17, 18, 25, 200, 207, 215, 225)),
+    ):
+        assert ask(guarded, "writer", code, ext)[1].startswith("Need admin permission")
+
+
+@pytest.mark.parametrize(
+    ("code", "ext", "expected", "reason"),
+    [
+        (50, {"accessKey": "abc", "secretKey": SECRET}, 209, "at least 6"),
+        (50, {"accessKey": "newone"}, 209, "at least 6"),
+        (50, {"accessKey": "newone", "secretKey": SECRET, "defaultTopicPerm": "ALL"}, 209, "'ALL'"),
+        (50, {"accessKey": "newone", "secretKey": SECRET, "topicPerms": "orders"}, 209, "name=PUB"),
+        (50, {"accessKey": "operator", "secretKey": SECRET}, 209, "another key"),
+        (
+            50,
+            {"accessKey": "newone", "secretKey": SECRET, "whiteRemoteAddress": "10.0"},
+            209,
+            "4 are needed",
+        ),
+        (51, {"accessKey": "nobody"}, 210, "no such account"),
+        (53, {"globalWhiteAddrs": "10.0.0.1,10.0"}, 211, "4 are needed"),
+        # Every request is compared with each of them.
+        (
+            53,
+            {"globalWhiteAddrs": ",".join(f"10.0.0.{number}" for number in range(101))},
+            211,
+            "write ranges",
+        ),
+    ],
+)
+def test_a_wrong_account_is_refused(
+    guarded: Shell, code: int, ext: dict[str, str], expected: int, reason: str
+) -> None:
+    """With RocketMQ's code; the secret is not repeated."""
+    found, remark = ask(guarded, "boss42", code, ext)
+
+    assert (found, reason in remark, SECRET in remark) == (expected, True, False)
+
+
+def test_what_is_shown_of_accounts_holds_no_secret(guarded: Shell) -> None:
+    """52 shows versions; our own tools also see permissions."""
+    fields = {"orderlymq": "true", "AccessKey": "boss42"}
+    fields["Signature"] = signature(fields, b"", SECRET)
+
+    reply = guarded.call(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, fields)
+
+    assert (reply.code, reply.ext["brokerName"], reply.ext["clusterName"]) == (
+        0,
+        "broker-a",
+        "shop",
+    )
+    assert b'"accessKey":"writer"' in reply.body
+    assert SECRET.encode() not in reply.body
+    assert SECRET not in repr(guarded.state.access.accounts)
+    assert "operators" not in repr(guarded.settings)
+
+
+def test_who_waits_is_judged_again_when_permissions_change(guarded: Shell) -> None:
+    """A held pull of an account that lost its permission gets no message."""
+    ext = {**pull_ext(sysFlag=6), "AccessKey": "reader"}
+    ext["Signature"] = signature(ext, b"", SECRET)
+    opaque = guarded.submit(11, ext)
+    assert guarded.reply_to(opaque) is None
+
+    ask(guarded, "boss42", 50, {"accessKey": "reader", "topicPerms": "orders=DENY"})
+
+    reply = guarded.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == 20
+    assert guarded.call(11, ext).code == 1
+
+
+def test_a_replica_that_does_not_lead_says_that_and_judges_nobody() -> None:
+    """Law: accounts that a replica does not know yet are not denied by it; its client goes to the leader.
+
+    What it answers itself it answers to those it knows.
+    """
+    access = AccessSettings(enable=True, operator_key="operator", operator_secret="operators")
+    behind = Shell(settings(access=access)).follow()
+    status = RequestCode.ORDERLYMQ_GROUP_STATUS
+
+    assert "does not lead" in ask(behind, "writer", 310, send_ext("orders"))[1]
+    assert ask(behind, "writer", status, {"group": "billing"})[1].startswith("No acl config for")
+
+
+def test_a_body_that_cannot_be_read_is_refused_where_rights_are_judged(guarded: Shell) -> None:
+    """Whoever judges it, in the core or before it, gets an answer to give."""
+    ext = {"AccessKey": "reader"}
+    signed = {**ext, "Signature": signature(ext, b"?", "reader-secret")}
+    request = RemotingCommand(400, ext=signed, body=b"?")
+
+    with pytest.raises(RequestRefused):
+        guarded.core.access.admit(request, ALICE)
+
+
+def test_without_access_control_nothing_is_asked() -> None:
+    """The default: signatures are ignored."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 1, 1))
+
+    reply = shell.call(
+        310, {**send_ext("orders"), "AccessKey": "x", "Signature": "y"}, b"x", peer=ALICE
+    )
+
+    assert reply.code == 0

@@ -1,0 +1,232 @@
+"""Administration of clients: who is connected, and what they are asked."""
+
+import pytest
+
+from orderlymq_broker.core.clientcalls import OPEN_MAX
+from orderlymq_broker.core.effects import Peer
+from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.record import iter_records
+from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.driver import ALICE, BOB, TOOL
+from tests.broker.processors.requests import heartbeat, heartbeat_body, send
+
+INFO = {"consumerGroup": "billing", "clientId": "alice", "jstackEnable": "false"}
+
+
+def asked(admin: AdminShell, code: int) -> list[tuple[int, RemotingCommand]]:
+    return [
+        (send.connection, send.command)
+        for send in admin.sent
+        if not send.command.is_response and send.command.code == code
+    ]
+
+
+def respond(
+    admin: AdminShell, question: RemotingCommand, peer: Peer, code: int = 0, body: bytes = b""
+) -> None:
+    response = RemotingCommand(
+        code, question.opaque, FLAG_RESPONSE, {"said": "so"}, body, "as it is"
+    )
+    admin.run(admin.core.handle(response, peer, admin.now))
+
+
+def test_the_members_of_a_group_are_shown_with_their_subscriptions(admin: AdminShell) -> None:
+    """203: connections in the order of client ids, and what the group wants."""
+    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "alice", tags="paid || packed")
+
+    body = admin.read(203, consumerGroup="billing")
+
+    assert body["connectionSet"] == [
+        {
+            "clientAddr": "192.0.2.1:40001",
+            "clientId": "alice",
+            "language": "PYTHON",
+            "version": 409,
+        },
+        {"clientAddr": "192.0.2.2:40002", "clientId": "bob", "language": "PYTHON", "version": 409},
+    ]
+    assert sorted(body["subscriptionTable"]) == ["%RETRY%billing", "orders"]
+    assert (body["consumeType"], body["messageModel"], body["consumeFromWhere"]) == (
+        "CONSUME_PASSIVELY",
+        "CLUSTERING",
+        "CONSUME_FROM_FIRST_OFFSET",
+    )
+    offline = admin.tool(203, consumerGroup="nobody")
+    assert (offline.code, offline.remark) == (206, "the consumer group[nobody] not online")
+
+
+def test_members_are_shown_after_a_change_of_leader(admin: AdminShell) -> None:
+    """They are in the log: a new leader shows them before their next heartbeat."""
+    heartbeat(admin, "alice")
+
+    admin.follow()
+    assert admin.tool(203, consumerGroup="billing").code == 1
+    admin.lead()
+
+    shown = admin.read(203, consumerGroup="billing")["connectionSet"]
+    assert [each["clientId"] for each in shown] == ["alice"]
+
+
+def test_producers_are_shown_by_group(admin: AdminShell) -> None:
+    """204 and 328; a group without producers answers 1."""
+    heartbeat(admin, "alice")
+
+    assert admin.read(204, producerGroup="CLIENT_INNER_PRODUCER")["connectionSet"] == [
+        {"clientAddr": "192.0.2.1:40001", "clientId": "alice", "language": "PYTHON", "version": 409}
+    ]
+    assert admin.read(328) == {
+        "data": {
+            "CLIENT_INNER_PRODUCER": [
+                {
+                    "clientId": "alice",
+                    "language": "PYTHON",
+                    "lastUpdateTimestamp": admin.wall_ms,
+                    "remoteIP": "/192.0.2.1:40001",
+                    "version": 409,
+                }
+            ]
+        }
+    }
+    assert admin.tool(204, producerGroup="nobody").code == 1
+
+
+def test_a_client_answers_for_itself_and_its_answer_is_passed_on(admin: AdminShell) -> None:
+    """307: same header to the client, and code, ext, body and remark back to the tool."""
+    heartbeat(admin, "alice")
+    opaque = admin.submit(307, INFO, peer=TOOL)
+    ((connection, question),) = asked(admin, 307)
+    assert (connection, question.ext, question.is_oneway) == (ALICE.connection, INFO, False)
+    assert admin.reply_to(opaque) is None
+
+    respond(admin, question, ALICE, body=b'{"properties":{}}')
+
+    reply = admin.reply_to(opaque)
+    assert reply is not None
+    assert (reply.code, reply.ext, reply.body, reply.remark) == (
+        0,
+        {"said": "so"},
+        b'{"properties":{}}',
+        "as it is",
+    )
+
+
+def test_only_the_connection_that_was_asked_may_answer(admin: AdminShell) -> None:
+    """Opaques are small numbers: an answer from elsewhere is no answer, a second one neither."""
+    heartbeat(admin, "alice")
+    opaque = admin.submit(307, INFO, peer=TOOL)
+    ((_, question),) = asked(admin, 307)
+
+    respond(admin, question, BOB)
+    assert admin.reply_to(opaque) is None
+    respond(admin, question, ALICE)
+    respond(admin, question, ALICE)
+
+    reply = admin.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == 0
+
+
+@pytest.mark.parametrize(
+    ("ending", "part"),
+    [("time", "in time"), ("connection", "closed"), ("leadership", "leader changed")],
+)
+def test_a_question_always_ends(admin: AdminShell, ending: str, part: str) -> None:
+    """207 with the reason: silence of 10 s, a closed connection, a change of leader."""
+    heartbeat(admin, "alice")
+    opaque = admin.submit(307, INFO, peer=TOOL)
+
+    match ending:
+        case "time":
+            admin.pass_time(9_900)
+            assert admin.reply_to(opaque) is None
+            admin.pass_time(100)
+        case "connection":
+            admin.run(admin.core.connection_closed(ALICE.connection, admin.now))
+        case _:
+            admin.follow()
+
+    reply = admin.reply_to(opaque)
+    assert reply is not None
+    assert (reply.code, part in (reply.remark or "")) == (207, True)
+
+
+def test_a_client_that_is_not_there_or_too_old_is_not_asked(admin: AdminShell) -> None:
+    """1 at once, and nothing is sent."""
+    offline = admin.call(307, INFO, peer=TOOL)
+    assert (offline.code, offline.remark) == (1, "The Consumer <billing> <alice> not online")
+    admin.call(34, {}, heartbeat_body("alice"), version=61)
+
+    assert "too low" in (admin.call(307, INFO, peer=TOOL).remark or "")
+    assert asked(admin, 307) == []
+
+
+def test_open_questions_are_limited(admin: AdminShell) -> None:
+    """Beyond the limit the broker is busy (2); answered ones make room."""
+    heartbeat(admin, "alice")
+    for _ in range(OPEN_MAX):
+        admin.submit(307, INFO, peer=TOOL)
+
+    assert admin.call(307, INFO, peer=TOOL).code == 2
+    _, question = asked(admin, 307)[0]
+    respond(admin, question, ALICE)
+
+    assert admin.ask(307, INFO, peer=TOOL) is None
+
+
+def test_a_client_is_given_one_message_to_consume(admin: AdminShell) -> None:
+    """309: the stored record goes to the client with our broker name; its result comes back."""
+    create_topic(admin)
+    message_id = send(admin, body=b"paid").ext["msgId"]
+    heartbeat(admin, "alice")
+    ext = {"consumerGroup": "billing", "clientId": "alice", "msgId": message_id}
+
+    opaque = admin.submit(309, ext, peer=TOOL)
+    ((connection, question),) = asked(admin, 309)
+    respond(admin, question, ALICE, body=b'{"consumeResult":"CR_SUCCESS"}')
+
+    assert connection == ALICE.connection
+    assert question.ext == {**ext, "brokerName": "broker-a"}
+    assert [message.body for message in iter_records(question.body)] == [b"paid"]
+    reply = admin.reply_to(opaque)
+    assert reply is not None
+    assert reply.body == b'{"consumeResult":"CR_SUCCESS"}'
+
+
+@pytest.mark.parametrize("message_id", ["", "zz", "C0000264" + "0" * 24, "F" * 32])
+def test_a_message_that_is_not_here_is_not_given_out(admin: AdminShell, message_id: str) -> None:
+    """Wrong, foreign and missing ids answer 1 with what to give instead."""
+    heartbeat(admin, "alice")
+
+    reply = admin.tool(309, consumerGroup="billing", clientId="alice", msgId=message_id)
+
+    assert (reply.code, "offset id" in (reply.remark or "")) == (1, True)
+
+
+def test_any_member_will_do_when_the_tool_names_none(admin: AdminShell) -> None:
+    """The first by name, so that a repeat asks the same."""
+    create_topic(admin)
+    message_id = send(admin).ext["msgId"]
+    heartbeat(admin, "bob", peer=BOB)
+    heartbeat(admin, "alice")
+
+    admin.submit(309, {"consumerGroup": "billing", "msgId": message_id}, peer=TOOL)
+
+    ((connection, question),) = asked(admin, 309)
+    assert (connection, question.ext["clientId"]) == (ALICE.connection, "alice")
+
+
+def test_the_topics_and_wishes_of_a_group_are_shown(admin: AdminShell) -> None:
+    """343 lists what it subscribes to or has offsets in, 345 what it wants of a topic; a typo is 26."""
+    create_topic(admin)
+    heartbeat(admin, "alice")
+
+    assert admin.read(343, group="billing")["topicList"] == ["%RETRY%billing", "orders"]
+    shown = admin.read(345, group="billing", topic="orders")
+    assert (shown["group"], shown["topic"]) == ("billing", "orders")
+    assert shown["subscriptionData"]["subString"] == "*"
+    assert admin.read(345, group="billing", topic="other")["subscriptionData"] is None
+    assert [admin.tool(code, group="nobody", topic="orders").code for code in (343, 345)] == [
+        26,
+        26,
+    ]

@@ -1,0 +1,277 @@
+"""Administration of offsets: resets by time, members' own view, copies."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.state.records import Commit as OffsetCommit
+from orderlymq_broker.state.records import GroupSet, OffsetsReset
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import LanguageCode
+from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.driver import ALICE, BOB, START_MS, TOOL
+from tests.broker.processors.requests import (
+    commit_ext,
+    create,
+    heartbeat,
+    heartbeat_body,
+    offset_of,
+    send,
+)
+
+
+def queue(number: int) -> MessageQueue:
+    return MessageQueue("orders", "broker-a", number)
+
+
+def commit(admin: AdminShell, *offsets: int, group: str = "billing") -> None:
+    """Set the offsets of the first queues."""
+    create(
+        admin,
+        OffsetsReset(
+            tuple(OffsetCommit(group, "orders", number, at) for number, at in enumerate(offsets))
+        ),
+    )
+
+
+def history(admin: AdminShell) -> None:
+    """Two queues; queue 0 has messages at 0 s, 1 s and 2 s, queue 1 one at 2 s."""
+    create_topic(admin, queues=2)
+    send(admin, e=0)
+    admin.pass_time(1_000)
+    send(admin, e=0)
+    admin.pass_time(1_000)
+    send(admin, e=0)
+    send(admin, e=1)
+
+
+def reset(admin: AdminShell, timestamp: int, *, force: bool = True, **more: Any) -> RemotingCommand:
+    return admin.tool(
+        222, topic="orders", group="billing", timestamp=timestamp, isForce=force, **more
+    )
+
+
+def pushed(admin: AdminShell, code: int) -> list[tuple[int, RemotingCommand]]:
+    return [
+        (send.connection, send.command)
+        for send in admin.sent
+        if not send.command.is_response and send.command.code == code
+    ]
+
+
+def reply(
+    admin: AdminShell, asked: RemotingCommand, peer: Peer, body: bytes, code: int = 0
+) -> None:
+    """Answer a request that the broker has sent to a client."""
+    response = RemotingCommand(code, asked.opaque, FLAG_RESPONSE, body=body)
+    admin.run(admin.core.handle(response, peer, admin.now))
+
+
+def test_a_reset_stores_the_offsets_and_tells_every_member(admin: AdminShell) -> None:
+    """222: the first message not older than the time, per queue; 220 goes to each member, oneway."""
+    history(admin)
+    heartbeat(admin, "alice")
+    heartbeat(admin, "bob", peer=BOB)
+    commit(admin, 3, 1)
+
+    answer = reset(admin, START_MS + 1_000)
+
+    table = {queue(0): 1, queue(1): 0}
+    assert fastjson.loads(answer.body) == {"offsetTable": table}
+    assert [offset_of(admin, number) for number in (0, 1)] == [1, 0]
+    commands = pushed(admin, 220)
+    assert [connection for connection, _ in commands] == [ALICE.connection, BOB.connection]
+    for _, command in commands:
+        assert command.is_oneway
+        assert command.ext == {
+            "topic": "orders",
+            "group": "billing",
+            "timestamp": str(START_MS + 1_000),
+            "isForce": "false",
+        }
+        assert fastjson.loads(command.body) == {"offsetTable": table}
+
+
+def test_minus_one_skips_to_the_end(admin: AdminShell) -> None:
+    """skipAccumulatedMessage sends timestamp -1."""
+    history(admin)
+    heartbeat(admin, "alice")
+    commit(admin, 0, 0)
+
+    answer = reset(admin, -1)
+
+    assert fastjson.loads(answer.body) == {"offsetTable": {queue(0): 3, queue(1): 1}}
+    assert offset_of(admin, 0) == 3
+
+
+def test_without_force_a_group_is_never_moved_forward(admin: AdminShell) -> None:
+    """isForce=false: an offset that is already lower stays."""
+    history(admin)
+    heartbeat(admin, "alice")
+    commit(admin, 0, 1)
+
+    answer = reset(admin, START_MS + 2_000, force=False)
+
+    assert fastjson.loads(answer.body) == {"offsetTable": {queue(0): 0, queue(1): 0}}
+    assert [offset_of(admin, number) for number in (0, 1)] == [0, 0]
+
+
+def test_an_offline_group_answers_206(admin: AdminShell) -> None:
+    """Tools take 206 as the sign to set the offsets one by one; nothing has changed then."""
+    history(admin)
+    commit(admin, 3, 1)
+
+    answer = reset(admin, 0)
+
+    assert (answer.code, offset_of(admin)) == (206, 3)
+    assert pushed(admin, 220) == []
+    assert admin.tool(222, topic="no", group="g", timestamp=0, isForce=True).code == 1
+
+
+def test_one_queue_may_be_set_to_an_offset(admin: AdminShell) -> None:
+    """5.x names queue and offset; -1 means all queues, by time."""
+    history(admin)
+    heartbeat(admin, "alice")
+    commit(admin, 3, 1)
+
+    one = reset(admin, 0, queueId=0, offset=2)
+    assert fastjson.loads(one.body) == {"offsetTable": {queue(0): 2}}
+    assert [offset_of(admin, number) for number in (0, 1)] == [2, 1]
+    every = reset(admin, 0, queueId=-1, offset=-1)
+    assert fastjson.loads(every.body) == {"offsetTable": {queue(0): 0, queue(1): 0}}
+
+    assert reset(admin, 0, queueId=2).code == 1
+
+
+def test_a_member_that_repeats_the_reset_is_heard_and_a_late_commit_is_not_final(
+    admin: AdminShell,
+) -> None:
+    """A commit under way may move forward again; the member's repetition of the reset settles it."""
+    history(admin)
+    heartbeat(admin, "alice")
+    commit(admin, 2)
+    reset(admin, 0)
+
+    admin.ask(15, commit_ext(3), oneway=True)
+    admin.pass_time(200)
+    admin.ask(15, commit_ext(0), oneway=True)
+    admin.pass_time(200)
+
+    assert offset_of(admin) == 0
+
+
+def test_the_cpp_client_gets_a_list(admin: AdminShell) -> None:
+    """Its decoder cannot read a map keyed by queues."""
+    history(admin)
+    command = RemotingCommand(34, 77, body=heartbeat_body("cpp"), language=LanguageCode.CPP)
+    admin.run(admin.core.handle(command, ALICE, admin.now))
+    admin.settle()
+    commit(admin, 3, 1)
+
+    reset(admin, 0)
+
+    ((_, told),) = pushed(admin, 220)
+    assert fastjson.loads(told.body) == {
+        "offsetTable": [
+            {"brokerName": "broker-a", "offset": 0, "queueId": 0, "topic": "orders"},
+            {"brokerName": "broker-a", "offset": 0, "queueId": 1, "topic": "orders"},
+        ]
+    }
+
+
+def test_the_members_view_is_gathered_from_all_of_them(admin: AdminShell) -> None:
+    """223 asks each member (221) and answers when the last has answered."""
+    create_topic(admin)
+    heartbeat(admin, "alice")
+    heartbeat(admin, "bob", peer=BOB)
+    opaque = admin.submit(223, {"topic": "orders", "group": "billing"}, peer=TOOL)
+    (_, to_alice), (_, to_bob) = pushed(admin, 221)
+
+    def view(number: int) -> bytes:
+        return fastjson.dumps({"messageQueueTable": {queue(number): 7}})
+
+    reply(admin, to_alice, ALICE, view(0))
+    assert admin.reply_to(opaque) is None
+    reply(admin, to_bob, BOB, view(1))
+
+    gathered = admin.reply_to(opaque)
+    assert gathered is not None
+    assert fastjson.loads(gathered.body) == {
+        "consumerTable": {"alice": {queue(0): 7}, "bob": {queue(1): 7}},
+        "messageQueueTable": {},
+    }
+
+
+def test_a_member_that_is_silent_or_talks_nonsense_hides_nobody(admin: AdminShell) -> None:
+    """After 3 s the answer holds what the others said."""
+    create_topic(admin)
+    heartbeat(admin, "alice")
+    heartbeat(admin, "bob", peer=BOB)
+    opaque = admin.submit(223, {"topic": "orders", "group": "billing"}, peer=TOOL)
+    (_, to_alice), _ = pushed(admin, 221)
+    reply(admin, to_alice, ALICE, b"nonsense")
+
+    admin.pass_time(3_000)
+
+    gathered = admin.reply_to(opaque)
+    assert gathered is not None
+    assert fastjson.loads(gathered.body) == {"consumerTable": {}, "messageQueueTable": {}}
+
+
+def test_one_member_may_be_asked_and_an_empty_group_answers_1(admin: AdminShell) -> None:
+    """clientAddr is a client id, as in RocketMQ."""
+    heartbeat(admin, "alice")
+    heartbeat(admin, "bob", peer=BOB)
+
+    admin.submit(223, {"topic": "t", "group": "billing", "clientAddr": "bob"}, peer=TOOL)
+
+    assert [connection for connection, _ in pushed(admin, 221)] == [BOB.connection]
+    assert admin.tool(223, topic="t", group="nobody").code == 1
+
+
+def test_a_group_gets_a_copy_of_anothers_offsets(admin: AdminShell) -> None:
+    """314, while the receiver is offline; a member would overwrite the copy."""
+    history(admin)
+    commit(admin, 2, 1)
+
+    assert admin.tool(314, srcGroup="billing", destGroup="audit", offline=False).code == 0
+    assert dict(admin.state.offsets.of_group("audit")["orders"]) == {0: 2, 1: 1}
+    heartbeat(admin, "alice", group="live")
+
+    refused = admin.tool(314, srcGroup="billing", destGroup="live", topic="orders")
+    assert (refused.code, "stop its consumers" in (refused.remark or "")) == (1, True)
+    assert admin.tool(314, srcGroup="billing", destGroup="x", topic="no").code == 17
+
+
+def test_all_offsets_are_told_by_topic_and_group(admin: AdminShell) -> None:
+    """43 and 45."""
+    history(admin)
+    commit(admin, 2, 1)
+
+    assert admin.read(43) == {"offsetTable": {"orders@billing": {"0": 2, "1": 1}}}
+    assert admin.read(45) == {"offsetTable": {}}
+
+
+@pytest.mark.parametrize("code", [222, 314])
+def test_a_typo_in_a_group_is_told_and_changes_nothing(admin: AdminShell, code: int) -> None:
+    """26 with the group that was meant; else offsets of a group that nobody has would be made."""
+    create_topic(admin)
+    create(admin, GroupSet("billing"))
+    before = admin.state.digest()
+
+    reply = admin.tool(
+        code,
+        topic="orders",
+        group="biling",
+        timestamp=0,
+        isForce=True,
+        srcGroup="biling",
+        destGroup="copy",
+        offline=False,
+    )
+
+    assert (reply.code, "did you mean billing?" in (reply.remark or "")) == (26, True)
+    assert admin.state.digest() == before

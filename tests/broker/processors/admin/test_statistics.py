@@ -1,0 +1,285 @@
+"""Figures, the broker at a glance, and the entries of a queue."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.processors.observe.rates import DAY_MS, HOUR_MS, MINUTE_MS, Series
+from orderlymq_broker.state.records import Commit as OffsetCommit
+from orderlymq_broker.state.records import GroupSet, OffsetsCommitted, OffsetsReset
+from orderlymq_protocol.tags import tags_code
+from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.driver import START_MS
+from tests.broker.processors.requests import create, heartbeat, pull, send, send_ext
+
+
+def stats(admin: AdminShell, name: str, key: str) -> dict[str, Any]:
+    body: dict[str, Any] = admin.read(315, statsName=name, statsKey=key)
+    return body
+
+
+def commit(admin: AdminShell, offset: int) -> None:
+    create(admin, OffsetsCommitted((OffsetCommit("billing", "orders", 0, offset),)))
+
+
+def test_sends_are_counted_per_minute_hour_and_day(admin: AdminShell) -> None:
+    """TOPIC_PUT_NUMS: what is older than a minute leaves the minute and stays in hour and day."""
+    create_topic(admin)
+    for _ in range(6):
+        send(admin, e=0)
+    admin.pass_time(10_000)
+
+    fresh = stats(admin, "TOPIC_PUT_NUMS", "orders")
+    admin.pass_time(2 * MINUTE_MS, step=1_000)
+    later = stats(admin, "TOPIC_PUT_NUMS", "orders")
+
+    assert [fresh[span]["sum"] for span in ("statsMinute", "statsHour", "statsDay")] == [6, 6, 6]
+    assert fresh["statsMinute"]["avgpt"] == 1.0
+    assert [later[span]["sum"] for span in ("statsMinute", "statsHour", "statsDay")] == [0, 6, 6]
+    assert later["statsMinute"] == {"avgpt": 0.0, "sum": 0, "tps": 0.0}
+
+
+def test_sizes_tell_the_average_of_a_message(admin: AdminShell) -> None:
+    """TOPIC_PUT_SIZE counts stored bytes."""
+    create_topic(admin)
+    for _ in range(4):
+        send(admin, e=0, body=b"x" * 100)
+    admin.pass_time(1_000)
+
+    minute = stats(admin, "TOPIC_PUT_SIZE", "orders")["statsMinute"]
+
+    assert minute["sum"] == admin.state.physical_end
+    assert minute["avgpt"] == admin.state.physical_end / 4
+
+
+def test_what_a_group_has_committed_counts_as_got(admin: AdminShell) -> None:
+    """GROUP_GET_NUMS, key topic@group; consumeTps of 208 is its rate."""
+    create_topic(admin)
+    create(admin, GroupSet("billing"))
+    for _ in range(60):
+        send(admin, e=0)
+    admin.pass_time(10_000)
+    commit(admin, 60)
+    admin.pass_time(MINUTE_MS - 20_000, step=1_000)
+
+    body = stats(admin, "GROUP_GET_NUMS", "orders@billing")
+
+    assert body["statsMinute"]["sum"] == 60
+    assert admin.read(208, consumerGroup="billing")["consumeTps"] == body["statsMinute"]["tps"] > 0
+
+
+def test_a_reset_does_not_make_figures_negative(admin: AdminShell) -> None:
+    """What is read again counts again."""
+    create_topic(admin)
+    for _ in range(10):
+        send(admin, e=0)
+    admin.pass_time(10_000)
+    commit(admin, 10)
+    admin.pass_time(10_000)
+    create(admin, OffsetsReset((OffsetCommit("billing", "orders", 0, 5),)))
+    admin.pass_time(10_000)
+    commit(admin, 10)
+    admin.pass_time(10_000)
+
+    assert stats(admin, "GROUP_GET_NUMS", "orders@billing")["statsHour"]["sum"] == 15
+
+
+def test_the_work_of_another_leader_is_not_ours(admin: AdminShell) -> None:
+    """Offsets that moved while this replica followed are no growth of its own."""
+    create_topic(admin)
+    for _ in range(10):
+        send(admin, e=0)
+    admin.pass_time(10_000)
+    admin.follow()
+    commit(admin, 10)
+    admin.lead()
+    admin.pass_time(20_000)
+
+    assert admin.tool(315, statsName="GROUP_GET_NUMS", statsKey="orders@billing").code == 1
+
+
+def test_the_broker_itself_and_send_backs_have_figures(admin: AdminShell) -> None:
+    """BROKER_* under the cluster's or the broker's name, SNDBCK_PUT_NUMS by what retries brought."""
+    create_topic(admin)
+    create_topic(admin, "%RETRY%billing", queues=1)
+    create(admin, GroupSet("billing"))
+    send(admin, e=0)
+    assert send(admin, "%RETRY%billing", e=0, j=1).code == 0
+    pull(admin)
+    admin.pass_time(1_000)
+
+    assert stats(admin, "BROKER_PUT_NUMS", "shop")["statsDay"]["sum"] == 2
+    assert stats(admin, "BROKER_GET_NUMS", "broker-a")["statsDay"]["sum"] == 1
+    assert stats(admin, "SNDBCK_PUT_NUMS", "orders@billing")["statsDay"]["sum"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("TOPIC_PUT_NUMS", "orders"),
+        ("NO_SUCH", "x"),
+        ("BROKER_PUT_NUMS", "x"),
+        ("TOPIC_PUT_NUMS", ""),
+    ],
+)
+def test_a_figure_that_never_moved_answers_1(admin: AdminShell, name: str, key: str) -> None:
+    """The remark is RocketMQ's."""
+    reply = admin.tool(315, statsName=name, statsKey=key)
+
+    assert (reply.code, reply.remark) == (1, f"The stats <{name}> <{key}> not exist")
+
+
+def test_the_figures_of_a_deleted_topic_go(admin: AdminShell) -> None:
+    """Else topics that come and go would fill the memory."""
+    create_topic(admin)
+    send(admin, e=0)
+    admin.pass_time(1_000)
+    admin.tool(215, topic="orders")
+    admin.pass_time(20_000)
+
+    assert admin.tool(315, statsName="TOPIC_PUT_NUMS", statsKey="orders").code == 1
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3_000_000), st.integers(1, 50)), max_size=60),
+    st.sampled_from([10_000, MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, DAY_MS]),
+)
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_growth_agrees_with_a_list_of_all_events(
+    steps: list[tuple[int, int]], span_ms: int
+) -> None:
+    """Never more than what came in the span, never less than what came in it but for one bucket."""
+    series, now_ms, events = Series(0), 0, []
+    for passed_ms, count in steps:
+        now_ms += passed_ms
+        series.add(now_ms, count)
+        events.append((now_ms, count))
+
+    width_ms = {True: 2_000}.get(span_ms <= MINUTE_MS, 120_000 if span_ms <= HOUR_MS else HOUR_MS)
+    grown = series.grown(now_ms, span_ms)
+
+    assert grown <= sum(count for at, count in events if at >= now_ms - span_ms)
+    assert grown >= sum(count for at, count in events if at >= now_ms - span_ms + width_ms)
+
+
+# -- 28 ----------------------------------------------------------------------------------------------
+
+
+def test_the_broker_at_a_glance(admin: AdminShell) -> None:
+    """28: text only; rates are three numbers under both spellings; what the shell told is shown."""
+    create_topic(admin)
+    admin.core.set_environment(0.25, {"uptime_ms": 90_061_000, "waiting": 3, "disk": {"bytes": 7}})
+    admin.pass_time(1_000)
+    for _ in range(20):
+        send(admin, e=0)
+        admin.pass_time(1_000)
+
+    table = admin.read(28)["table"]
+
+    assert all(type(value) is str for value in table.values())
+    rates = [float(part) for part in table["putTps"].split(" ")]
+    assert rates == [pytest.approx(1.0, abs=0.15)] * 3
+    assert len(table["getTransferedTps"].split(" ")) == 3
+    assert table["getTransferredTps"] == table["getTransferedTps"]
+    assert table["msgPutTotalTodayNow"] == table["putMessageTimesTotal"] == "20"
+    assert table["putMessageSizeTotal"] == str(admin.state.physical_end)
+    assert table["runtime"] == "[ 1 days, 1 hours, 1 minutes, 1 seconds ]"
+    assert table["sendThreadPoolQueueSize"] == "3"
+    assert table["commitLogDiskRatio"] == "0.25"
+    assert table["earliestMessageTimeStamp"] == str(START_MS + 1_000)
+    assert table["brokerActive"] == "true"
+
+
+def test_midnight_begins_a_new_day(admin: AdminShell) -> None:
+    """Totals of this morning and of yesterday's."""
+    create_topic(admin)
+    send(admin, e=0)
+    admin.pass_time(1_000)
+    for _ in range(2):
+        admin.wall_ms += DAY_MS
+        admin.pass_time(1_000)
+        send(admin, e=0)
+
+    table = admin.read(28)["table"]
+
+    names = ("YesterdayMorning", "TodayMorning", "TodayNow")
+    assert [table[f"msgPutTotal{name}"] for name in names] == ["1", "2", "3"]
+
+
+def test_delay_levels_show_how_far_they_are(admin: AdminShell) -> None:
+    """scheduleMessageOffset_N is "current,max"; levels without messages are not there."""
+    create_topic(admin)
+    admin.call(310, send_ext("orders", "DELAY\x012"), b"late")
+
+    table = admin.read(28)["table"]
+
+    assert {name: table[name] for name in table if name.startswith("schedule")} == {
+        "scheduleMessageOffset_2": "0,1"
+    }
+
+
+# -- 321 ---------------------------------------------------------------------------------------------
+
+
+def test_the_entries_of_a_queue_tell_where_messages_are(admin: AdminShell) -> None:
+    """321: physical offset, size, tags code; from an index, or the newest with one below 0."""
+    create_topic(admin)
+    for tag in ("a", "b", "c"):
+        send(admin, "orders", b"x", f"TAGS\x01{tag}", e=0)
+    size = admin.state.physical_end // 3
+
+    def entry(number: int, tag: str) -> dict[str, Any]:
+        return {
+            "eval": False,
+            "physicOffset": number * size,
+            "physicSize": size,
+            "tagsCode": tags_code(tag),
+        }
+
+    view = admin.read(321, topic="orders", queueId=0, index=1, count=5)
+
+    assert view == {
+        "maxQueueIndex": 3,
+        "minQueueIndex": 0,
+        "queueData": [entry(1, "b"), entry(2, "c")],
+    }
+    newest = admin.read(321, topic="orders", queueId=0, index=-1, count=5)
+    assert newest["queueData"] == [entry(2, "c")]
+    assert admin.read(321, topic="orders", queueId=1, index=0, count=5)["queueData"] == []
+    assert admin.read(321, topic="orders", queueId=0, index=9, count=-5)["queueData"] == []
+    assert admin.tool(321, topic="orders", queueId=9, index=0, count=1).code == 1
+
+
+def test_the_entries_of_a_queue_show_what_a_group_wants_of_them(admin: AdminShell) -> None:
+    """queryCq -g: its subscription, and for each entry whether the tag passes; or that it is not online."""
+    create_topic(admin)
+    for tag in ("a", "b"):
+        send(admin, "orders", b"x", f"TAGS\x01{tag}", e=0)
+    ask: dict[str, Any] = {"topic": "orders", "queueId": 0, "index": 0, "count": 5}
+
+    offline = admin.read(321, **ask, consumerGroup="billing")
+    heartbeat(admin, "c1", tags="b", sub_version=7)
+    online = admin.read(321, **ask, consumerGroup="billing")
+    heartbeat(admin, "c1", tags="n > 1", kind="SQL92", sub_version=8)
+    by_sql = admin.read(321, **ask, consumerGroup="billing")
+
+    assert ("subscriptionData" in offline, offline["filterData"]) == (
+        False,
+        "billing@orders is not online!",
+    )
+    assert online["filterData"] == "null"
+    assert online["subscriptionData"] == {
+        "classFilterMode": False,
+        "codeSet": [tags_code("b")],
+        "expressionType": "TAG",
+        "subString": "b",
+        "subVersion": 7,
+        "tagsSet": [],
+        "topic": "orders",
+    }
+    assert [entry["eval"] for entry in online["queueData"]] == [False, True]
+    assert by_sql["filterData"] == "n > 1"
+    assert [entry["eval"] for entry in by_sql["queueData"]] == [True, True]

@@ -1,0 +1,312 @@
+"""Administration of topics: what may be changed, what is stored, what is told."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.processors.admin.topics import merge_attributes
+from orderlymq_broker.state.records import Commit as OffsetCommit
+from orderlymq_broker.state.records import GroupSet, OffsetsReset, TopicDeleted, TopicSet
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.driver import START_MS
+from tests.broker.processors.requests import create, heartbeat, lock, offset_of, send
+
+
+def test_a_created_topic_is_one_record_and_answered_when_it_is_applied(admin: AdminShell) -> None:
+    """17 proposes the whole configuration; the answer waits for it; the version moves."""
+    version = admin.state.topics_version
+    before = len(admin.proposed)
+    ext = {
+        "topic": "orders",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "8",
+        "writeQueueNums": "8",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "true",
+    }
+
+    opaque = admin.submit(17, ext)
+    assert admin.reply_to(opaque) is None
+    admin.settle()
+
+    reply = admin.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == 0
+    assert admin.proposed[before:] == [TopicSet("orders", 8, 8, order=True)]
+    assert admin.state.topics_version == version + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("", "empty"),
+        ("../etc/passwd", "characters"),
+        ("zu lang" * 40, "characters"),
+        ("TBW102", "system topic"),
+        ("SCHEDULE_TOPIC_XXXX", "system topic"),
+        ("shop", "system topic"),
+        ("broker-a", "system topic"),
+    ],
+)
+def test_a_name_that_is_not_allowed_is_refused(admin: AdminShell, name: str, part: str) -> None:
+    """Bad names, and names of the broker's own topics, answer 1 and change nothing."""
+    before = admin.state.digest()
+
+    reply = create_topic(admin, name)
+
+    assert reply.code == 1
+    assert part in (reply.remark or "")
+    assert admin.state.digest() == before
+
+
+@pytest.mark.parametrize(
+    ("more", "part"),
+    [
+        ({"queues": 0}, "between 1"),
+        ({"queues": -1}, "between 1"),
+        ({"queues": 1_000_000}, "between 1"),
+        ({"queues": 2, "write": 4}, "less than writeQueueNums"),
+        ({"perm": 64}, "perm 64"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(
+    admin: AdminShell, more: dict[str, Any], part: str
+) -> None:
+    """A topic needs queues, each written one must be readable, perm has three bits."""
+    reply = create_topic(admin, **more)
+
+    assert reply.code == 1
+    assert part in (reply.remark or "")
+    assert admin.state.topics.get("orders") is None
+
+
+def test_an_ordered_topic_keeps_its_queues(admin: AdminShell) -> None:
+    """Another number of queues would move keys to other queues: refused with what to do."""
+    create_topic(admin, queues=4, order=True)
+
+    for queues in (3, 5):
+        reply = create_topic(admin, queues=queues, order=True)
+        assert reply.code == 1
+        assert "keeps its 4 queues" in (reply.remark or "")
+        assert "create a new topic" in (reply.remark or "")
+
+    topic = admin.state.topics.by_name["orders"]
+    assert topic.config == TopicSet("orders", 4, 4, order=True)
+
+
+def test_an_ordered_topic_stays_ordered_when_a_tool_changes_its_permission(
+    admin: AdminShell,
+) -> None:
+    """updateTopicPerm sends order=false whatever the topic is: the permission changes, order stays."""
+    create_topic(admin, queues=4, order=True)
+
+    assert create_topic(admin, queues=4, perm=4).code == 0
+
+    topic = admin.state.topics.by_name["orders"]
+    assert topic.config == TopicSet("orders", 4, 4, perm=4, order=True)
+
+
+def test_two_changes_of_one_topic_are_judged_one_after_the_other(admin: AdminShell) -> None:
+    """A second change that arrives before the first is applied is sent back, not judged too early."""
+    ext = {
+        "topic": "orders",
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "true",
+    }
+
+    first = admin.submit(17, ext)
+    second = admin.submit(17, {**ext, "readQueueNums": "8", "writeQueueNums": "8"})
+    admin.settle()
+
+    replies = [admin.reply_to(first), admin.reply_to(second)]
+    assert [reply.code for reply in replies if reply is not None] == [0, 1]
+    assert admin.state.topics.by_name["orders"].queue_count == 4
+
+
+def test_a_normal_topic_grows_and_its_queues_shrink_when_they_are_empty(admin: AdminShell) -> None:
+    """Growing is free; an empty queue may go."""
+    create_topic(admin, queues=4)
+
+    assert create_topic(admin, queues=8).code == 0
+    assert create_topic(admin, queues=2).code == 0
+
+    assert admin.state.topics.by_name["orders"].config == TopicSet("orders", 2, 2)
+
+
+def test_a_queue_stays_until_every_group_has_consumed_it(admin: AdminShell) -> None:
+    """Shrinking goes in two steps: no more writes first, no more reads when all is consumed."""
+    create_topic(admin, queues=4)
+    assert send(admin, e=3).code == 0
+    create(admin, GroupSet("billing"), OffsetsReset((OffsetCommit("billing", "orders", 3, 0),)))
+
+    refused = create_topic(admin, queues=2)
+    assert refused.code == 1
+    assert "queue 3 of topic[orders]" in (refused.remark or "")
+    assert "group billing" in (refused.remark or "")
+    assert create_topic(admin, queues=4, write=2).code == 0
+    create(admin, OffsetsReset((OffsetCommit("billing", "orders", 3, 1),)))
+
+    assert create_topic(admin, queues=2).code == 0
+
+
+def test_a_list_of_topics_is_created_together_or_not_at_all(admin: AdminShell) -> None:
+    """18: one bad name, and none is created."""
+    good = [{"topicName": name, "readQueueNums": 2, "writeQueueNums": 2} for name in ("a", "b")]
+
+    bad = admin.tool(18, fastjson.dumps({"topicConfigList": [*good, {"topicName": "a b"}]}))
+    assert bad.code == 1
+    assert "a" not in admin.state.topics.by_name
+    assert admin.tool(18, fastjson.dumps({"topicConfigList": good})).code == 0
+
+    assert [admin.state.topics.by_name[name].queue_count for name in ("a", "b")] == [2, 2]
+
+
+def test_a_deleted_topic_takes_queues_offsets_and_locks_with_it(admin: AdminShell) -> None:
+    """215: made anew, the topic is empty and nobody has an offset or a lock in it."""
+    create_topic(admin, order=True)
+    send(admin, e=0)
+    heartbeat(admin, "alice")
+    lock(admin, "alice", 0)
+    create(admin, OffsetsReset((OffsetCommit("billing", "orders", 0, 1),)))
+
+    assert admin.tool(215, topic="orders").code == 0
+    create_topic(admin, order=True)
+
+    assert TopicDeleted("orders") in admin.proposed
+    assert offset_of(admin) is None
+    assert admin.state.locks.get("billing", "orders", 0) is None
+    queues = admin.read(202, topic="orders")["offsetTable"]
+    assert {entry["maxOffset"] for entry in queues.values()} == {0}
+
+
+def test_deleting_what_is_not_there_succeeds_and_a_system_topic_stays(admin: AdminShell) -> None:
+    """Tools delete retry topics that may not exist; the broker's own topics are refused."""
+    before = admin.state.digest()
+
+    assert admin.tool(215, topic="%RETRY%nobody").code == 0
+    assert admin.tool(215, topic="SCHEDULE_TOPIC_XXXX").code == 1
+
+    assert admin.state.digest() == before
+
+
+def test_statistics_list_every_queue(admin: AdminShell) -> None:
+    """202 has each queue from 0 on, empty ones as 0/0/0: tools index into the table."""
+    create_topic(admin, queues=3)
+    send(admin, e=1)
+
+    table = admin.read(202, topic="orders")["offsetTable"]
+
+    empty = {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0}
+    assert table == {
+        MessageQueue("orders", "broker-a", 0): empty,
+        MessageQueue("orders", "broker-a", 1): {
+            "lastUpdateTimestamp": START_MS,
+            "maxOffset": 1,
+            "minOffset": 0,
+        },
+        MessageQueue("orders", "broker-a", 2): empty,
+    }
+    assert admin.tool(202, topic="nothing").code == 17
+
+
+def test_the_consumers_of_a_topic_are_those_online_and_those_with_offsets(
+    admin: AdminShell,
+) -> None:
+    """300 joins both."""
+    create_topic(admin)
+    heartbeat(admin, "alice", group="online")
+    create(admin, GroupSet("gone"), OffsetsReset((OffsetCommit("gone", "orders", 0, 0),)))
+
+    assert admin.read(300, topic="orders") == {"groupList": ["gone", "online"]}
+    assert admin.read(300, topic="nothing") == {"groupList": []}
+
+
+def test_attributes_of_newer_tools_are_kept(admin: AdminShell) -> None:
+    """5.x sends them as changes; they are shown again and stay through other changes."""
+    create_topic(admin, attributes="+message.type=FIFO,+x=1")
+    create_topic(admin, queues=8, attributes="-x")
+
+    config = admin.read(351, topic="orders")
+
+    assert config == {
+        "attributes": {"message.type": "FIFO"},
+        "order": False,
+        "perm": 6,
+        "readQueueNums": 8,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "orders",
+        "topicSysFlag": 0,
+        "writeQueueNums": 8,
+    }
+    assert admin.tool(351, topic="nothing").code == 17
+
+
+def test_merging_attributes_ignores_what_it_does_not_understand() -> None:
+    """Only +name=value and -name change something."""
+    assert merge_attributes({"a": "1"}, "b=2,,+,+c=3,-a,*d") == {"c": "3"}
+    assert merge_attributes({"a": "1"}, None) == {"a": "1"}
+
+
+def test_a_follower_refuses_changes_and_says_where_to_go(admin: AdminShell) -> None:
+    """Writes answer 1 with the leader's address; tables that are the same everywhere are shown."""
+    create_topic(admin)
+    admin.follow()
+
+    refused = [create_topic(admin, "more"), admin.tool(215, topic="orders")]
+
+    assert [reply.code for reply in refused] == [1, 1]
+    assert all("192.0.2.100:10911" in (reply.remark or "") for reply in refused)
+    assert all("from slave broker" in (reply.remark or "") for reply in refused)
+    assert "orders" in admin.read(21)["topicConfigTable"]
+
+
+def test_a_change_whose_leader_was_lost_is_told_so(admin: AdminShell) -> None:
+    """Nothing changed, and the tool may send it again to the next leader."""
+    opaque = admin.submit(
+        17,
+        {
+            "topic": "orders",
+            "defaultTopic": "TBW102",
+            "readQueueNums": "4",
+            "writeQueueNums": "4",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+        },
+    )
+    admin.lose_proposals()
+
+    reply = admin.reply_to(opaque)
+    assert reply is not None
+    assert (reply.code, "nothing changed" in (reply.remark or "")) == (1, True)
+    assert create_topic(admin).code == 0
+
+
+def test_a_change_of_unknown_fate_does_not_block_the_next_term(admin: AdminShell) -> None:
+    """A leader that comes back takes changes of the topic again, whatever became of the first."""
+    admin.submit(
+        17,
+        {
+            "topic": "orders",
+            "defaultTopic": "TBW102",
+            "readQueueNums": "4",
+            "writeQueueNums": "4",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "order": "false",
+        },
+    )
+    admin.follow()
+    admin.pending.clear()
+    admin.lead()
+
+    assert create_topic(admin).code == 0

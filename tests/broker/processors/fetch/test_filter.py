@@ -1,0 +1,175 @@
+"""Subscriptions by SQL92: checks, pulls and held pulls."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.processors.fetch.read import (
+    SCAN_SIZE_MAX,
+    SCAN_WORK_MAX,
+    PropertyTest,
+    read_queue,
+)
+from orderlymq_broker.settings import StorageSettings
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol import fastjson
+from tests.broker.processors.driver import Shell, settings
+from tests.broker.processors.requests import (
+    bodies,
+    create,
+    heartbeat,
+    properties,
+    pull,
+    pull_ext,
+    send,
+)
+
+ORDERS = TopicSet("orders", 2, 2)
+SQL: dict[str, Any] = {"expressionType": "SQL92"}
+
+
+@pytest.fixture(params=["tail", "store"])
+def orders(request: pytest.FixtureRequest) -> Shell:
+    """Ten messages with their number as a property, read from memory or from the store."""
+    storage = StorageSettings(tail_cache_size=64 << 20 if request.param == "tail" else 0)
+    shell = Shell(settings(storage=storage)).lead()
+    create(shell, ORDERS, GroupSet("billing"))
+    for number in range(10):
+        send(shell, body=str(number).encode(), props=properties(TAGS="t", number=str(number)))
+    return shell
+
+
+def ask(shell: Shell, kind: str, expression: str) -> tuple[int, str | None]:
+    wish = {"topic": "orders", "subString": expression, "expressionType": kind}
+    body = {"clientId": "c", "group": "billing", "subscriptionData": wish}
+    reply = shell.call(46, {}, fastjson.dumps(body))
+    return reply.code, reply.remark
+
+
+@pytest.mark.parametrize("code", [11, 361])
+def test_a_pull_with_sql_gives_what_matches(orders: Shell, code: int) -> None:
+    """Pull and lite pull; the next offset counts what was looked at."""
+    some = pull(orders, code=code, subscription="number BETWEEN 3 AND 5", **SQL)
+    few = pull(orders, code=code, subscription="number > 2", maxMsgNums=2, **SQL)
+    none = pull(orders, code=code, subscription="nothing IS NOT NULL", **SQL)
+
+    assert (bodies(some), some.ext["nextBeginOffset"]) == ([b"3", b"4", b"5"], "10")
+    assert (bodies(few), few.ext["nextBeginOffset"]) == ([b"3", b"4"], "5")
+    assert (none.code, none.remark, none.ext["nextBeginOffset"]) == (20, "NO_MATCHED_MESSAGE", "10")
+
+
+def test_sql_and_size_end_a_pull_at_the_same_place(orders: Shell) -> None:
+    """The first message is always included, the one that does not fit is next."""
+    reply = pull(orders, subscription="number >= 4", maxMsgBytes=1, **SQL)
+
+    assert (bodies(reply), reply.ext["nextBeginOffset"]) == ([b"4"], "5")
+
+
+def test_a_search_among_large_messages_ends_early() -> None:
+    """A pull reads a bounded number of bytes from the store and goes on with the next."""
+    shell = Shell(settings(storage=StorageSettings(tail_cache_size=0))).lead()
+    create(shell, ORDERS, GroupSet("billing"))
+    for _ in range(12):
+        send(shell, body=bytes(SCAN_SIZE_MAX // 4))
+
+    first = pull(shell, subscription="rare IS NOT NULL", **SQL)
+
+    assert (first.code, first.ext["nextBeginOffset"]) == (20, "4")
+
+
+@pytest.mark.parametrize("cost", [1, 400])
+@pytest.mark.parametrize("size", [0, 20_000])
+def test_a_pull_looks_at_fewer_messages_the_more_each_costs(
+    orders: Shell, cost: int, size: int
+) -> None:
+    """Comparisons and bytes of properties are work on the loop that runs raft; the next pull goes on."""
+    for _ in range(80):
+        send(orders, props=properties(filler="x" * size))
+    looked: list[int] = []
+
+    def wants(raw: bytes) -> bool:
+        looked.append(cost + len(raw) // 32)
+        return False
+
+    queue = orders.state.topics.by_name["orders"].queues[0]
+    found = read_queue(orders.store, queue, 0, matches=PropertyTest(wants, cost))
+
+    assert found.next_offset == len(looked)
+    assert 0 < sum(looked) < SCAN_WORK_MAX + cost + size // 32 + 10
+    assert len(looked) == 90 or sum(looked) >= SCAN_WORK_MAX
+
+
+def test_a_client_may_not_have_more_sql_than_one_expression(shell: Shell) -> None:
+    """A heartbeat with a thousand different expressions would compile them all."""
+    expression = " OR ".join(f"a = {number}" for number in range(300))
+
+    one = heartbeat(shell, "c1", kind="SQL92", tags=expression[:2_000].rpartition(" OR ")[0])
+    both = heartbeat(shell, "c2", kind="SQL92", tags=expression)
+
+    assert (one.code, both.code) == (0, 23)
+    assert "divide them over several clients" in (both.remark or "")
+
+
+def test_the_registered_expression_counts_when_the_pull_brings_none(orders: Shell) -> None:
+    """What Java's push consumer does."""
+    assert heartbeat(orders, "c1", kind="SQL92", tags="number = 7").code == 0
+
+    reply = pull(orders, sysFlag=0, subVersion=1, expressionType="SQL92")
+
+    assert bodies(reply) == [b"7"]
+
+
+def test_only_a_message_that_matches_wakes(orders: Shell) -> None:
+    """A held pull looks at the properties of what arrives."""
+    ext = pull_ext(sysFlag=6, offset=10, subscription="number > 100", **SQL)
+    opaque = orders.submit(11, ext)
+
+    send(orders, props=properties(number="50"))
+    assert orders.reply_to(opaque) is None
+    send(orders, body=b"yes", props=properties(number="101"))
+
+    reply = orders.reply_to(opaque)
+    assert reply is not None
+    assert bodies(reply) == [b"yes"]
+
+
+def test_a_client_learns_at_once_what_is_wrong(shell: Shell) -> None:
+    """46 and 34 answer 23 and say where."""
+    assert ask(shell, "TAG", "a || b") == (0, None)
+    assert ask(shell, "SQL92", "a > 1") == (0, None)
+    code, remark = ask(shell, "SQL92", "a > 'x'")
+    assert (code, "'x' cannot be compared" in (remark or "")) == (23, True)
+    assert ask(shell, "GROOVY", "x")[0] == 23
+
+    reply = heartbeat(shell, "c1", kind="SQL92", tags="a >")
+
+    assert (reply.code, "ends too early" in (reply.remark or "")) == (23, True)
+    assert shell.state.members.get("billing", "c1") is None
+
+
+def test_where_sql_is_switched_off_rocketmqs_refusal_is_given() -> None:
+    """Code 1 with the text that clients of RocketMQ know."""
+    shell = Shell(settings(enable_property_filter=False)).lead()
+    create(shell, ORDERS, GroupSet("billing"))
+    refusal = (1, "The broker does not support consumer to filter message by SQL92")
+
+    reply = pull(shell, subscription="a > 1", **SQL)
+
+    assert ask(shell, "SQL92", "a > 1") == refusal
+    assert (reply.code, reply.remark) == refusal
+
+
+def test_class_filters_are_refused(orders: Shell) -> None:
+    """RocketMQ gave them up; the text says what to use."""
+    reply = pull(orders, sysFlag=8)
+
+    assert (reply.code, "subscribe by tags or SQL92" in (reply.remark or "")) == (23, True)
+
+
+def test_system_properties_can_be_asked_for(orders: Shell) -> None:
+    """Tags and keys are properties like others."""
+    send(orders, body=b"more", props=properties(number="3", KEYS="k"), e=1)
+
+    reply = pull(orders, queue=1, subscription="number = 3 AND KEYS = 'k'", **SQL)
+
+    assert bodies(reply) == [b"more"]

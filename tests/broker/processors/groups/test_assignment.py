@@ -1,0 +1,151 @@
+"""Divisions that operators decide: who may say so, who is told, what members are answered."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_broker.processors.groups.strategies import AssignmentRequest, assign
+from orderlymq_broker.state.groups.assignment import complete
+from orderlymq_broker.state.records import GroupDeleted, TopicDeleted, TopicSet
+from orderlymq_operator.assignment import Division, Member, divide
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.broker.processors.driver import ALICE, BOB, Shell
+from tests.broker.processors.requests import create, heartbeat
+
+SET = RequestCode.ORDERLYMQ_SET_ASSIGNMENT
+MEMBERS = RequestCode.ORDERLYMQ_GROUP_MEMBERS
+
+
+def decide(shell: Shell, owners: list[list[Any]], *, token: int = 1) -> RemotingCommand:
+    ext = {"consumerGroup": "billing", "topic": "orders", "operatorToken": str(token)}
+    return shell.call(SET, ext, fastjson.dumps(owners))
+
+
+def group(shell: Shell) -> Any:
+    return fastjson.loads(shell.call(MEMBERS, {"consumerGroup": "billing"}).body)
+
+
+def lead() -> Shell:
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 4, 4, order=True))
+    heartbeat(shell, "one@1")
+    heartbeat(shell, "two@2", peer=BOB, tags="A || B")
+    shell.notified()
+    return shell
+
+
+def test_a_decision_is_stored_and_its_group_told_once() -> None:
+    """It survives a restart; the same decision again is no news."""
+    shell = lead()
+    owners = [["broker-a", 1, "two@2"], ["broker-a", 0, "one@1"]]
+
+    assert decide(shell, owners).code == 0
+    assert shell.notified() == [ALICE.connection, BOB.connection]
+    assert decide(shell, owners).code == 0
+    assert shell.notified() == []
+
+    found = {("broker-a", 0): "one@1", ("broker-a", 1): "two@2"}
+    assert shell.restart().state.assignments.get("billing", "orders") == found
+    assert group(shell)["assignments"] == {"orders": sorted(owners)}
+    shell.replay()
+
+
+def test_a_stale_operator_decides_nothing() -> None:
+    """As with locks and growth."""
+    shell = lead()
+    decide(shell, [["broker-a", 0, "one@1"]], token=5)
+
+    assert decide(shell, [["broker-a", 0, "two@2"]], token=4).code == 1
+    assert shell.state.assignments.get("billing", "orders") == {("broker-a", 0): "one@1"}
+
+
+def test_a_decision_without_owners_ends_it_and_deletions_take_it_along() -> None:
+    """From then on members divide by their own strategy again."""
+    owners = [["broker-a", 0, "one@1"]]
+    shell = lead()
+    decide(shell, owners)
+    decide(shell, [])
+    assert shell.state.assignments.get("billing", "orders") is None
+    for record in (TopicDeleted("orders"), GroupDeleted("billing")):
+        shell = lead()
+        decide(shell, owners)
+        create(shell, record)
+        assert shell.state.assignments.get("billing", "orders") is None
+
+
+def test_a_repairing_notice_changes_nothing() -> None:
+    """It tells the group to look again."""
+    shell = lead()
+    before = shell.state.digest()
+    ext = {"consumerGroup": "billing", "action": "notify", "operatorToken": "0"}
+
+    assert shell.call(SET, ext).code == 0
+    assert shell.notified() == [ALICE.connection, BOB.connection]
+    assert shell.state.digest() == before
+
+
+def test_members_are_shown_each_with_its_own_subscriptions() -> None:
+    """That is how members that subscribe to something else are found."""
+    shown = {each["clientId"]: each["subscriptions"] for each in group(lead())["members"]}
+
+    assert shown["one@1"] != shown["two@2"]
+    assert ["orders", "A || B", "TAG"] in shown["two@2"]
+
+
+def test_nonsense_is_refused() -> None:
+    """With what is wrong."""
+    shell = lead()
+    for owners in ([["broker-a", "x", "one@1"]], [["broker-a", 0]], {"a": 1}, [["b", -1, "c"]]):
+        assert decide(shell, owners).code == 1  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_decision_goes_before_the_strategy_that_a_client_names() -> None:
+    """Also before one that is not served here."""
+    queues = [MessageQueue("orders", "broker-a", number) for number in range(4)]
+    decided = {("broker-a", 3): "one@1", ("broker-a", 0): "two@2"}
+    for name in ("AVG", "STICKY"):
+        wish = AssignmentRequest("orders", "billing", "one@1", name)
+        found = assign(wish, queues, {"one@1": 0, "two@2": 0}, decided)
+        assert [queue.queue_id for queue in found] == [1, 3]
+
+
+_PLACES = st.builds(lambda n: [("b", i) for i in range(n)], st.integers(1, 12))
+_MEMBERS = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 3), max_size=6)
+
+
+@given(_PLACES, _MEMBERS, st.dictionaries(st.integers(0, 15), st.sampled_from("abcdefgh")))
+def test_completing_a_decision_moves_nothing_of_the_living(
+    queues: list[tuple[str, int]], members: dict[str, int], decided: dict[int, str]
+) -> None:
+    """Every queue has one living owner; who owned one and lives keeps it; asked again, the same."""
+    division = {("b", number): owner for number, owner in decided.items()}
+    found = complete(division, queues, members)
+
+    assert found.keys() == (set(queues) if members else set())
+    assert set(found.values()) <= set(members)
+    for queue, owner in division.items():
+        if owner in members and queue in found:
+            assert found[queue] == owner
+    assert complete(division, list(reversed(queues)), members) == found
+    assert complete(found, queues, members) == found
+
+
+@given(_PLACES, _MEMBERS, st.dictionaries(st.integers(0, 15), st.sampled_from("abcdefgh")))
+def test_brokers_complete_a_decision_as_operators_decide_it(
+    queues: list[tuple[str, int]], members: dict[str, int], decided: dict[int, str]
+) -> None:
+    """Else a queue that the brokers gave away at once would move again when the operator has looked."""
+    division = {("b", number): owner for number, owner in decided.items()}
+    places = [MessageQueue("orders", broker, number) for broker, number in queues]
+    present = {MessageQueue("orders", *place): owner for place, owner in division.items()}
+    group = [Member(name, since_ms=since) for name, since in members.items()]
+    found = divide("Sticky", "billing", Division(places, group, present, calm=False))
+
+    if members:
+        assert complete(division, queues, members) == {
+            (queue.broker_name, queue.queue_id): owner for queue, owner in found.items()
+        }

@@ -1,0 +1,309 @@
+"""The fence: who may pull and commit the queues of an ordered group."""
+
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.state.records import GroupDeleted, GroupSet, TopicSet
+from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
+from tests.broker.processors.requests import (
+    commit_ext,
+    create,
+    heartbeat,
+    lock,
+    lock_body,
+    offset_of,
+    pull,
+    pull_ext,
+    send,
+    unlock,
+)
+
+ALICE_AGAIN = Peer(11, ALICE.host, 50_001)
+BOB_AGAIN = Peer(12, BOB.host, 50_002)
+NEIGHBOUR = Peer(13, ALICE.host, 50_003)
+
+
+def ordered(shell: Shell, messages: int = 5) -> Shell:
+    """Alice holds queue 0 of `orders`, Bob is a member too."""
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
+    for queue in (0, 1):
+        for number in range(messages):
+            send(shell, body=str(number).encode(), e=queue)
+    heartbeat(shell, "alice", peer=ALICE)
+    heartbeat(shell, "bob", peer=BOB)
+    assert lock(shell, "alice", 0, peer=ALICE) == {0: 1}
+    return shell
+
+
+def commit(shell: Shell, offset: int, peer: Peer, *, oneway: bool = True) -> int | None:
+    """Commit queue 0; return the code of the reply if there is one."""
+    reply = shell.ask(15, commit_ext(offset), peer=peer, oneway=oneway)
+    shell.pass_time(100)
+    return reply.code if reply is not None else None
+
+
+def test_the_holder_is_served_and_others_are_told_who_holds(shell: Shell) -> None:
+    """Code 1, which a Java client tries again after 3 s; the remark names holder and epoch."""
+    ordered(shell)
+
+    assert pull(shell, peer=ALICE).code == 0
+    refused = pull(shell, peer=BOB)
+
+    assert refused.code == 1
+    assert "locked by alice with epoch 1 since 17000000" in (refused.remark or "")
+
+
+def test_without_a_lock_nobody_of_the_group_is_served(shell: Shell) -> None:
+    """From the first lock on the group is ordered; a queue nobody holds serves nobody."""
+    ordered(shell)
+
+    assert pull(shell, peer=ALICE, queue=1).code == 1
+    unlock(shell, "alice", 0, peer=ALICE)
+    assert pull(shell, peer=ALICE).code == 1
+
+
+def test_a_group_that_is_ordered_by_configuration_needs_no_first_lock(shell: Shell) -> None:
+    """consumeMessageOrderly fences from the start."""
+    create(shell, TopicSet("orders", 1, 1), GroupSet("billing", orderly=True), GroupSet("free"))
+
+    assert pull(shell).code == 1
+    assert pull(shell, group="free").code == 19
+
+
+def test_tools_under_other_groups_read_what_they_like(shell: Shell) -> None:
+    """The fence belongs to the group, not to the topic."""
+    ordered(shell)
+
+    assert pull(shell, peer=TOOL, group="TOOLS_CONSUMER").code == 0
+
+
+def test_broadcasting_members_pass(shell: Shell) -> None:
+    """They take no lock, or one that is never renewed."""
+    create(shell, TopicSet("orders", 1, 1))
+    send(shell)
+    heartbeat(shell, "alice", peer=ALICE, model="BROADCASTING")
+    heartbeat(shell, "bob", peer=BOB, model="BROADCASTING")
+    lock(shell, "alice", 0, peer=ALICE)
+
+    assert pull(shell, peer=ALICE).code == 0
+    assert pull(shell, peer=BOB).code == 0
+    assert pull(shell, peer=BOB_AGAIN).code == 0
+    assert not shell.state.is_ordered("billing")
+
+
+def test_after_a_fail_over_the_holder_is_known_by_its_subscription() -> None:
+    """No heartbeat comes for up to 30 s; until then a Java consumer says when it made its subscription."""
+    leader = ordered(Shell().lead())
+    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+
+    successor = leader.restart().lead()
+
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+    assert pull(successor, peer=BOB_AGAIN, subVersion=111).code == 1
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111, queue=1).code == 1
+
+
+def test_two_clients_of_one_address_never_both_pull_an_ordered_queue() -> None:
+    """Behind one address, or on one host: neither a member nor one that was forgotten is the holder."""
+    leader = ordered(Shell().lead())
+    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    heartbeat(leader, "carol", peer=NEIGHBOUR, sub_version=112)
+
+    successor = leader.restart().lead()
+
+    for version in ("112", "0", "", "-1", "110", "0111"):
+        assert pull(successor, peer=NEIGHBOUR, subVersion=version).code == 1, version
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+
+
+def test_what_two_members_of_one_address_both_say_tells_nothing() -> None:
+    """Both made their subscription in one millisecond: both wait until they say who they are."""
+    leader = ordered(Shell().lead())
+    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    heartbeat(leader, "carol", peer=NEIGHBOUR, sub_version=111)
+
+    successor = leader.restart().lead()
+
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 1
+    heartbeat(successor, "alice", peer=ALICE_AGAIN, sub_version=111)
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+
+
+def test_a_commit_after_a_fail_over_counts_where_the_holder_pulls() -> None:
+    """15 says nothing of its sender: it is judged by the pulls of its connection."""
+    leader = ordered(Shell().lead())
+    heartbeat(leader, "alice", peer=ALICE, sub_version=111)
+    successor = leader.restart().lead()
+
+    commit(successor, 2, ALICE_AGAIN)
+    commit(successor, 3, NEIGHBOUR)
+    assert offset_of(successor) is None
+    assert pull(successor, peer=ALICE_AGAIN, subVersion=111).code == 0
+    commit(successor, 4, NEIGHBOUR)
+    commit(successor, 2, ALICE_AGAIN)
+    assert offset_of(successor) == 2
+
+    unlock(successor, "alice", 0, peer=NEIGHBOUR)
+    lock(successor, "bob", 0, peer=BOB)
+    commit(successor, 5, ALICE_AGAIN)
+    assert offset_of(successor) == 2
+
+
+def test_a_holder_that_pulls_over_a_known_connection_is_not_the_unknown_one_beside_it() -> None:
+    """Whatever that one says."""
+    successor = ordered(Shell().lead()).restart().lead()
+    heartbeat(successor, "alice", peer=ALICE_AGAIN, sub_version=111)
+    assert pull(successor, peer=ALICE_AGAIN).code == 0
+
+    assert pull(successor, peer=NEIGHBOUR, subVersion=111).code == 1
+
+
+def test_a_client_that_says_who_it_is_is_judged_exactly(shell: Shell) -> None:
+    """omqClientId and omqEpoch: the live epoch of the live holder, from wherever it comes."""
+    ordered(shell)
+
+    assert pull(shell, peer=TOOL, omqClientId="alice", omqEpoch="1").code == 0
+    assert pull(shell, peer=ALICE, omqClientId="alice", omqEpoch="2").code == 1
+    assert pull(shell, peer=ALICE, omqClientId="bob", omqEpoch="1").code == 1
+    unlock(shell, "alice", 0, peer=ALICE)
+    lock(shell, "bob", 0, peer=BOB)
+    lock(shell, "alice", 1, peer=ALICE)
+    assert pull(shell, peer=ALICE, omqClientId="alice", omqEpoch="1").code == 1
+
+
+def test_a_held_pull_is_judged_again_when_it_is_answered(shell: Shell) -> None:
+    """A pull that waited while its lock went to another gets nothing of what came then."""
+    ordered(shell)
+    opaque = shell.submit(11, pull_ext(sysFlag=6, offset=5), peer=ALICE)
+    unlock(shell, "alice", 0, peer=ALICE)
+    lock(shell, "bob", 0, peer=BOB)
+
+    send(shell, body=b"for bob")
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert (reply.code, reply.body) == (1, b"")
+
+
+# -- commits -------------------------------------------------------------------------------------
+
+
+def test_commits_of_the_holder_count_and_those_of_others_are_dropped(shell: Shell) -> None:
+    """15 is oneway: a foreign one vanishes and is counted; where a reply is wanted it is code 1."""
+    ordered(shell)
+
+    commit(shell, 2, ALICE)
+    assert offset_of(shell) == 2
+    commit(shell, 4, BOB)
+    assert commit(shell, 4, BOB, oneway=False) == 1
+
+    assert offset_of(shell) == 2
+    assert shell.core.context.counters["fenced_commits"] == 2
+
+
+def test_a_late_commit_of_a_former_holder_does_not_move_the_new_ones_offset(shell: Shell) -> None:
+    """Whether it arrives late, or was gathered before the queue changed hands."""
+    ordered(shell)
+    commit(shell, 1, ALICE)
+    shell.submit(15, commit_ext(2), peer=ALICE, oneway=True)
+    unlock(shell, "alice", 0, peer=ALICE)
+    lock(shell, "bob", 0, peer=BOB)
+    assert offset_of(shell) == 2, "what was committed before the release counts"
+
+    commit(shell, 5, ALICE)
+
+    assert offset_of(shell) == 2
+
+
+def test_a_commit_that_meets_the_end_of_its_lock_in_the_log_is_passed_over(shell: Shell) -> None:
+    """Judged by the epoch in the record, not by when it was judged here."""
+    ordered(shell)
+    commit(shell, 1, ALICE)
+    shell.submit(42, {}, lock_body("alice", 0), peer=ALICE)
+    shell.submit(41, {}, lock_body("bob", 0), peer=BOB)
+    shell.submit(15, commit_ext(4), peer=ALICE, oneway=True)
+    shell.run(shell.core.tick(shell.now))
+    shell.settle()
+
+    assert offset_of(shell) == 1
+
+
+def test_without_a_lock_members_are_dropped_and_tools_pass(shell: Shell) -> None:
+    """An administrator may set the offset of a queue that nobody holds."""
+    ordered(shell)
+    shell.pass_time(shell.core.context.settings.timers.lock_lease_ms + 1_000)
+
+    commit(shell, 1, ALICE)
+    commit(shell, 1, BOB)
+    assert offset_of(shell) is None
+    assert commit(shell, 3, TOOL, oneway=False) == 0
+
+    assert offset_of(shell) == 3
+
+
+def test_a_member_that_was_forgotten_is_no_tool(shell: Shell) -> None:
+    """It stood still until its lock and its membership were over; what it says then moves nothing."""
+    ordered(shell)
+    shell.pass_time(shell.core.context.settings.timers.client_expiry_ms + 2_000, step=1_000)
+    assert not shell.state.members.of_group("billing")
+
+    commit(shell, 3, ALICE)
+    assert commit(shell, 3, ALICE, oneway=False) == 1
+    commit(shell, 3, NEIGHBOUR)
+
+    assert offset_of(shell) is None
+
+
+def test_the_commit_of_a_pull_is_fenced_like_any_other(shell: Shell) -> None:
+    """A refused pull commits nothing, a served one does."""
+    ordered(shell)
+
+    pull(shell, peer=BOB, sysFlag=5, commitOffset=4)
+    pull(shell, peer=ALICE, sysFlag=5, commitOffset=3)
+    shell.pass_time(100)
+
+    assert offset_of(shell) == 3
+
+
+def test_who_gave_a_queue_back_may_still_commit_until_another_holds_it(shell: Shell) -> None:
+    """Java's consumer unlocks before it stores its offsets; the next holder makes it too late."""
+    ordered(shell)
+    pull(shell, peer=ALICE)
+    unlock(shell, "alice", 0, peer=ALICE)
+
+    commit(shell, 2, BOB)
+    assert offset_of(shell, 0) != 2
+    commit(shell, 3, ALICE)
+    assert offset_of(shell, 0) == 3
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    commit(shell, 5, ALICE)
+    assert offset_of(shell, 0) == 3
+
+
+def test_a_commit_on_its_way_when_the_queue_changes_hands_is_void(shell: Shell) -> None:
+    """Accepted under epoch 1 and gathered: the lock of epoch 2 does not make it count."""
+    ordered(shell)
+    unlock(shell, "alice", 0, peer=ALICE)
+    shell.ask(15, commit_ext(4), peer=ALICE, oneway=True)
+
+    lock(shell, "bob", 0, peer=BOB)
+
+    # Gathered commits go into the log before any change of a lock, under the epoch they had.
+    assert offset_of(shell, 0) == 4
+    commit(shell, 5, ALICE)
+    assert offset_of(shell, 0) == 4
+
+
+def test_an_epoch_ends_with_its_group(shell: Shell) -> None:
+    """Who held a queue before the group was deleted moves no offset of its next life."""
+    ordered(shell)
+    mine = {"omqClientId": "alice", "omqEpoch": "1"}
+    create(shell, GroupDeleted("billing", clean_offsets=True))
+
+    late = shell.ask(15, {**commit_ext(3), **mine}, peer=ALICE)
+
+    assert late is not None
+    assert late.code == 1
+    assert "epoch 1 of queue 0 of topic orders ended when group billing was deleted" in str(
+        late.remark
+    )
+    assert pull(shell, peer=ALICE, omqClientId="alice", omqEpoch="1").code == 1
+    assert shell.state.offsets.get("billing", "orders", 0) is None

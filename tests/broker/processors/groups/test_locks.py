@@ -1,0 +1,481 @@
+"""Locks as clients ask for them, and the leader's clock of leases."""
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.core.effects import Now
+from orderlymq_broker.processors.groups.lockreports import HOLDERS_SHOWN, Line, LockReports
+from orderlymq_broker.processors.groups.locks import REFUSAL_MS
+from orderlymq_broker.state.records import (
+    GroupSet,
+    LockRef,
+    LocksExpired,
+    LocksRequested,
+    TopicSet,
+)
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.broker.processors.driver import ALICE, BOB, Shell, settings
+from tests.broker.processors.requests import create, heartbeat, lock, lock_body, unlock
+
+ORDERS = TopicSet("orders", 4, 4, order=True)
+LEASE_MS = 60_000
+
+
+def table(shell: Shell) -> list[dict[str, Any]]:
+    body = fastjson.loads(shell.call(20501, {"consumerGroup": "billing"}).body)
+    locks: list[dict[str, Any]] = body["locks"]
+    return locks
+
+
+def test_free_own_expired_and_foreign_queues_are_told_apart(shell: Shell) -> None:
+    """The reply is the granted subset, in the spelling and order of the request."""
+    create(shell, ORDERS)
+    assert lock(shell, "bob", 2, peer=BOB) == {2: 1}
+    shell.monotonic_ms += LEASE_MS + 1  # no tick has seen that bob's lease on 2 is over
+    assert lock(shell, "alice", 0) == {0: 1}
+    assert lock(shell, "bob", 3, peer=BOB) == {3: 1}
+
+    reply = shell.call(41, {}, lock_body("alice", 3, 2, 1, 0))
+
+    assert reply.body == (
+        b'{"epochs":[2,1,1],"lockOKMQSet":['
+        b'{"brokerName":"broker-a","queueId":2,"topic":"orders"},'
+        b'{"brokerName":"broker-a","queueId":1,"topic":"orders"},'
+        b'{"brokerName":"broker-a","queueId":0,"topic":"orders"}]}'
+    )
+
+
+def test_the_log_tells_of_each_request_what_was_got_taken_and_refused(shell: Shell) -> None:
+    """LOG-10 to LOG-12: RocketMQ's words with both clients; a renewal is no news."""
+    create(shell, ORDERS)
+    lock(shell, "bob", 2, peer=BOB)
+    shell.monotonic_ms += LEASE_MS + 1
+    lock(shell, "bob", 3, peer=BOB)
+    reports = shell.core.locks.reports
+    reports.take()
+
+    lock(shell, "alice", 0, 1, 2, 3)
+    said = reports.take()
+    lock(shell, "alice", 0, 1, 2)
+
+    assert said == [
+        Line(
+            "info",
+            "tryLockBatch, message queue not locked, I got it. Group: billing NewClientId: alice "
+            "mq: orders:0, orders:1",
+        ),
+        Line(
+            "warning",
+            "tryLockBatch, message queue lock expired, I got it. Group: billing OldClientId: bob "
+            "NewClientId: alice mq: orders:2",
+        ),
+        Line(
+            "warning",
+            "tryLockBatch, message queue locked by other client. Group: billing OtherClientId: bob "
+            "NewClientId: alice mq: orders:3",
+        ),
+    ]
+    assert reports.take() == []
+
+
+def test_who_asks_in_vain_is_told_once_a_minute_and_many_queues_in_one_line(shell: Shell) -> None:
+    """A consumer that waits asks every three seconds: the log is not flooded."""
+    create(shell, TopicSet("orders", 9, 9, order=True))
+    lock(shell, "bob", *range(9), peer=BOB, lease_ms=600_000)
+    (first,) = shell.core.locks.reports.take()
+
+    for _ in range(25):
+        lock(shell, "alice", *range(9))
+        shell.monotonic_ms += 3_000
+    said = shell.core.locks.reports.take()
+
+    assert first.text.endswith("mq: orders:0, orders:1, orders:2, orders:3 and 5 more")
+    assert len(said) == 2
+    assert all("locked by other client" in line.text for line in said)
+
+
+def test_a_storm_of_a_thousand_groups_is_served() -> None:
+    """LCK-20: every group has the locks of its 64 queues, and a second member gets none of them."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 64, 64, order=True))
+    groups = [f"group-{number}" for number in range(1_000)]
+
+    for group in groups:
+        shell.submit(41, {}, lock_body("alice", *range(64), group=group))
+    shell.settle()
+
+    held = Counter(each.group for each in shell.state.locks.held())
+    assert held == dict.fromkeys(groups, 64)
+    assert lock(shell, "bob", *range(64), peer=BOB, group=groups[-1]) == {}
+
+
+def test_a_lease_of_exactly_its_length_still_holds(shell: Shell) -> None:
+    """60.000 s refused, 60.001 s granted."""
+    create(shell, ORDERS)
+    lock(shell, "bob", 0, peer=BOB)
+
+    shell.monotonic_ms += LEASE_MS
+    assert lock(shell, "alice", 0) == {}
+    shell.monotonic_ms += 1
+    assert lock(shell, "alice", 0) == {0: 2}
+
+
+def test_unknown_queues_and_queues_of_other_brokers_are_not_granted(shell: Shell) -> None:
+    """A lock here would protect nothing there."""
+    create(shell, ORDERS)
+
+    assert lock(shell, "alice", 0, broker="broker-b") == {}
+    assert lock(shell, "alice", 4, -1) == {}
+    assert lock(shell, "alice", 0, topic="unknown") == {}
+    assert lock(shell, "alice") == {}
+    assert not shell.state.is_ordered("billing")
+
+
+def test_locks_are_per_group(shell: Shell) -> None:
+    """Two groups hold the same queue."""
+    create(shell, ORDERS)
+
+    assert lock(shell, "alice", 0) == {0: 1}
+    assert lock(shell, "bob", 0, peer=BOB, group="audit") == {0: 1}
+
+
+def test_the_reply_waits_for_the_record_and_one_request_is_one_record(shell: Shell) -> None:
+    """A grant that is not in the log is no grant."""
+    create(shell, ORDERS, GroupSet("billing"))
+    before = len(shell.proposed)
+
+    opaque = shell.submit(41, {}, lock_body("alice", 0, 1, 2, 3))
+    assert shell.reply_to(opaque) is None
+    shell.settle()
+
+    assert shell.reply_to(opaque) is not None
+    assert len(shell.proposed) == before + 1
+
+
+def test_a_renewed_lock_keeps_its_epoch_and_its_holder(shell: Shell) -> None:
+    """Renewed every 20 s it never expires."""
+    create(shell, ORDERS)
+    for _ in range(10):
+        assert lock(shell, "alice", 0) == {0: 1}
+        shell.pass_time(20_000, step=1_000)
+
+    assert lock(shell, "bob", 0, peer=BOB) == {}
+
+
+def test_the_lock_table_names_who_was_refused_while_it_keeps_asking(shell: Shell) -> None:
+    """Two members want the queue as long as the refused one asks, whatever the holder renews, and no longer."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0, 1)
+    lock(shell, "bob", 0, peer=BOB)
+    lock(shell, "alice", 0, 1)
+    assert [each["wantedBy"] for each in table(shell)] == ["bob", ""]
+
+    shell.monotonic_ms += REFUSAL_MS - 1
+    lock(shell, "alice", 0, 1)
+    assert [each["wantedBy"] for each in table(shell)] == ["bob", ""]
+    shell.monotonic_ms += 1
+    assert [each["wantedBy"] for each in table(shell)] == ["", ""]
+
+
+def test_a_refused_member_that_gets_the_queue_wants_it_no_more(shell: Shell) -> None:
+    """Nor does a refusal outlive the lock that caused it."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    lock(shell, "bob", 0, peer=BOB)
+    unlock(shell, "alice", 0)
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+    assert [(each["clientId"], each["wantedBy"]) for each in table(shell)] == [("bob", "")]
+
+
+def test_an_expired_lock_is_freed_and_the_members_are_told(shell: Shell) -> None:
+    """Without renewal the queue is free after the lease; 40 goes out after the commit."""
+    create(shell, ORDERS)
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    lock(shell, "alice", 0)
+    shell.notified()
+
+    shell.pass_time(LEASE_MS)
+    heartbeat(shell, "alice")
+    assert (table(shell)[0]["clientId"], shell.notified()) == ("alice", [])
+    shell.pass_time(100)
+
+    assert (table(shell), shell.notified()) == ([], [ALICE.connection, BOB.connection])
+
+
+def test_an_expiry_on_its_way_cannot_free_a_renewed_lock(shell: Shell) -> None:
+    """The record names the renewal it had seen."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    held = shell.state.locks.get("billing", "orders", 0)
+    assert held is not None
+    lock(shell, "alice", 0)
+
+    create(shell, LocksExpired("billing", (LockRef("orders", 0, held.stamp),)))
+
+    assert table(shell)[0]["clientId"] == "alice"
+
+
+def test_a_renewal_in_the_same_turn_as_the_expiry_keeps_the_lock(shell: Shell) -> None:
+    """The request came first, so the expiry behind it finds another renewal."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.monotonic_ms += LEASE_MS + 1
+
+    shell.submit(41, {}, lock_body("alice", 0))
+    shell.run(shell.core.tick(shell.now))
+    shell.settle()
+
+    assert [(each["clientId"], each["epoch"]) for each in table(shell)] == [("alice", 1)]
+
+
+def test_a_leader_that_has_not_seen_the_renewal_runs_the_lease_in_full() -> None:
+    """Longer than needed, never shorter: after its restart it cannot know how much is left."""
+    shell = Shell().lead()
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.pass_time(50_000, step=1_000)
+
+    successor = shell.restart()
+    successor.monotonic_ms = shell.monotonic_ms
+    successor.lead()
+    successor.pass_time(LEASE_MS, step=1_000)
+    assert lock(successor, "bob", 0, peer=BOB) == {}
+    successor.pass_time(200)
+
+    assert lock(successor, "bob", 0, peer=BOB) == {0: 2}
+
+
+def test_a_new_leader_counts_a_lease_from_the_renewal_it_has_applied(shell: Shell) -> None:
+    """It was applied after it was granted, so that is never too short; leases end in spite of fail-overs.
+
+    Counted anew by each leader, a dead client's locks would outlive any number of them.
+    """
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.pass_time(10_000, step=1_000)
+    shell.follow()
+    renewal = LocksRequested(
+        "billing", "alice", "192.0.2.1:40001", LEASE_MS, (("orders", 0),), orderly=True
+    )
+    create(shell, renewal)
+    shell.monotonic_ms += 40_000
+
+    shell.lead()
+    shell.pass_time(LEASE_MS - 40_000, step=1_000)
+    assert lock(shell, "bob", 0, peer=BOB) == {}
+    shell.pass_time(200)
+
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+
+def test_what_was_seen_of_a_former_holder_does_not_count_for_the_next(shell: Shell) -> None:
+    """A lease is counted only from the very renewal that the table names."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.pass_time(50_000, step=1_000)
+    unlock(shell, "alice", 0)
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+    shell.follow()
+    shell.lead()
+    shell.pass_time(LEASE_MS, step=1_000)
+
+    assert lock(shell, "alice", 0) == {}
+
+
+def test_the_table_of_locks_survives_a_fail_over() -> None:
+    """The successor knows holder and epoch; RocketMQ's forgets both."""
+    leader = Shell().lead()
+    create(leader, ORDERS)
+    lock(leader, "alice", 0, lease_ms=15_000)
+
+    successor = leader.restart().lead()
+
+    assert lock(successor, "bob", 0, peer=BOB) == {}
+    (entry,) = table(successor)
+    assert entry == {
+        "topic": "orders",
+        "brokerName": "broker-a",
+        "queueId": 0,
+        "consumerGroup": "billing",
+        "clientId": "alice",
+        "address": "192.0.2.1:40001",
+        "epoch": 1,
+        "leaseMillis": 15_000,
+        "heldSinceMillis": leader.wall_ms,
+        "connected": False,
+        "wantedBy": "bob",
+    }
+
+
+def test_the_asked_lease_is_bounded(shell: Shell) -> None:
+    """Between a second and ten minutes."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0, lease_ms=1)
+    lock(shell, "alice", 1, lease_ms=10**9)
+
+    assert [each["leaseMillis"] for each in table(shell)] == [1_000, 600_000]
+
+
+def test_only_the_holder_releases_and_the_epoch_outlives_the_lock(shell: Shell) -> None:
+    """A foreign unlock is answered 0 and ignored; the next holder's epoch is one more."""
+    create(shell, ORDERS)
+    heartbeat(shell, "bob", peer=BOB)
+    lock(shell, "alice", 0)
+    shell.notified()
+
+    unlock(shell, "bob", 0, peer=BOB)
+    assert (len(table(shell)), shell.notified()) == (1, [])
+    unlock(shell, "alice", 0)
+    assert (table(shell), shell.notified()) == ([], [ALICE.connection, BOB.connection])
+
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    unlock(shell, "bob", 0, peer=BOB)
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 3}
+
+
+def test_an_unlock_behind_its_lock_in_one_turn_releases_it(shell: Shell) -> None:
+    """A client that gave up waiting for its lock leaves none behind."""
+    create(shell, ORDERS)
+    shell.submit(41, {}, lock_body("alice", 0))
+    shell.submit(42, {}, lock_body("alice", 0), oneway=True)
+    shell.settle()
+
+    assert table(shell) == []
+
+
+def test_an_unlock_of_a_queue_that_cannot_be_spoils_no_other(shell: Shell) -> None:
+    """-1 is nobody's; a number that no queue has is refused where the body is read."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0, 1)
+
+    unlock(shell, "alice", 0, -1)
+    refused = shell.call(42, {}, lock_body("alice", 1, -(2**31)))
+
+    assert [row["queueId"] for row in table(shell)] == [1]
+    assert (refused.code, "not a queue" in (refused.remark or "")) == (1, True)
+
+
+def test_one_request_makes_few_lines_whoever_has_its_queues() -> None:
+    """Thousands of queues with as many holders, under names of any length."""
+    reports = LockReports()
+    held = {MessageQueue("t" * 9_000, "b", n): f"c{n}" for n in range(5_000)}
+    expired = {MessageQueue("u" * 9_000, "b", n): (f"d{n}", True) for n in range(5_000)}
+
+    reports.decided("billing", "alice", expired, held, Now(0, 0))
+
+    lines = reports.take()
+    assert len(lines) == 2 * HOLDERS_SHOWN
+    assert max(len(line.text) for line in lines) < 1_000
+
+
+def test_a_follower_grants_nothing_and_releases_nothing(shell: Shell) -> None:
+    """41: empty set; 42: ok, and the lease will end it."""
+    create(shell, ORDERS)
+    lock(shell, "alice", 0)
+    shell.follow()
+
+    assert shell.call(41, {}, lock_body("bob", 1)).body == b'{"lockOKMQSet":[]}'
+    unlock(shell, "alice", 0)
+
+    assert shell.state.locks.get("billing", "orders", 0) is not None
+
+
+def test_bad_bodies_are_refused(shell: Shell) -> None:
+    """Not JSON, not an object, no client id, a zero byte, a bad group name: code 1."""
+    for body in (
+        b"{",
+        b"[]",
+        b"{}",
+        lock_body("", 0),
+        lock_body("a\x00b", 0),
+        lock_body("alice", 0, group="../x"),
+        lock_body("a" * 600, 0),
+    ):
+        assert shell.call(41, {}, body).code == 1
+        assert shell.call(42, {}, body).code == 1
+
+
+CLIENTS = ["alice", "bob", "carol"]
+
+
+@hypothesis_settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["lock", "unlock", "wait", "fail over", "die"]),
+            st.integers(0, 2),
+            st.integers(0, 1),
+            st.integers(1, 70_000),
+        ),
+        max_size=40,
+    )
+)
+def test_at_any_time_a_queue_has_one_holder_and_epochs_only_rise(
+    steps: list[tuple[str, int, int, int]],
+) -> None:
+    """Against a dumb twin: who was granted when, and until when that must hold."""
+    shell = Shell().lead()
+    create(shell, ORDERS, GroupSet("billing"))
+    granted: dict[int, tuple[str, int]] = {}  # queue -> client, monotonic end of its lease
+    epochs: dict[int, tuple[int, str]] = {}
+    for kind, who, queue, ms in steps:
+        client = CLIENTS[who]
+        if kind == "lock":
+            epoch = lock(shell, client, queue).get(queue)
+            holder, end = granted.get(queue, ("", 0))
+            if epoch is not None:
+                assert holder in ("", client) or end < shell.monotonic_ms
+                before, owner = epochs.get(queue, (0, ""))
+                assert (epoch, client) == (before, owner) or epoch > before
+                epochs[queue] = (epoch, client)
+                granted[queue] = (client, shell.monotonic_ms + LEASE_MS)
+            else:
+                assert holder not in ("", client)
+        elif kind == "unlock":
+            unlock(shell, client, queue)
+            if granted.get(queue, ("", 0))[0] == client:
+                del granted[queue]
+        elif kind == "wait":
+            shell.pass_time(ms, step=500)
+            granted = {q: g for q, g in granted.items() if g[1] >= shell.monotonic_ms}
+        elif kind == "fail over":
+            shell.follow()
+            # It has applied the renewals itself, so that leases go on from there.
+            shell.lead()
+        else:
+            shell.call(20502, {"clientId": client, "proof": "no such process"})
+            granted = {q: g for q, g in granted.items() if g[0] != client}
+    shell.restart()
+
+
+def test_a_request_for_too_many_queues_is_refused_whole(shell: Shell) -> None:
+    """Each becomes a row and a lease in one turn of the loop that runs raft."""
+    create(shell, TopicSet("orders", LOCK_QUEUES_MAX + 1, 1), GroupSet("billing"))
+    for code in (41, 42):
+        refused = shell.call(code, {}, lock_body("alice", *range(LOCK_QUEUES_MAX + 1)))
+        assert (refused.code, "divide them" in (refused.remark or "")) == (1, True)
+    assert not shell.state.locks.holds_any("alice")
+
+    assert len(lock(shell, "alice", *range(LOCK_QUEUES_MAX))) == LOCK_QUEUES_MAX
+
+
+def test_a_lock_makes_the_group_that_owns_its_rows() -> None:
+    """Rows of a group that nobody made could not be removed with it."""
+    shell = Shell().lead()
+    create(shell, ORDERS)
+    assert lock(shell, "alice", 0) == {0: 1}
+    assert shell.state.groups.get("billing") is not None
+
+    strict = Shell(settings(auto_create_group=False)).lead()
+    create(strict, ORDERS)
+    refused = strict.call(41, {}, lock_body("alice", 0))
+    assert (refused.code, list(strict.state.locks.held())) == (26, [])

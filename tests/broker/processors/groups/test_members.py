@@ -1,0 +1,463 @@
+"""Membership: heartbeats, lists, deaths, and what survives a leader."""
+
+import pytest
+
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.sessions import CLIENTS_MAX
+from orderlymq_broker.state.records import GroupSet, MemberSeen, TopicSet
+from orderlymq_protocol import fastjson
+from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
+from tests.broker.processors.requests import (
+    create,
+    heartbeat,
+    heartbeat_body,
+    lock,
+    lock_body,
+    properties,
+    pull,
+    pull_ext,
+    send,
+)
+
+ALICE_AGAIN = Peer(11, ALICE.host, 50_001)
+
+
+def members(shell: Shell, group: str = "billing") -> list[str]:
+    """Return what 38 answers."""
+    reply = shell.call(38, {"consumerGroup": group}, peer=TOOL)
+    if reply.code:
+        assert (reply.code, reply.remark) == (1, f"no consumer for this group, {group}")
+        return []
+    ids: list[str] = fastjson.loads(reply.body)["consumerIdList"]
+    return ids
+
+
+def close(shell: Shell, peer: Peer) -> None:
+    shell.run(shell.core.connection_closed(peer.connection, shell.now))
+    shell.settle()
+
+
+def test_a_heartbeat_creates_the_group_its_retry_topic_and_the_member(shell: Shell) -> None:
+    """The reply comes when all of it is stored, so the next pull finds its subscription."""
+    create(shell, TopicSet("orders", 1, 1))
+    opaque = shell.submit(34, {}, heartbeat_body("alice"))
+    assert shell.reply_to(opaque) is None
+    shell.settle()
+
+    assert shell.reply_to(opaque) is not None
+    assert members(shell) == ["alice"]
+    assert shell.state.groups.get("billing") == GroupSet("billing")
+    retry = shell.state.topics.by_name["%RETRY%billing"].config
+    assert (retry.read_queues, retry.write_queues, retry.perm) == (1, 1, 6)
+    assert pull(shell, sysFlag=0, subVersion=1).code == 19
+
+
+def test_the_reply_reports_a_version_that_allows_everything(shell: Shell) -> None:
+    """Clients refuse SQL92 and other things below 232."""
+    assert heartbeat(shell, "alice").version == 409
+
+
+def test_a_heartbeat_that_says_nothing_new_writes_nothing(shell: Shell) -> None:
+    """One record per change, not one per 30 s."""
+    heartbeat(shell, "alice")
+    before = len(shell.proposed)
+
+    for _ in range(3):
+        shell.pass_time(30_000, step=10_000)
+        heartbeat(shell, "alice")
+
+    assert [each for each in shell.proposed[before:] if isinstance(each, MemberSeen)] == []
+
+
+def test_a_group_that_may_not_be_created_gets_no_members() -> None:
+    """With automatic creation off a heartbeat is answered and changes nothing."""
+    shell = Shell(settings(auto_create_group=False)).lead()
+
+    assert heartbeat(shell, "alice").code == 0
+    assert members(shell) == []
+
+
+def test_joining_leaving_and_other_topics_are_told_to_all_members(shell: Shell) -> None:
+    """40 to everybody of the group, and to nobody for a mere repetition."""
+    heartbeat(shell, "alice")
+    assert shell.notified() == [ALICE.connection]
+    heartbeat(shell, "bob", peer=BOB)
+    assert shell.notified() == [ALICE.connection, BOB.connection]
+    heartbeat(shell, "bob", peer=BOB, sub_version=2)
+    assert shell.notified() == []
+    heartbeat(shell, "bob", peer=BOB, topics=("orders", "returns"))
+    assert shell.notified() == [ALICE.connection, BOB.connection]
+    shell.call(35, {"clientID": "bob", "consumerGroup": "billing"}, peer=BOB)
+    assert shell.notified() == [ALICE.connection]
+    assert members(shell) == ["alice"]
+
+
+def test_a_group_may_wish_not_to_be_told(shell: Shell) -> None:
+    """notifyConsumerIdsChangedEnable=false."""
+    create(shell, GroupSet("billing", notify_changes=False))
+    heartbeat(shell, "alice")
+
+    assert shell.notified() == []
+
+
+def test_unregistering_gives_the_locks_back(shell: Shell) -> None:
+    """35 frees at once what the client holds in that group."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0, 1)
+
+    shell.call(35, {"clientID": "alice", "consumerGroup": "billing"})
+
+    assert lock(shell, "bob", 0, 1, peer=BOB) == {0: 2, 1: 2}
+
+
+def test_a_closed_connection_takes_a_member_without_locks_out(shell: Shell) -> None:
+    """There is nothing that only its end could free."""
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    shell.notified()
+
+    close(shell, ALICE)
+
+    assert (members(shell), shell.notified()) == (["bob"], [BOB.connection])
+
+
+def test_a_holder_of_locks_stays_a_member_until_it_has_none(shell: Shell) -> None:
+    """Java closes connections on time-outs: that proves nothing, and nobody else can have its queues."""
+    create(shell, TopicSet("orders", 1, 1))
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    lock(shell, "alice", 0)
+    shell.notified()
+
+    close(shell, ALICE)
+
+    assert (members(shell), shell.notified()) == (["alice", "bob"], [])
+    assert lock(shell, "bob", 0, peer=BOB) == {}
+    while shell.state.locks.holds("billing", "alice"):
+        assert members(shell) == ["alice", "bob"]
+        shell.pass_time(1_000)
+        heartbeat(shell, "bob", peer=BOB)
+    shell.pass_time(1_000)
+    assert members(shell) == ["bob"]
+    assert set(shell.notified()) == {BOB.connection}
+
+
+def test_a_holder_of_locks_goes_on_pulling_over_another_connection(shell: Shell) -> None:
+    """RocketMQ's clients before 5.0 send no heartbeat over a new connection, for up to 30 s."""
+    create(shell, TopicSet("orders", 1, 1))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0)
+    send(shell, body=b"paid")
+
+    close(shell, ALICE)
+
+    assert members(shell) == ["alice"]
+    assert pull(shell, peer=ALICE_AGAIN, sysFlag=0, subVersion=1).code == 0
+
+
+def test_a_member_that_came_back_elsewhere_stays_when_its_old_connection_closes(
+    shell: Shell,
+) -> None:
+    """The last connection of a client id counts."""
+    heartbeat(shell, "alice")
+    heartbeat(shell, "alice", peer=ALICE_AGAIN)
+
+    close(shell, ALICE)
+
+    assert members(shell) == ["alice"]
+    close(shell, ALICE_AGAIN)
+    assert members(shell) == []
+
+
+def test_one_client_id_on_two_live_connections_is_counted_and_shown(shell: Shell) -> None:
+    """Perhaps two processes that consume everything twice: the operator must see it."""
+    heartbeat(shell, "alice")
+    heartbeat(shell, "alice", peer=BOB)
+
+    status = fastjson.loads(shell.call(20500).body)
+
+    assert status["counters"]["duplicate_clients"] == 1
+    assert status["duplicateClients"] == {"alice": [ALICE.connection, BOB.connection]}
+
+
+def test_a_second_port_of_an_old_client_is_no_duplicate(shell: Shell) -> None:
+    """Clients up to 4.4 send 41 over port - 2 and heartbeats over the main one."""
+    create(shell, TopicSet("orders", 1, 1))
+    lock(shell, "alice", 0, peer=ALICE_AGAIN)
+    heartbeat(shell, "alice")
+
+    assert shell.core.context.counters["duplicate_clients"] == 0
+    assert shell.core.clients_of(ALICE_AGAIN.connection) == ["alice"]
+    close(shell, ALICE_AGAIN)
+    assert members(shell) == ["alice"]
+
+
+def test_a_silent_client_is_dropped_after_120_s(shell: Shell) -> None:
+    """The connection may still be open; when it speaks again it is a member again."""
+    heartbeat(shell, "alice")
+
+    shell.pass_time(120_000, step=1_000)
+    assert members(shell) == ["alice"]
+    shell.pass_time(2_000)
+    assert members(shell) == []
+    heartbeat(shell, "alice")
+
+    assert members(shell) == ["alice"]
+
+
+def test_a_silent_client_leaves_with_its_lease_when_its_next_heartbeat_does_not_come(
+    shell: Shell,
+) -> None:
+    """Paused or cut off: while it is a member, its share of the queues is nobody else's."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    lock(shell, "alice", 0)
+    lock(shell, "bob", 1, peer=BOB)
+
+    shell.pass_time(30_000, step=1_000)
+    heartbeat(shell, "bob", peer=BOB)
+    assert members(shell) == ["alice", "bob"]
+    shell.pass_time(30_000, step=1_000)
+    heartbeat(shell, "bob", peer=BOB)
+    shell.pass_time(3_000, step=1_000)
+
+    # The lease of bob is over as well, and it lives.
+    assert not shell.state.locks.holds("billing", "bob")
+    assert members(shell) == ["bob"]
+
+
+def test_after_a_fail_over_known_members_are_answered_until_the_grace_ends() -> None:
+    """A Java client that does not find itself in the list would drop all its queues."""
+    leader = Shell().lead()
+    heartbeat(leader, "alice")
+    heartbeat(leader, "bob", peer=BOB)
+
+    successor = leader.restart().lead()
+    assert members(successor) == ["alice", "bob"]
+    heartbeat(successor, "alice", peer=ALICE_AGAIN)
+    successor.pass_time(35_000, step=1_000)
+    assert members(successor) == ["alice", "bob"]
+    successor.pass_time(2_000)
+
+    assert members(successor) == ["alice"]
+    assert successor.notified() == [ALICE_AGAIN.connection]
+
+
+def test_a_holder_that_nobody_heard_of_leaves_with_its_last_lock(shell: Shell) -> None:
+    """However often the leader changes, and each one waits anew for members to come back."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    lock(shell, "alice", 0, 1)
+    close(shell, ALICE)
+
+    for _ in range(13):
+        shell.follow()
+        shell.pass_time(1_000)
+        shell.lead()
+        heartbeat(shell, "bob", peer=BOB)
+        shell.pass_time(4_000, step=1_000)
+    assert not shell.state.locks.holds("billing", "alice")
+    assert members(shell) == ["bob"]
+
+
+def test_a_holder_whose_locks_end_one_by_one_stays_until_the_last(shell: Shell) -> None:
+    """It may be a client that has given up one topic and renews another."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0)
+    shell.pass_time(30_000)
+    lock(shell, "alice", 1)
+    close(shell, ALICE)
+
+    shell.follow()
+    shell.lead()
+    shell.pass_time(31_000, step=1_000)
+
+    assert [each.queue_id for each in shell.state.locks.held("billing")] == [1]
+    assert members(shell) == ["alice"]
+
+
+def test_members_that_came_to_a_follower_are_known_when_it_leads(shell: Shell) -> None:
+    """A follower answers heartbeats and remembers who sent them."""
+    shell.follow()
+    assert heartbeat(shell, "alice").code == 0
+    assert list(shell.state.members.of_group("billing")) == []
+
+    shell.lead()
+
+    assert members(shell) == ["alice"]
+
+
+def test_a_follower_refuses_the_list_of_members(shell: Shell) -> None:
+    """Its list may be old, and a client that does not find itself in it drops all its queues."""
+    heartbeat(shell, "alice")
+    shell.follow()
+
+    reply = shell.call(38, {"consumerGroup": "billing"}, peer=TOOL)
+
+    assert (reply.code, reply.body) == (1, b"")
+
+
+def test_a_dead_client_loses_locks_and_memberships_at_once(shell: Shell) -> None:
+    """Proof, record, 40, and the next holder has the next epoch; nobody waits for the lease."""
+    create(shell, TopicSet("orders", 2, 2))
+    for group in ("billing", "audit"):
+        heartbeat(shell, "alice", group=group)
+        heartbeat(shell, "bob", peer=BOB, group=group)
+        lock(shell, "alice", 0, group=group)
+    shell.notified()
+
+    opaque = shell.submit(20502, {"clientId": "alice", "proof": "pod gone"})
+    assert shell.reply_to(opaque) is None
+    shell.settle()
+
+    assert shell.reply_to(opaque) is not None
+    assert (members(shell), members(shell, "audit")) == (["bob"], ["bob"])
+    assert shell.notified() == [BOB.connection, BOB.connection]
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    assert shell.call(20502, {"clientId": "nobody"}).code == 0
+
+
+def test_a_lock_that_was_asked_for_from_elsewhere_is_of_another_program(shell: Shell) -> None:
+    """Two programs with one instance name share a client id: the death of one proves nothing for the other."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0)
+    ends = frozenset({(BOB.host, BOB.port)})
+
+    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.settle()
+    assert shell.state.locks.holds("billing", "alice")
+
+    ends |= {(ALICE.host, ALICE.port)}
+    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now, ends))
+    shell.settle()
+    assert not shell.state.locks.holds("billing", "alice")
+
+
+def test_the_shell_may_report_a_death_too(shell: Shell) -> None:
+    """What it saw itself: a local process that is gone."""
+    create(shell, TopicSet("orders", 2, 2))
+    heartbeat(shell, "alice")
+    lock(shell, "alice", 0)
+
+    shell.run(shell.core.client_dead("alice", "no process 4711", shell.now))
+    shell.settle()
+
+    assert members(shell) == []
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+
+
+def test_a_member_whose_connection_closes_before_its_record_is_applied_leaves(
+    shell: Shell,
+) -> None:
+    """Its good-bye follows its first heartbeat through the log."""
+    shell.submit(34, {}, heartbeat_body("alice"))
+    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+    shell.settle()
+
+    assert members(shell) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[1]",
+        b'{"clientID":""}',
+        b'{"clientID":"a","consumerDataSet":[{"groupName":"../x"}]}',
+        b'{"clientID":"a","consumerDataSet":5}',
+        b'{"consumerDataSet":[]}',
+    ],
+)
+def test_a_heartbeat_that_cannot_be_read_is_refused(shell: Shell, body: bytes) -> None:
+    """Code 1 with the reason; nobody joins."""
+    reply = shell.call(34, {}, body)
+
+    assert reply.code == 1
+    assert reply.remark
+    assert shell.core.clients_of(ALICE.connection) == []
+
+
+def test_names_nobody_knows_do_not_cost_a_heartbeat(shell: Shell) -> None:
+    """Old and new names of enumerations, unknown members and code sets are taken as they are."""
+    body = fastjson.dumps(
+        {
+            "clientID": "old",
+            "heartbeatFingerprint": 0,
+            "consumerDataSet": [
+                {
+                    "groupName": "billing",
+                    "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+                    "consumeType": "CONSUME_POP",
+                    "messageModel": "CLUSTERING",
+                    "subscriptionDataSet": [
+                        {"topic": "orders", "subString": "a", "codeSet": [97], "tagsSet": ["a"]}
+                    ],
+                }
+            ],
+        }
+    )
+
+    assert shell.call(34, {}, body).code == 0
+    member = shell.state.members.get("billing", "old")
+    assert member is not None
+    assert [(wish.topic, wish.codes) for wish in member.subscriptions] == [("orders", (97,))]
+
+
+def test_a_producer_is_known_by_its_heartbeat(shell: Shell) -> None:
+    """Its groups are this connection's until it says otherwise or is gone."""
+    body = fastjson.dumps({"clientID": "p", "producerDataSet": [{"groupName": "shop"}]})
+    shell.call(34, {}, body)
+    sessions = shell.core.context.sessions
+
+    assert [(group, client) for group, client, _ in sessions.producers("shop")] == [("shop", "p")]
+    shell.call(35, {"clientID": "p", "producerGroup": "shop"})
+    assert list(sessions.producers()) == []
+
+
+def test_a_held_pull_under_the_registered_subscription_is_woken_by_its_tags(shell: Shell) -> None:
+    """The group's subscription filters held pulls as it filters others."""
+    create(shell, TopicSet("orders", 1, 1))
+    heartbeat(shell, "alice", tags="paid")
+    opaque = shell.submit(11, pull_ext(sysFlag=2, subVersion=1))
+
+    send(shell, props=properties(TAGS="sent"))
+    assert shell.reply_to(opaque) is None
+    send(shell, props=properties(TAGS="paid"))
+
+    assert shell.reply_to(opaque) is not None
+
+
+def test_a_heartbeat_with_a_fingerprint_gets_no_promise_of_the_short_form(shell: Shell) -> None:
+    """5.x may leave subscriptions out where a broker says so (IS_SUPPORT_HEART_BEAT_V2); we never do."""
+    body = fastjson.loads(heartbeat_body("alice"))
+    body |= {"heartbeatFingerprint": 12_345, "withoutSub": False}
+
+    reply = shell.call(34, {}, fastjson.dumps(body))
+
+    assert reply.code == 0
+    assert not {name for name in reply.ext if "HEART_BEAT_V2" in name or "SUB_CHANGE" in name}
+    assert "orders" in shell.state.members.subscriptions("billing")
+
+
+def test_one_connection_names_a_bounded_number_of_clients(shell: Shell) -> None:
+    """Each name is a member until it has been silent for minutes; known ones go on."""
+    create(shell, TopicSet("orders", 1, 1))
+    for number in range(CLIENTS_MAX):
+        assert heartbeat(shell, f"c{number}", peer=ALICE).code == 0
+
+    refused = [
+        heartbeat(shell, "more", peer=ALICE),
+        shell.call(41, {}, lock_body("more", 0), peer=ALICE),
+    ]
+
+    assert [reply.code for reply in refused] == [1, 1]
+    assert "open another one" in (refused[0].remark or "")
+    assert heartbeat(shell, "c0", peer=ALICE, tags="x").code == 0
+    assert heartbeat(shell, "more", peer=BOB).code == 0

@@ -1,0 +1,246 @@
+"""Consumer offsets: 15, 14, and resets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.state.records import (
+    Commit,
+    GroupSet,
+    LocksReleased,
+    LocksRequested,
+    OffsetsCommitted,
+    QueueFloor,
+    RetentionAdvanced,
+    TopicSet,
+)
+from tests.broker.processors.driver import ALICE, TOOL, Shell
+from tests.broker.processors.requests import commit_ext, create, heartbeat, lock, offset_of, send
+
+QUERY = {"consumerGroup": "billing", "topic": "orders", "queueId": "0"}
+
+
+def filled(shell: Shell, messages: int = 5) -> Shell:
+    create(shell, TopicSet("orders", 2, 2), GroupSet("billing"))
+    for _ in range(messages):
+        send(shell)
+    return shell
+
+
+def commit(shell: Shell, offset: int, **more: str) -> None:
+    """Commit as a consumer does and let the next tick write it."""
+    heartbeat(shell, "c1")
+    assert shell.ask(15, commit_ext(offset), oneway=True) is None
+    shell.pass_time(100)
+
+
+def test_commits_move_forward_only(shell: Shell) -> None:
+    """A lower commit of a consumer is ignored."""
+    filled(shell)
+
+    for offset in (1, 4, 2):
+        commit(shell, offset)
+
+    assert offset_of(shell) == 4
+    assert shell.core.context.counters["commits_backwards"] == 1
+
+
+def test_many_commits_of_a_turn_are_one_record(shell: Shell) -> None:
+    """A thousand consumers that commit together cost one record."""
+    filled(shell)
+    for queue in (0, 1):
+        send(shell, e=queue)
+    heartbeat(shell, "c1")
+    before = len(shell.proposed)
+    for offset in (1, 2, 3):
+        shell.submit(15, commit_ext(offset), oneway=True)
+    shell.submit(15, commit_ext(1, queue=1), oneway=True)
+    assert shell.pending == []
+
+    shell.pass_time(100)
+
+    assert shell.proposed[before:] == [
+        OffsetsCommitted((Commit("billing", "orders", 0, 3), Commit("billing", "orders", 1, 1)))
+    ]
+
+
+def test_a_commit_with_a_reply_is_answered_when_it_is_stored(shell: Shell) -> None:
+    """Not before the record is applied."""
+    filled(shell)
+    heartbeat(shell, "c1")
+
+    opaque = shell.submit(15, commit_ext(3))
+    assert (shell.reply_to(opaque), offset_of(shell)) == (None, None)
+    shell.settle()
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert (reply.code, offset_of(shell)) == (0, 3)
+
+
+def test_a_commit_that_a_new_lock_overtakes_in_the_log_is_refused(shell: Shell) -> None:
+    """Accepted while the queue was held, it comes too late: nobody may be told that it is stored."""
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing", orderly=True))
+    heartbeat(shell, "one@1")
+    lock(shell, "one@1", 0)
+    send(shell)
+    shell.run(
+        [
+            Propose([LocksReleased("billing", "one@1", None)]),
+            Propose([LocksRequested("billing", "two@2", "127.0.0.1:2", 30_000, (("orders", 0),))]),
+        ]
+    )
+
+    reply = shell.call(15, commit_ext(1))
+
+    assert reply.code == 1
+    assert "was not stored" in (reply.remark or "")
+    assert shell.state.offsets.get("billing", "orders", 0) is None
+
+
+@pytest.mark.parametrize(
+    ("ext", "code"),
+    [
+        (commit_ext(9), 1),
+        (commit_ext(-1), 1),
+        (commit_ext(1, topic="unknown"), 17),
+        (commit_ext(1, queue=7), 17),
+        (commit_ext(1, queue=-1), 17),
+        (commit_ext(1, group="a/b"), 1),
+        ({"consumerGroup": "g"}, 1),
+    ],
+)
+def test_a_commit_that_makes_no_sense_is_refused(
+    shell: Shell, ext: dict[str, str], code: int
+) -> None:
+    """Stored, an offset beyond the end would skip what is written before it is reached."""
+    filled(shell)
+    heartbeat(shell, "c1")
+
+    assert shell.call(15, ext).code == code
+    assert shell.ask(15, ext, oneway=True) is None
+    assert offset_of(shell) is None
+
+
+def test_a_question_is_answered_from_what_survives_a_crash(shell: Shell) -> None:
+    """14 writes what is gathered before it tells it to anybody."""
+    filled(shell)
+    heartbeat(shell, "c1")
+    shell.submit(15, commit_ext(3), oneway=True)
+
+    opaque = shell.submit(14, QUERY)
+    assert shell.reply_to(opaque) is None
+    shell.settle()
+
+    reply = shell.reply_to(opaque)
+    assert reply is not None
+    assert reply.ext == {"offset": "3"}
+    assert offset_of(shell.restart()) == 3
+
+
+def test_never_committed_is_zero_on_a_young_queue_and_22_on_an_old_one(shell: Shell) -> None:
+    """RocketMQ's rule, and 5.x clients may ask for 22 in both cases."""
+    filled(shell)
+
+    assert shell.call(14, QUERY).ext == {"offset": "0"}
+    assert shell.call(14, {**QUERY, "setZeroIfNotFound": "false"}).code == 22
+    create(shell, RetentionAdvanced((QueueFloor(shell.state.topics.by_name["orders"].id, 0, 2),)))
+    refused = shell.call(14, QUERY)
+
+    assert (refused.code, refused.remark) == (
+        22,
+        "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+    )
+
+
+@pytest.mark.parametrize("leader_known", [True, False])
+def test_without_leadership_a_question_gets_no_error_code(shell: Shell, leader_known: bool) -> None:
+    """Clients up to 4.9 read any error code as "never committed" and may jump to the end."""
+    filled(shell)
+    shell.follow(leader_known=leader_known)
+
+    assert shell.ask(14, QUERY) is None
+    assert [each.connection for each in shell.closed] == [ALICE.connection]
+    assert shell.ask(15, commit_ext(3), oneway=True) is None
+    shell.pass_time(200)
+    assert offset_of(shell) is None
+
+
+def test_before_the_first_leader_is_ready_questions_get_no_answer() -> None:
+    """A leader that is still founding its topics is none yet."""
+    shell = Shell()
+    shell.run(shell.core.become_leader(1, 0, shell.now))
+
+    shell.submit(14, QUERY)
+
+    assert [each.connection for each in shell.closed] == [ALICE.connection]
+    shell.settle()
+    assert shell.call(14, QUERY).code == 0
+
+
+def test_a_tool_may_set_the_offset_of_a_group_with_nobody_online(shell: Shell) -> None:
+    """Also backwards; with a member online it may not."""
+    filled(shell)
+    commit(shell, 4)
+    assert shell.call(15, commit_ext(1), peer=TOOL).code == 0
+    assert offset_of(shell) == 4
+
+    shell.call(35, {"clientID": "c1", "consumerGroup": "billing"})
+    assert shell.call(15, commit_ext(1), peer=TOOL).code == 0
+
+    assert offset_of(shell) == 1
+
+
+def test_a_client_that_was_told_to_reset_may_repeat_the_reset(shell: Shell) -> None:
+    """After 222 pushes 220 the client commits the lower offset; for a minute that counts."""
+    filled(shell)
+    commit(shell, 4)
+    commit_of = Commit("billing", "orders", 0, 1)
+    create(shell, shell.core.committer.reset([commit_of], shell.now))
+    assert offset_of(shell) == 1
+
+    commit(shell, 5)  # one that was on its way
+    commit(shell, 2)
+    assert offset_of(shell) == 5
+    commit(shell, 1)
+    assert offset_of(shell) == 1
+    commit(shell, 3)
+    shell.pass_time(60_000, step=1_000)
+    commit(shell, 1)
+
+    assert offset_of(shell) == 3
+
+
+def test_a_consumer_that_is_no_member_any_more_is_no_tool(shell: Shell) -> None:
+    """It stood still until its membership was over; a commit of its past moves nothing back."""
+    filled(shell)
+    heartbeat(shell, "c1", peer=ALICE)
+    commit(shell, 4)
+    shell.pass_time(shell.core.context.settings.timers.client_expiry_ms + 2_000, step=1_000)
+    assert not shell.state.members.of_group("billing")
+
+    shell.ask(15, commit_ext(2), peer=ALICE)
+
+    assert offset_of(shell) == 4
+
+
+@hypothesis_settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["commit", "tick", "fail over"]), st.integers(0, 5))))
+def test_an_offset_never_falls_without_a_reset(steps: list[tuple[str, int]]) -> None:
+    """Whatever is committed in whatever order, over any change of leader."""
+    shell = filled(Shell().lead())
+    told = 0
+    for kind, offset in steps:
+        if kind == "commit":
+            heartbeat(shell, "c1")
+            shell.submit(15, commit_ext(offset), oneway=True)
+        elif kind == "tick":
+            shell.pass_time(100)
+        else:
+            shell.follow()
+            shell.lead()
+        stored = int(shell.call(14, QUERY).ext["offset"])
+        assert stored >= told
+        told = stored

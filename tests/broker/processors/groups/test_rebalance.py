@@ -1,0 +1,160 @@
+"""Notices of change (40): when they leave, whom they reach, and which are repeated."""
+
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
+from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell
+from tests.broker.processors.requests import create, heartbeat, lock, pull, unlock
+
+ALICE_AGAIN = Peer(11, ALICE.host, 50_001)
+BOB_AGAIN = Peer(12, BOB.host, 50_002)
+
+
+def ordered(shell: Shell) -> Shell:
+    """Alice holds queue 0 of `orders` and Bob queue 1; nobody has anything to be told."""
+    create(shell, TopicSet("orders", 2, 2, order=True), GroupSet("billing"))
+    heartbeat(shell, "alice")
+    heartbeat(shell, "bob", peer=BOB)
+    assert lock(shell, "alice", 0) == {0: 1}
+    assert lock(shell, "bob", 1, peer=BOB) == {1: 1}
+    shell.notified()
+    return shell
+
+
+def close(shell: Shell, peer: Peer) -> None:
+    shell.run(shell.core.connection_closed(peer.connection, shell.now))
+    shell.settle()
+
+
+def bury(shell: Shell, client: str) -> None:
+    shell.run(shell.core.client_dead(client, "process 4711 does not exist any more", shell.now))
+    shell.settle()
+
+
+def test_a_notice_about_a_dead_member_follows_the_release_of_its_locks(shell: Shell) -> None:
+    """The first one finds the queue free: a Java 4 client asks for it once, and then after 20 s."""
+    ordered(shell)
+
+    close(shell, ALICE)
+    assert shell.notified() == []
+    bury(shell, "alice")
+
+    assert shell.notified() == [BOB.connection]
+    assert lock(shell, "bob", 0, peer=BOB) == {0: 2}
+    shell.pass_time(10_000)
+    assert shell.notified() == []
+
+
+def test_a_member_that_held_nothing_is_missed_at_once(shell: Shell) -> None:
+    """There is nothing to wait for."""
+    ordered(shell)
+    unlock(shell, "alice", 0)
+    shell.notified()
+
+    close(shell, ALICE)
+
+    assert shell.notified() == [BOB.connection]
+
+
+def test_a_member_that_is_back_before_a_proof_costs_nobody_a_rebalance(shell: Shell) -> None:
+    """A broken connection of a living client is no change of its group."""
+    ordered(shell)
+
+    close(shell, ALICE)
+    heartbeat(shell, "alice", peer=ALICE_AGAIN)
+    shell.pass_time(1_000)
+
+    assert shell.notified() == []
+
+
+def test_a_survivor_that_has_only_pulled_at_a_new_leader_is_told() -> None:
+    """RocketMQ's clients pull at once and send their heartbeat up to 30 s later."""
+    successor = ordered(Shell().lead()).restart().lead()
+    assert pull(successor, peer=BOB_AGAIN, queue=1, sysFlag=0, subVersion=1).code in (0, 19)
+    assert successor.notified() == []
+
+    bury(successor, "alice")
+
+    assert successor.notified() == [BOB_AGAIN.connection]
+
+
+def test_who_has_said_who_it_is_or_has_gone_is_guessed_at_no_more() -> None:
+    """One notice for one client, and none to a connection that is closed."""
+    successor = ordered(Shell().lead()).restart().lead()
+    for peer in (ALICE_AGAIN, BOB_AGAIN):
+        pull(
+            successor,
+            peer=peer,
+            queue=peer.connection - ALICE_AGAIN.connection,
+            sysFlag=0,
+            subVersion=1,
+        )
+    heartbeat(successor, "bob", peer=BOB_AGAIN)
+    close(successor, ALICE_AGAIN)
+    successor.notified()
+
+    bury(successor, "alice")
+
+    assert successor.notified() == [BOB_AGAIN.connection]
+    close(successor, BOB_AGAIN)
+    assert successor.core.context.sessions.consumers_at("billing") == []
+
+
+def test_who_reads_for_a_group_without_members_is_told_nothing(shell: Shell) -> None:
+    """A tool is no consumer."""
+    create(shell, TopicSet("orders", 1, 1), GroupSet("billing"))
+
+    assert pull(shell, peer=TOOL).code == 19
+
+    assert shell.core.context.sessions.consumers_at("billing") == []
+
+
+def test_a_queue_that_nobody_takes_is_told_of_again_twice(shell: Shell) -> None:
+    """A notice that is lost costs a second or four, not the 20 s of a client's own clock."""
+    ordered(shell)
+    close(shell, ALICE)
+    bury(shell, "alice")
+    told = [shell.notified()]
+
+    for ms in (900, 200, 2_700, 300, 60_000):
+        shell.pass_time(ms)
+        lock(shell, "bob", 1, peer=BOB)
+        told.append(shell.notified())
+
+    bob = [BOB.connection]
+    assert told == [bob, [], bob, [], bob, []]
+
+
+def test_a_queue_that_was_taken_or_deleted_is_told_of_no_more(shell: Shell) -> None:
+    """Who has taken one of two is told of the other; nobody of what does not exist."""
+    ordered(shell)
+    close(shell, ALICE)
+    close(shell, BOB)
+    heartbeat(shell, "carol", peer=BOB_AGAIN)
+    bury(shell, "alice")
+    bury(shell, "bob")
+    shell.notified()
+    assert lock(shell, "carol", 0, peer=BOB_AGAIN) == {0: 2}
+
+    shell.pass_time(1_100)
+    assert shell.notified() == [BOB_AGAIN.connection]
+    create(shell, TopicDeleted("orders"))
+    shell.notified()
+    shell.pass_time(10_000)
+
+    assert shell.notified() == []
+
+
+def test_a_new_leader_tells_of_queues_that_were_free_already() -> None:
+    """The former one may have died between the release and its notice."""
+    leader = ordered(Shell().lead())
+    unlock(leader, "alice", 0)
+    successor = leader.restart().lead()
+    heartbeat(successor, "bob", peer=BOB_AGAIN)
+    assert successor.notified() == []
+
+    successor.pass_time(1_100)
+
+    assert successor.notified() == [BOB_AGAIN.connection]
+    successor.follow()
+    successor.pass_time(10_000)
+    assert successor.notified() == []

@@ -1,0 +1,85 @@
+"""Server-side assignment: the division that RocketMQ's clients would compute for themselves."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_broker.processors.groups.strategies import (
+    AssignmentError,
+    AssignmentRequest,
+    assign,
+    assignment_body,
+)
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.messagequeue import MessageQueue
+
+QUEUES = [MessageQueue("orders", group, number) for group in ("b", "a") for number in range(4)]
+
+
+def wish(client: str = "c1", strategy: str = "AVG", model: str = "CLUSTERING") -> AssignmentRequest:
+    return AssignmentRequest("orders", "billing", client, strategy, model)
+
+
+def numbers(queues: list[MessageQueue]) -> list[str]:
+    return [f"{queue.broker_name}{queue.queue_id}" for queue in queues]
+
+
+def test_shares_are_contiguous_and_the_first_members_get_one_more() -> None:
+    """Eight queues over three members: 3, 3, 2, counted over all groups in order."""
+    members = {"c2": 0, "c3": 0, "c1": 0}
+
+    assert [numbers(assign(wish(client), QUEUES, members)) for client in ("c1", "c2", "c3")] == [
+        ["a0", "a1", "a2"],
+        ["a3", "b0", "b1"],
+        ["b2", "b3"],
+    ]
+
+
+def test_by_circle_deals_the_queues_out() -> None:
+    """AVG_BY_CIRCLE."""
+    got = assign(wish("c2", "AVG_BY_CIRCLE"), QUEUES, {"c1": 0, "c2": 0, "c3": 0})
+
+    assert numbers(got) == ["a1", "b0", "b3"]
+
+
+@given(st.integers(0, 20), st.integers(1, 9), st.sampled_from(["AVG", "AVG_BY_CIRCLE"]))
+def test_every_queue_has_one_member_and_shares_differ_by_one(
+    queues: int, members: int, strategy: str
+) -> None:
+    """Whatever the numbers."""
+    all_queues = [MessageQueue("orders", "a", number) for number in range(queues)]
+    names = {f"c{number}": 0 for number in range(members)}
+
+    shares = [assign(wish(name, strategy), all_queues, names) for name in names]
+
+    assert sorted(queue for share in shares for queue in share) == all_queues
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_broadcasting_members_get_every_queue() -> None:
+    """Known as a member or not."""
+    assert assign(wish(model="BROADCASTING"), QUEUES, {}) == sorted(QUEUES)
+
+
+def test_who_is_no_member_yet_gets_nothing() -> None:
+    """It asks again after its heartbeat."""
+    assert assign(wish("c9"), QUEUES, {"c1": 0}) == []
+
+
+def test_an_unknown_strategy_is_refused_with_those_that_are_known() -> None:
+    """The client keeps what it has; its log says what to do."""
+    with pytest.raises(AssignmentError, match="AVG, AVG_BY_CIRCLE"):
+        assign(wish(strategy="CONSISTENT_HASH"), QUEUES, {"c1": 0})
+
+
+def test_the_body_is_that_of_rocketmq_5() -> None:
+    """Each queue is to be pulled."""
+    assert fastjson.loads(assignment_body([MessageQueue("orders", "a", 1)])) == {
+        "messageQueueAssignments": [
+            {
+                "attachments": None,
+                "messageQueue": {"brokerName": "a", "queueId": 1, "topic": "orders"},
+                "mode": "PULL",
+            }
+        ]
+    }

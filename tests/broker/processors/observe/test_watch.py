@@ -1,0 +1,294 @@
+"""What users must watch: each trouble is made, shown, warned of once with a hint, and goes when it is over."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_broker.processors.observe.loads import (
+    KEYS_COUNTED,
+    MESSAGES_MIN,
+    SAMPLE_EVERY,
+    Frequent,
+)
+from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS, REPEAT_MS
+from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted
+from tests.broker.processors.administering import AdminShell, create_topic
+from tests.broker.processors.driver import ALICE, BOB, START_MS
+from tests.broker.processors.requests import create, heartbeat, lock, send
+
+
+def watch(admin: AdminShell) -> Any:
+    return admin.core.group_status()["watch"]
+
+
+def warnings(admin: AdminShell, part: str) -> list[str]:
+    return [text for text in admin.core.watch.take_warnings() if part in text]
+
+
+def commit(admin: AdminShell, offset: int, queue: int = 0) -> None:
+    create(admin, OffsetsCommitted((Commit("billing", "orders", queue, offset, 1),)))
+
+
+def series(admin: AdminShell, name: str) -> dict[tuple[str, ...], float]:
+    return dict(admin.core.watch.series()[name].rows)
+
+
+@pytest.fixture
+def busy(admin: AdminShell) -> AdminShell:
+    """A topic with messages of one key, and an ordered group with a member that holds queue 0."""
+    create_topic(admin, order=True)
+    create(admin, GroupSet("billing", orderly=True))
+    heartbeat(admin, "alice")
+    lock(admin, "alice", 0)
+    for number in range(3):
+        send(admin, props=f"UNIQ_KEY\x01ID{number}\x02__SHARDINGKEY\x01order-7", e=0)
+
+    return admin
+
+
+def test_lag_is_told_in_messages_and_in_seconds(busy: AdminShell) -> None:
+    """Messages are those not consumed, seconds the age of the oldest of them; both by group and topic."""
+    busy.pass_time(20_000, step=1_000)
+    commit(busy, 1)
+    busy.pass_time(LOOK_MS, step=1_000)
+
+    (lag,) = watch(busy)["lag"]
+    assert (lag["group"], lag["topic"], lag["messages"]) == ("billing", "orders", 2)
+    assert 20 <= lag["seconds"] <= 26
+    assert series(busy, "group_lag_messages") == {("billing", "orders"): 2}
+    assert series(busy, "group_lag_seconds") == {("billing", "orders"): lag["seconds"]}
+
+    commit(busy, 3)
+    busy.pass_time(LOOK_MS, step=1_000)
+    assert watch(busy)["lag"] == []
+
+
+def test_a_blocked_queue_is_named_with_its_message_key_and_since_when(busy: AdminShell) -> None:
+    """No progress for half a minute, with messages and members: which message, whose key, who holds it."""
+    commit(busy, 1)
+    began = busy.wall_ms
+    busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
+
+    (row,) = watch(busy)["blocked"]
+    assert {name: row[name] for name in ("group", "topic", "queue", "offset", "holder")} == {
+        "group": "billing",
+        "topic": "orders",
+        "queue": 0,
+        "offset": 1,
+        "holder": "alice",
+    }
+    assert (row["messageId"], row["key"], row["tries"]) == ("ID1", "order-7", 0)
+    assert began <= row["since"] <= began + LOOK_MS
+    assert series(busy, "blocked_queues") == {("billing",): 1}
+    (text,) = warnings(busy, "makes no progress in queue 0 of orders")
+    assert "ID1" in text
+    assert "orderlymq group reset" in text
+
+
+def test_a_queue_that_moves_is_not_blocked_and_one_that_moves_again_no_more(
+    busy: AdminShell,
+) -> None:
+    """Progress of one message starts the time anew; without members nothing is blocked, only behind."""
+    for offset in (1, 2):
+        commit(busy, offset)
+        busy.pass_time(BLOCKED_MS - LOOK_MS, step=1_000)
+    assert watch(busy)["blocked"] == []
+
+    busy.pass_time(3 * LOOK_MS, step=1_000)
+    assert len(watch(busy)["blocked"]) == 1
+    commit(busy, 3)
+    busy.pass_time(LOOK_MS, step=1_000)
+    assert watch(busy)["blocked"] == []
+
+
+def test_a_warning_is_said_once_and_again_while_it_lasts(busy: AdminShell) -> None:
+    """The log is not flooded, and yet tells after ten minutes that it is still so."""
+    busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
+    heartbeat(busy, "alice")
+    assert len(warnings(busy, "no progress")) == 1
+
+    for _ in range(12):
+        busy.pass_time(REPEAT_MS // 12, step=1_000)
+        heartbeat(busy, "alice")
+    assert len(warnings(busy, "no progress")) == 1
+
+
+def test_a_message_that_fails_again_and_again_is_told(admin: AdminShell) -> None:
+    """From the third try on, and at once when it is dead: id, key, tries, topic, with what to do."""
+    create_topic(admin)
+    create(admin, GroupSet("billing", retry_max_times=4))
+    send(admin, props="UNIQ_KEY\x01POISON\x02KEYS\x01order-7", e=0)
+    for times in range(5):
+        physical = admin.state.physical_end - 1
+        found = max(
+            entry.physical
+            for queue in admin.state.topics.queues()
+            for entry in queue.tail
+            if entry.physical <= physical
+        )
+        admin.call(
+            36,
+            {
+                "offset": str(found),
+                "group": "billing",
+                "delayLevel": "1",
+                "originMsgId": "x",
+                "originTopic": "orders",
+            },
+        )
+        admin.pass_time(2_000 + LOOK_MS, step=100)
+        tries = [row["tries"] for row in watch(admin)["failing"]]
+        assert tries == ([times + 1] if times >= 2 else []), times
+
+    (row,) = watch(admin)["failing"]
+    assert (row["group"], row["topic"], row["messageId"], row["key"], row["dead"]) == (
+        "billing",
+        "orders",
+        "POISON",
+        "order-7",
+        True,
+    )
+    assert series(admin, "failing_messages") == {("billing",): 1}
+    said = warnings(admin, "POISON")
+    assert len(said) == 2  # failing, and then dead
+    assert "orderlymq message resend" in said[-1]
+
+
+def test_a_lock_whose_renewals_were_missed_is_told_before_it_ends(busy: AdminShell) -> None:
+    """Two of three renewals missed: who holds it, what is left, whether it is connected."""
+    busy.pass_time(35_000, step=1_000)
+    assert watch(busy)["expiring"] == []
+    busy.pass_time(10_000, step=1_000)
+
+    (row,) = watch(busy)["expiring"]
+    assert (row["holder"], row["queue"], row["connected"]) == ("alice", 0, True)
+    assert 0 < row["leftMillis"] < 20_000
+    (text,) = warnings(busy, "has missed renewals")
+    assert "another member takes the queue over" in text
+
+    lock(busy, "alice", 0)
+    busy.pass_time(LOOK_MS, step=1_000)
+    assert watch(busy)["expiring"] == []
+
+
+def test_one_client_id_on_two_connections_is_told_with_both_addresses(admin: AdminShell) -> None:
+    """Two processes with one id consume everything twice; when one is gone so is the finding."""
+    heartbeat(admin, "same", peer=ALICE)
+    heartbeat(admin, "same", peer=BOB)
+    admin.pass_time(LOOK_MS, step=1_000)
+
+    (row,) = watch(admin)["duplicates"]
+    assert row == {
+        "clientId": "same",
+        "addresses": [f"{ALICE.host}:{ALICE.port}", f"{BOB.host}:{BOB.port}"],
+        "groups": ["billing"],
+    }
+    (text,) = warnings(admin, "on two connections at once")
+    assert "instance name" in text
+    assert series(admin, "duplicate_clients") == {(): 1}
+
+    admin.run(admin.core.connection_closed(ALICE.connection, admin.now))
+    admin.settle()
+    admin.pass_time(LOOK_MS, step=1_000)
+    assert watch(admin)["duplicates"] == []
+
+
+@pytest.mark.parametrize(
+    ("other", "difference"),
+    [
+        ({"tags": "paid"}, "topic orders: * and paid"),
+        ({"topics": ("orders", "refunds")}, "topic refunds: nothing and *"),
+        ({"model": "BROADCASTING"}, "message_model: CLUSTERING and BROADCASTING"),
+    ],
+)
+def test_members_that_want_different_things_are_told(
+    admin: AdminShell, other: dict[str, Any], difference: str
+) -> None:
+    """Which two, and in what they differ; members that agree are no finding."""
+    create_topic(admin)
+    heartbeat(admin, "alice")
+    heartbeat(admin, "bob", peer=BOB)
+    admin.pass_time(LOOK_MS, step=1_000)
+    assert watch(admin)["disagreeing"] == []
+
+    heartbeat(admin, "bob", peer=BOB, sub_version=2, **other)
+    admin.pass_time(LOOK_MS, step=1_000)
+
+    (row,) = watch(admin)["disagreeing"]
+    assert row == {"group": "billing", "members": ["alice", "bob"], "difference": difference}
+    (text,) = warnings(admin, "disagree")
+    assert "same subscriptions" in text
+
+
+def test_a_hot_queue_and_a_hot_key_are_found(admin: AdminShell) -> None:
+    """Most messages of a minute in one queue, under one key: both named with their share and a hint."""
+    create_topic(admin)
+    admin.pass_time(100)
+    for number in range(MESSAGES_MIN):
+        hot = number % 5 != 0
+        key = "whale" if hot else f"small-{number}"
+        send(admin, props=f"__SHARDINGKEY\x01{key}", e=1 if hot else number % 4)
+    admin.pass_time(60_000 + LOOK_MS, step=1_000)
+
+    (queue,) = watch(admin)["hotQueues"]
+    assert (queue["topic"], queue["queue_id"], queue["queues"]) == ("orders", 1, 4)
+    assert queue["share"] >= 0.8
+    (key_row,) = watch(admin)["hotKeys"]
+    assert (key_row["key"], key_row["share"] == pytest.approx(0.8, abs=0.15)) == ("whale", True)
+    assert series(admin, "topic_greatest_queue_share")[("orders",)] >= 0.8
+    (hot_queue, hot_key) = sorted(
+        warnings(admin, "orders"), key=lambda text: text[:3], reverse=True
+    )
+    assert "skew-report" in hot_queue
+    assert "choose a finer key" in hot_key
+
+    admin.pass_time(60_000 + LOOK_MS, step=1_000)
+    assert (watch(admin)["hotQueues"], watch(admin)["hotKeys"]) == ([], [])
+
+
+def test_messages_spread_evenly_or_few_are_no_finding(admin: AdminShell) -> None:
+    """A topic with a handful of messages has no hot queue, whoever gets them."""
+    create_topic(admin)
+    for number in range(MESSAGES_MIN):
+        send(admin, props=f"KEYS\x01k{number}", e=number % 4)
+    create_topic(admin, "quiet")
+    for _ in range(20):
+        send(admin, "quiet", e=0)
+    admin.pass_time(60_000 + LOOK_MS, step=1_000)
+
+    assert (watch(admin)["hotQueues"], watch(admin)["hotKeys"]) == ([], [])
+
+
+@given(st.lists(st.sampled_from("abcdefghij"), max_size=300), st.integers(1, 6))
+def test_frequent_items_are_never_overlooked(items: list[str], room: int) -> None:
+    """Against a full count: never too high, and too low by at most the total divided by the room."""
+    frequent: Frequent[str] = Frequent(room)
+    for item in items:
+        frequent.add(item)
+
+    exact = Counter(items)
+    assert len(frequent.counts) <= room
+    for item in exact:
+        counted = frequent.counts.get(item, 0)
+        assert exact[item] - len(items) / (room + 1) <= counted <= exact[item]
+
+
+def test_the_room_for_keys_finds_every_hot_one() -> None:
+    """A key that would be called hot has a greater share than could be overlooked."""
+    assert 1 / KEYS_COUNTED < 0.2
+    assert SAMPLE_EVERY * 10 < MESSAGES_MIN
+
+
+def test_another_leader_looks_anew(busy: AdminShell) -> None:
+    """What is found is a leader's own: the former one shows nothing any more."""
+    busy.pass_time(BLOCKED_MS + 2 * LOOK_MS, step=1_000)
+    assert watch(busy)["blocked"]
+
+    busy.follow()
+
+    assert watch(busy) == {"lag": []}
+    assert busy.core.watch.series()["blocked_queues"].rows == []
+    assert busy.wall_ms > START_MS

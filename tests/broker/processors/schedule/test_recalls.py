@@ -1,0 +1,187 @@
+"""Recalls of timer messages by the handle of their send (370), as RocketMQ 5.3.1 and later have them."""
+
+import pytest
+
+from orderlymq_broker.settings import TimerSettings
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.recallhandle import RecallHandle
+from tests.broker.processors.driver import START_MS, Shell, settings
+from tests.broker.processors.halves import COMMIT, begin, end
+from tests.broker.processors.requests import create, properties, send, send_ext
+from tests.broker.processors.schedule.test_timers import DAY_MS, delivered_bodies, rows, with_orders
+from tests.broker.processors.send.test_batches import batch_body
+
+
+@pytest.fixture
+def timed(shell: Shell) -> Shell:
+    """A leader with the plain topic orders."""
+    return with_orders(shell)
+
+
+def ext(handle: str, topic: str = "orders") -> dict[str, str]:
+    return {"producerGroup": "producers", "topic": topic, "recallHandle": handle}
+
+
+def recall(shell: Shell, handle: str, topic: str = "orders") -> RemotingCommand:
+    return shell.call(RequestCode.RECALL_MESSAGE, ext(handle, topic))
+
+
+def wait(shell: Shell, key: str = "K1", delay_ms: int = 5_000, body: bytes = b"later") -> str:
+    """Send a timer message and return its handle."""
+    asked = properties(UNIQ_KEY=key, TIMER_DELAY_MS=str(delay_ms))
+    return send(shell, body=body, props=asked).ext["recallHandle"]
+
+
+def handle_of(key: str = "K1", **changes: object) -> str:
+    fields = {"topic": "orders", "broker_name": "broker-a", "due_ms": START_MS + 5_000} | changes
+    return RecallHandle(unique_key=key, **fields).encode()  # type: ignore[arg-type]  # each test says it right
+
+
+def test_a_timer_message_is_recalled_by_the_handle_of_its_send(timed: Shell) -> None:
+    """The handle names topic, broker, time and key; the answer names the key; the message never comes."""
+    handle = wait(timed)
+    wait(timed, "K2", body=b"stays")
+    assert RecallHandle.decode(handle) == RecallHandle("orders", "broker-a", START_MS + 5_000, "K1")
+
+    reply = recall(timed, handle)
+
+    assert (reply.code, reply.ext) == (0, {"msgId": "K1", "MSG_REGION": "DefaultRegion"})
+    timed.pass_time(6_000)
+    assert delivered_bodies(timed) == [b"stays"]
+    assert rows(timed) == 0
+    timed.replay()
+
+
+def test_a_recall_that_is_repeated_gets_the_same_answer() -> None:
+    """Its first answer may have been lost; so may the leader have been."""
+    timed = with_orders(Shell().lead())
+    handle = wait(timed)
+    assert recall(timed, handle).code == 0
+
+    again = recall(timed, handle)
+    successor = timed.restart().lead()
+    later = recall(successor, handle)
+
+    assert (again.code, again.ext["msgId"]) == (0, "K1")
+    assert (later.code, later.ext["msgId"]) == (0, "K1")
+
+
+def test_only_the_message_of_that_topic_is_recalled(timed: Shell) -> None:
+    """Unique keys are the clients'; two topics may have the same one."""
+    create(timed, TopicSet("other", 4, 4))
+    wait(timed)
+
+    assert recall(timed, handle_of(topic="other"), "other").code == 0
+
+    timed.pass_time(6_000)
+    assert delivered_bodies(timed) == [b"later"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "handle", "code", "words"),
+    [
+        ("nowhere", handle_of(topic="nowhere"), 17, "not exist"),
+        ("orders", "no handle", 604, "recall handle is invalid"),
+        ("orders", handle_of(topic="other"), 604, "topic not match"),
+        ("orders", handle_of(broker_name="broker-b"), 604, "broker service not available"),
+        ("orders", handle_of(due_ms=START_MS), 604, "timestamp invalid"),
+        ("orders", handle_of(due_ms=START_MS + 3 * DAY_MS + 1), 604, "timestamp invalid"),
+    ],
+)
+def test_a_recall_that_cannot_be_is_refused_as_rocketmq_does(
+    timed: Shell, topic: str, handle: str, code: int, words: str
+) -> None:
+    """Codes and first words are RecallMessageProcessor's; nothing is proposed."""
+    wait(timed)
+    records = len(timed.proposed)
+
+    reply = recall(timed, handle, topic)
+
+    assert (reply.code, words in (reply.remark or "")) == (code, True)
+    assert len(timed.proposed) == records
+
+
+def test_a_message_that_was_delivered_is_not_recalled(timed: Shell) -> None:
+    """Its time is over, and the sender is told so."""
+    handle = wait(timed)
+    timed.pass_time(5_200)
+
+    assert recall(timed, handle).code == 604
+    assert delivered_bodies(timed) == [b"later"]
+
+
+def test_recalls_can_be_switched_off() -> None:
+    """Code 16 in RocketMQ's words when recallMessageEnable is false."""
+    shell = with_orders(Shell(settings(timers=TimerSettings(recall_enable=False))).lead())
+
+    reply = recall(shell, wait(shell))
+
+    assert (reply.code, "operation is forbidden" in (reply.remark or "")) == (16, True)
+
+
+def test_other_messages_have_no_handle(timed: Shell) -> None:
+    """Plain ones, delay levels, batches, half messages and cancellations, as in RocketMQ."""
+    plain = send(timed, props=properties(UNIQ_KEY="P"))
+    level = send(timed, props=properties(UNIQ_KEY="L", DELAY="3"))
+    batch = timed.call(
+        320,
+        send_ext("orders", m="true"),
+        batch_body((b"1", b"UNIQ_KEY\x01B\x02TIMER_DELAY_MS\x012000")),
+    )
+    cancel = send(
+        timed, props=properties(UNIQ_KEY="C", TIMER_DELAY_MS="900", TIMER_DEL_UNIQKEY="none")
+    )
+    half = begin(timed, TIMER_DELAY_MS="5000")
+
+    assert end(timed, half, COMMIT).code == 0
+    assert [reply.code for reply in (plain, level, batch, cancel)] == [0, 0, 0, 0]
+    assert all("recallHandle" not in reply.ext for reply in (plain, level, batch, cancel))
+
+
+def test_a_repeat_of_a_send_has_its_handle_too() -> None:
+    """Ordered topics know repeats; whoever lost the first answer can recall as well."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing"))
+    first = wait(shell)
+
+    again = wait(shell)
+
+    assert recall(shell, again).code == 0
+    assert RecallHandle.decode(first).unique_key == RecallHandle.decode(again).unique_key
+    shell.pass_time(6_000)
+    assert delivered_bodies(shell) == []
+
+
+def test_success_is_told_when_it_is_certain(timed: Shell) -> None:
+    """Before the record is applied nothing is told; a recall that is lost with its leader is refused."""
+    handle = wait(timed)
+
+    opaque = timed.submit(RequestCode.RECALL_MESSAGE, ext(handle))
+    assert timed.reply_to(opaque) is None
+    second = timed.submit(RequestCode.RECALL_MESSAGE, ext(handle))
+    busy = timed.reply_to(second)
+    assert busy is not None
+    assert (busy.code, "at this moment" in (busy.remark or "")) == (1, True)
+    timed.lose_proposals()
+
+    reply = timed.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == 14
+    timed.follow()
+    timed.lead()
+    timed.pass_time(6_000)
+    assert delivered_bodies(timed) == [b"later"]
+
+
+def test_a_recall_of_a_deposed_leader_succeeds_at_nothing(timed: Shell) -> None:
+    """Even when nothing waits as far as it knows: another leader may have taken the message since."""
+    opaque = timed.submit(RequestCode.RECALL_MESSAGE, ext(handle_of("UNKNOWN")))
+    assert timed.reply_to(opaque) is None
+
+    timed.lose_proposals()
+
+    reply = timed.reply_to(opaque)
+    assert reply is not None
+    assert reply.code == 14

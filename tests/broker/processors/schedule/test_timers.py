@@ -1,0 +1,354 @@
+"""Timer messages: the properties of RocketMQ 5 that name a time of one's own for each message."""
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from orderlymq_broker.settings import StorageSettings, TimerSettings
+from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import Table, table_bounds
+from orderlymq_protocol.properties import decode_properties
+from orderlymq_protocol.record import StoredMessage
+from tests.broker.processors.driver import START_MS, Shell, settings
+from tests.broker.processors.halves import COMMIT, begin, end
+from tests.broker.processors.requests import (
+    STORED_WITH,
+    create,
+    messages,
+    properties,
+    pull,
+    send,
+    send_ext,
+)
+from tests.broker.processors.send.test_batches import batch_body
+
+DAY_MS = 24 * 3_600_000
+
+
+@pytest.fixture
+def timed(shell: Shell) -> Shell:
+    """A leader with the plain topic orders."""
+    return with_orders(shell)
+
+
+def with_orders(shell: Shell) -> Shell:
+    create(shell, TopicSet("orders", 4, 4), GroupSet("billing"))
+    return shell
+
+
+def delivered(shell: Shell, queue: int = 0) -> list[StoredMessage]:
+    reply = pull(shell, queue=queue)
+    return messages(reply) if reply.body else []
+
+
+def delivered_bodies(shell: Shell) -> list[bytes]:
+    return [message.body for message in delivered(shell)]
+
+
+def rows(shell: Shell) -> int:
+    """Return how many rows the index of timers has."""
+    return sum(
+        len(shell.store.scan(Family.TABLES, *table_bounds(table), limit=10_000))
+        for table in (Table.TIMERS, Table.TIMER_PLACES)
+    )
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"TIMER_DELAY_SEC": "7"},
+        {"TIMER_DELAY_MS": "7000"},
+        {"TIMER_DELIVER_MS": str(START_MS + 7_000)},
+        {"TIMER_DELAY_SEC": "7", "TIMER_DELAY_MS": "1", "TIMER_DELIVER_MS": "1"},
+    ],
+)
+def test_a_timer_message_comes_at_its_time_and_not_before(
+    timed: Shell, asked: dict[str, str]
+) -> None:
+    """Seconds, milliseconds, a time, in RocketMQ's order of precedence; never early."""
+    reply = send(timed, body=b"later", props=properties(KEYS="k", **asked), e=2)
+    assert (reply.code, reply.ext["queueId"]) == (0, "2")
+
+    timed.pass_time(6_900)
+    assert delivered(timed, 2) == []
+    timed.pass_time(300)
+    (message,) = delivered(timed, 2)
+
+    assert message.body == b"later"
+    assert message.store_timestamp >= START_MS + 7_000
+    told = decode_properties(message.properties)
+    assert told == {"KEYS": "k", "TIMER_OUT_MS": str(START_MS + 7_000), **STORED_WITH, **asked}
+    assert rows(timed) == 0
+
+
+def test_those_that_are_due_together_keep_the_order_of_their_times(timed: Shell) -> None:
+    """One tick after a pause hands on by due time, then in the order of sending."""
+    for body, after in ((b"c", 3_000), (b"a", 1_000), (b"b", 2_000), (b"b2", 2_000)):
+        send(timed, body=body, props=properties(TIMER_DELAY_MS=str(after)))
+
+    timed.wall_ms += 10_000
+    timed.pass_time(100)
+
+    assert delivered_bodies(timed) == [b"a", b"b", b"b2", b"c"]
+
+
+@pytest.mark.parametrize("asked", [{"TIMER_DELAY_SEC": "0"}, {"TIMER_DELIVER_MS": "17"}])
+def test_a_time_that_is_over_is_no_time(timed: Shell, asked: dict[str, str]) -> None:
+    """Such a message is stored where it belongs at once."""
+    send(timed, props=properties(**asked))
+
+    assert delivered_bodies(timed) == [b"paid"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"TIMER_DELAY_MS": "soon"}, 13),
+        ({"TIMER_DELAY_MS": str(3 * DAY_MS + 1)}, 13),
+        ({"TIMER_DELIVER_MS": str(START_MS + 3 * DAY_MS + 1)}, 13),
+        ({"TIMER_DELAY_MS": "0", "TIMER_DEL_UNIQKEY": "K"}, 13),
+    ],
+)
+def test_what_cannot_be_waited_for_is_refused(
+    timed: Shell, asked: dict[str, str], code: int
+) -> None:
+    """Code 13 as RocketMQ's WHEEL_TIMER_MSG_ILLEGAL; nothing is stored."""
+    reply = send(timed, props=properties(**asked))
+
+    assert (reply.code, timed.state.physical_end) == (code, 0)
+
+
+def test_timers_can_be_switched_off() -> None:
+    """RocketMQ's own words when timerWheelEnable is false; delay levels go on."""
+    shell = with_orders(Shell(settings(timers=TimerSettings(timer_enable=False))).lead())
+
+    reply = send(shell, props=properties(TIMER_DELAY_MS="1000"))
+
+    assert (reply.code, "timerWheelEnable is false" in (reply.remark or "")) == (1, True)
+    assert send(shell, props=properties(DELAY="1")).code == 0
+
+
+def test_a_delay_level_beats_a_time(timed: Shell) -> None:
+    """As in RocketMQ (HookUtils.checkIfTimerMessage), which takes the times off then."""
+    send(timed, props=properties(DELAY="1", TIMER_DELAY_SEC="60"))
+
+    timed.pass_time(1_200)
+
+    (message,) = delivered(timed)
+    assert "TIMER_DELAY_SEC" not in decode_properties(message.properties)
+
+
+def test_what_has_waited_once_does_not_wait_again(timed: Shell) -> None:
+    """A consumer that hands on a timer message with its properties has it stored at once."""
+    send(timed, props=properties(TIMER_DELAY_MS="5000", TIMER_OUT_MS="1"))
+
+    assert delivered_bodies(timed) == [b"paid"]
+
+
+def test_a_batch_may_hold_timer_messages(timed: Shell) -> None:
+    """Each for its own time."""
+    body = batch_body((b"2", b"TIMER_DELAY_MS\x012000"), (b"1", b"TIMER_DELAY_MS\x011000"))
+
+    assert timed.call(320, send_ext("orders", m="true"), body).code == 0
+
+    timed.pass_time(1_300)
+    assert delivered_bodies(timed) == [b"1"]
+    timed.pass_time(1_000)
+    assert delivered_bodies(timed) == [b"1", b"2"]
+
+
+def test_a_committed_half_waits_from_its_commit_on(timed: Shell) -> None:
+    """The transaction ends at once; its visible copy comes when it is due."""
+    half = begin(timed, TIMER_DELAY_MS="5000")
+    timed.pass_time(3_000)
+
+    assert end(timed, half, COMMIT).code == 0
+
+    timed.pass_time(4_800)
+    assert delivered(timed) == []
+    timed.pass_time(400)
+    assert delivered_bodies(timed) == [b"paid"]
+
+
+def test_a_timer_message_is_cancelled_by_its_unique_key(timed: Shell) -> None:
+    """The cancelled one never comes, nor does the cancelling one; others of its key stay."""
+    create(timed, TopicSet("other", 1, 1))
+    key = {"UNIQ_KEY": "K1", "TIMER_DELAY_MS": "5000"}
+    send(timed, props=properties(**key))
+    send(timed, topic="other", props=properties(**key))
+    send(timed, body=b"stays", props=properties(UNIQ_KEY="K2", TIMER_DELAY_MS="5000"))
+
+    cancel = properties(UNIQ_KEY="K3", TIMER_DELAY_MS="5000", TIMER_DEL_UNIQKEY="K1")
+    assert send(timed, body=b"cancel", props=cancel).code == 0
+
+    timed.pass_time(6_000)
+    assert delivered_bodies(timed) == [b"stays"]
+    assert [m.body for m in messages(pull(timed, topic="other"))] == [b"paid"]
+    assert rows(timed) == 0
+    assert timed.core.context.counters["timers_cancelled"] == 1
+
+
+def test_a_message_whose_topic_is_gone_is_dropped(timed: Shell) -> None:
+    """It does not hold up the others."""
+    create(timed, TopicSet("gone", 1, 1))
+    send(timed, topic="gone", props=properties(TIMER_DELAY_MS="1000"))
+    send(timed, props=properties(TIMER_DELAY_MS="1000"))
+    create(timed, TopicDeleted("gone"))
+
+    timed.pass_time(1_200)
+
+    assert (delivered_bodies(timed), rows(timed)) == ([b"paid"], 0)
+
+
+def test_a_new_leader_goes_on_with_the_timers() -> None:
+    """What waits is in the log: another replica delivers it, once and in time."""
+    timed = with_orders(Shell().lead())
+    for number in range(5):
+        send(timed, body=b"%d" % number, props=properties(TIMER_DELAY_MS=str(number * 1_000 + 500)))
+    timed.pass_time(2_000)
+
+    successor = timed.restart().lead()
+    successor.pass_time(4_000)
+
+    assert delivered_bodies(successor) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_clock_that_is_set_back_forgets_no_timer(timed: Shell) -> None:
+    """What is opened after the change may be due before what was delivered."""
+    send(timed, body=b"1", props=properties(TIMER_DELAY_MS="1000"))
+    timed.pass_time(1_500)
+    send(timed, body=b"2", props=properties(TIMER_DELAY_MS="1000"))
+    timed.pass_time(1_500)
+
+    timed.wall_ms -= 60_000
+    timed.pass_time(100)
+    send(timed, body=b"3", props=properties(TIMER_DELAY_MS="1000"))
+    timed.pass_time(1_500)
+
+    assert delivered_bodies(timed) == [b"1", b"2", b"3"]
+
+
+def test_retention_keeps_what_still_waits() -> None:
+    """A message that waits longer than messages are kept is delivered all the same."""
+    shell = with_orders(Shell(settings(storage=StorageSettings(retention_ms=DAY_MS))).lead())
+    send(shell, body=b"late", props=properties(TIMER_DELAY_MS=str(2 * DAY_MS)))
+    for _ in range(3):
+        send(shell, body=bytes(1 << 20), e=1)
+
+    shell.pass_time(2 * DAY_MS + 1_000, step=DAY_MS // 4)
+    shell.pass_time(11_000)
+
+    assert delivered_bodies(shell) == [b"late"]
+    assert shell.state.floor > 3 << 20
+
+
+def test_more_than_one_tick_can_take_are_all_delivered(timed: Shell) -> None:
+    """A burst that is due at once is handed on in parts, in order."""
+    for number in range(0, 2_500, 50):
+        body = batch_body(
+            *(
+                (b"%d" % (number + each), b"TIMER_DELIVER_MS\x01%d" % (START_MS + 5_000))
+                for each in range(50)
+            )
+        )
+        assert timed.call(320, send_ext("orders", m="true"), body).code == 0
+
+    timed.pass_time(6_000)
+
+    queue = timed.state.topics.by_name["orders"].queues[0]
+    assert queue.next_offset == 2_500
+    assert (timed.state.timers.count, timed.state.timers.checksum) == (0, 0)
+
+
+@hypothesis_settings(max_examples=80, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("send"), st.integers(1, 3_000)),
+            st.tuples(st.just("cancel"), st.integers(0, 9)),
+            st.tuples(st.just("recall"), st.integers(0, 9)),
+            st.tuples(st.just("time"), st.integers(50, 1_500)),
+            st.tuples(st.just("tick"), st.integers(0, 200)),
+            st.tuples(st.just("turn"), st.just(0)),
+            st.tuples(st.just("lose"), st.just(0)),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_happens_each_acknowledged_timer_is_delivered_once_or_cancelled(
+    steps: list[tuple[str, int]],
+) -> None:
+    """Sends, cancellations, recalls, time, commits and lost leaderships in any order.
+
+    What was recalled with success is never delivered.
+    """
+    shell = with_orders(Shell().lead())
+    sent: dict[str, int] = {}
+    recalls: list[tuple[str, int]] = []
+    due: dict[str, int] = {}
+    for kind, number in steps:
+        match kind:
+            case "send":
+                name = f"T{len(sent)}"
+                due[name] = shell.wall_ms + number
+                asked = properties(UNIQ_KEY=name, TIMER_DELAY_MS=str(number))
+                sent[name] = shell.submit(310, send_ext("orders", asked), name.encode())
+            case "cancel":
+                asked = properties(TIMER_DELAY_MS="9000", TIMER_DEL_UNIQKEY=f"T{number}")
+                shell.submit(310, send_ext("orders", asked), b"cancel")
+            case "recall":
+                name = f"T{number}"
+                answer = shell.reply_to(sent[name]) if name in sent else None
+                if answer is not None and answer.code == 0:
+                    ext = {"topic": "orders", "recallHandle": answer.ext["recallHandle"]}
+                    recalls.append((name, shell.submit(370, ext)))
+            case "time":
+                shell.pass_time(number)
+            case "tick":
+                shell.wall_ms += number
+                shell.monotonic_ms += number
+                shell.run(shell.core.tick(shell.now))
+            case "turn":
+                if shell.pending:
+                    shell.turn()
+            case _:
+                shell.lose_proposals()
+                shell.follow()
+                shell.lead()
+    shell.settle()
+    shell.pass_time(12_000)
+
+    acknowledged = {
+        name
+        for name, opaque in sent.items()
+        if (reply := shell.reply_to(opaque)) is not None and reply.code == 0
+    }
+    got = delivered(shell) if shell.state.topics.by_name["orders"].queues else []
+    bodies = [message.body.decode() for message in got]
+    assert len(bodies) == len(set(bodies))
+    assert set(bodies) <= acknowledged
+    assert all(message.store_timestamp >= due[message.body.decode()] for message in got)
+    cancelled = {f"T{number}" for kind, number in steps if kind in ("cancel", "recall")}
+    assert acknowledged - set(bodies) <= cancelled
+    recalled = {
+        name
+        for name, opaque in recalls
+        if (reply := shell.reply_to(opaque)) is not None and reply.code == 0
+    }
+    assert not recalled & set(bodies)
+    assert rows(shell) == 0
+    shell.restart()
+    shell.replay()
+
+
+def test_replicas_that_lost_a_row_are_told_apart(timed: Shell) -> None:
+    """The digest holds number and sum of what waits."""
+    send(timed, props=properties(TIMER_DELAY_MS="5000"))
+    before = timed.state.digest()
+
+    timed.state.timers.checksum ^= 1
+
+    assert timed.state.digest() != before
+    timed.state.timers.checksum ^= 1

@@ -1,0 +1,194 @@
+"""Replies of request-reply calls: pushed to the client that asked, and stored."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.properties import decode_properties
+from tests.broker.processors.driver import ALICE, BOB, Shell
+from tests.broker.processors.requests import bodies, properties, pull, send_ext
+
+REPLY_TOPIC = "shop_REPLY_TOPIC"
+
+
+@pytest.fixture
+def replier() -> Iterator[Shell]:
+    """A leader that serves replies."""
+    shell = Shell()
+    shell.lead()
+    yield shell
+    shell.settle()
+    shell.replay()
+    shell.restart()
+
+
+def ask_for(shell: Shell, client: str = "asker", group: str = "PGREQ") -> None:
+    """Let a producer make itself known over Alice's connection."""
+    body = {"clientID": client, "consumerDataSet": [], "producerDataSet": [{"groupName": group}]}
+    assert shell.call(34, {}, fastjson.dumps(body), peer=ALICE).code == 0
+
+
+def reply_properties(client: str = "asker") -> str:
+    return properties(
+        MSG_TYPE="reply", REPLY_TO_CLIENT=client, UNIQ_KEY="R1", TTL="8000", CORRELATION_ID="c-1"
+    )
+
+
+def submit(shell: Shell, props: str, *, code: int = 325) -> int:
+    number = shell.submit(code, send_ext(REPLY_TOPIC, props, a="PGREP", g=17), b"pong", peer=BOB)
+    shell.settle()
+    return number
+
+
+def pushes(shell: Shell) -> list[RemotingCommand]:
+    return [s.command for s in shell.sent if s.connection == ALICE.connection and s.command.body]
+
+
+def say(shell: Shell, push: RemotingCommand, code: int = 0) -> None:
+    """Let the asking client answer a push."""
+    response = RemotingCommand(code, push.opaque, FLAG_RESPONSE, {})
+    shell.run(shell.core.handle(response, ALICE, shell.now))
+
+
+def stored(shell: Shell) -> list[bytes]:
+    reply = pull(shell, topic=REPLY_TOPIC)
+    return bodies(reply) if reply.body else []
+
+
+def test_a_reply_is_pushed_to_the_asking_client_and_stored(replier: Shell) -> None:
+    """The replier is answered when the asking client has it, with the place of the stored copy."""
+    ask_for(replier)
+
+    number = submit(replier, reply_properties())
+
+    (push,) = pushes(replier)
+    assert (push.code, push.body, push.is_oneway) == (326, b"pong", False)
+    pushed = dict(push.ext)
+    assert decode_properties(pushed.pop("properties").encode()) == {
+        "MSG_TYPE": "reply",
+        "REPLY_TO_CLIENT": "asker",
+        "UNIQ_KEY": "R1",
+        "TTL": "8000",
+        "CORRELATION_ID": "c-1",
+        "PUSH_REPLY_TIME": str(replier.wall_ms),
+    }
+    assert pushed == {
+        "producerGroup": "PGREP",
+        "topic": REPLY_TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "17",
+        "flag": "0",
+        "bornHost": "192.0.2.2:40002",
+        "storeHost": "192.0.2.100:10911",
+        "storeTimestamp": str(replier.wall_ms),
+        "reconsumeTimes": "0",
+        "unitMode": "false",
+    }
+    assert replier.reply_to(number) is None
+
+    say(replier, push)
+
+    answer = replier.reply_to(number)
+    assert answer is not None
+    assert (answer.code, answer.ext["queueOffset"]) == (0, "0")
+    assert stored(replier) == [b"pong"]
+
+
+def test_the_long_form_of_the_header_is_served_too(replier: Shell) -> None:
+    """324 names its fields in full."""
+    ask_for(replier)
+    ext = {
+        "producerGroup": "PGREP",
+        "topic": REPLY_TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "0",
+        "sysFlag": "0",
+        "bornTimestamp": "17",
+        "flag": "0",
+        "properties": reply_properties(),
+    }
+
+    replier.submit(324, ext, b"pong", peer=BOB)
+    replier.settle()
+
+    assert [push.body for push in pushes(replier)] == [b"pong"]
+
+
+def test_a_reply_that_does_not_say_whom_it_is_for_is_stored_and_refused(replier: Shell) -> None:
+    """RocketMQ's remark, so that a replier's log says what it always said."""
+    number = submit(replier, properties(MSG_TYPE="reply", UNIQ_KEY="R1"))
+
+    answer = replier.reply_to(number)
+    assert answer is not None
+    assert (answer.code, answer.remark) == (
+        1,
+        "reply message properties[REPLY_TO_CLIENT] is null",
+    )
+    assert answer.ext["queueOffset"] == "0"
+    assert stored(replier) == [b"pong"]
+
+
+def test_a_reply_to_a_client_that_is_gone_is_stored_and_refused(replier: Shell) -> None:
+    """A client that never came, and one whose connection was closed."""
+    ask_for(replier)
+    replier.run(replier.core.connection_closed(ALICE.connection, replier.now))
+
+    answers = [
+        replier.reply_to(submit(replier, reply_properties(client))) for client in ("asker", "other")
+    ]
+
+    assert [(answer.code, answer.remark) for answer in answers if answer is not None] == [
+        (1, "push reply message fail, channel of <asker> not found."),
+        (1, "push reply message fail, channel of <other> not found."),
+    ]
+    assert stored(replier) == [b"pong"] * 2
+
+
+@pytest.mark.parametrize("how", ["refuses", "is silent", "goes away", "new leader"])
+def test_a_reply_that_does_not_arrive_is_told(replier: Shell, how: str) -> None:
+    """The asking client refuses it, does not answer within 3 s, is lost, or the leader changes."""
+    ask_for(replier)
+    number = submit(replier, reply_properties())
+    (push,) = pushes(replier)
+
+    match how:
+        case "refuses":
+            say(replier, push, code=1)
+        case "is silent":
+            replier.pass_time(3_100)
+        case "goes away":
+            replier.run(replier.core.connection_closed(ALICE.connection, replier.now))
+        case _:
+            replier.follow()
+
+    answer = replier.reply_to(number)
+    assert answer is not None
+    assert (answer.code, answer.remark) == (1, "push reply message to askerfail.")
+
+
+def test_the_push_does_not_wait_for_the_log_and_the_answer_does(replier: Shell) -> None:
+    """The asking client has its reply at once; the replier learns where it was stored."""
+    ask_for(replier)
+
+    number = replier.submit(325, send_ext(REPLY_TOPIC, reply_properties()), b"pong", peer=BOB)
+    (push,) = pushes(replier)
+    say(replier, push)
+    assert replier.reply_to(number) is None
+    replier.settle()
+
+    answer = replier.reply_to(number)
+    assert answer is not None
+    assert answer.code == 0
+
+
+def test_a_reply_to_a_topic_that_may_not_be_written_is_refused(replier: Shell) -> None:
+    """As any send."""
+    reply = replier.call(325, send_ext("SCHEDULE_TOPIC_XXXX", reply_properties()), b"pong")
+
+    assert reply.code == 16

@@ -1,0 +1,458 @@
+"""Growth of an ordered topic on one raft group: who may send when, who is in the way, who may say so."""
+
+from typing import Any
+
+import pytest
+
+from orderlymq_broker.core.effects import Propose
+from orderlymq_broker.state.records import (
+    Commit,
+    GroupSet,
+    GrowthPhase,
+    OffsetsReset,
+    QueueFloor,
+    RetentionAdvanced,
+    TopicSet,
+)
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.operatortoken import token_max_at
+from tests.broker.processors.driver import ALICE, BOB, Shell
+from tests.broker.processors.requests import (
+    commit_ext,
+    create,
+    heartbeat,
+    lock,
+    offset_of,
+    properties,
+    send,
+    send_ext,
+    unlock,
+)
+
+CHANGE = RequestCode.ORDERLYMQ_CHANGE_QUEUES
+GROWTH = RequestCode.ORDERLYMQ_QUEUE_GROWTH
+
+
+def change(shell: Shell, action: str, *, token: int | None = 1, **ext: Any) -> RemotingCommand:
+    fields = {"topic": "orders", "attempt": 1, "total": 8, "queues": 8, "limitMillis": 10_000}
+    fields |= {"settleMillis": 5_000, **ext}
+    texts = {name: str(value) for name, value in fields.items()}
+    if token is not None:
+        texts["operatorToken"] = str(token)
+    return shell.call(CHANGE, {"action": action, **texts})
+
+
+def growth(shell: Shell) -> dict[str, Any]:
+    (found,) = fastjson.loads(shell.call(GROWTH, {"topics": "orders"}).body)["topics"]
+    assert isinstance(found, dict)
+    return found
+
+
+def phase(shell: Shell) -> str:
+    return str(growth(shell)["phase"])
+
+
+def send_chosen(shell: Shell, total: int, **letters: Any) -> RemotingCommand:
+    """Send as our SDK does: with the number of queues the sender chose from."""
+    return shell.call(310, {**send_ext("orders", **letters), "omqQueueTotal": str(total)}, b"paid")
+
+
+@pytest.fixture
+def topic() -> Shell:
+    """An ordered topic with four queues, and an ordered group that has a member and the locks."""
+    shell = Shell().lead()
+    create(shell, TopicSet("orders", 4, 4, order=True), GroupSet("billing", orderly=True))
+    heartbeat(shell, "one@1")
+    lock(shell, "one@1", 0, 1, 2, 3)
+    return shell
+
+
+def commit(shell: Shell, offset: int, queue: int = 0) -> None:
+    reply = shell.call(15, commit_ext(offset, queue))
+    assert reply.code == 0, reply.remark
+
+
+def test_a_growth_goes_from_fence_to_switch_to_settling_to_open(topic: Shell) -> None:
+    """Nobody writes between fence and switch; then who knows the new list; at last everybody."""
+    send(topic, e=2)
+    assert change(topic, "fence").code == 0
+    refused = send(topic, e=2)
+    assert (refused.code, refused.ext) == (ResponseCode.SERVICE_NOT_AVAILABLE, {})
+    assert send_chosen(topic, 4).code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED
+    assert growth(topic)["barriers"] == [[0, 0], [1, 0], [2, 1], [3, 0]]
+    assert topic.state.topics.by_name["orders"].config.read_queues == 8
+
+    assert change(topic, "switch").code == 1, "one message is not consumed"
+    commit(topic, 1, queue=2)
+    assert change(topic, "switch").code == 0
+    assert send_chosen(topic, 4, e=2).code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED
+    assert send_chosen(topic, 8, e=7).code == 0
+    assert send(topic, e=2).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+    assert change(topic, "publish").code == 0
+    topic.pass_time(4_000)
+    assert send(topic, e=2).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    topic.pass_time(2_000)
+    assert phase(topic) == "open"
+    assert send(topic, e=2).code == 0
+    assert send_chosen(topic, 4, e=2).code == ResponseCode.ORDERLYMQ_QUEUES_CHANGED
+    topic.replay()
+
+
+def test_what_was_stored_before_the_fence_is_answered_as_stored_during_it(topic: Shell) -> None:
+    """A refusal says that nothing was stored: a repeat of a stored send gets the first answer."""
+    props = properties(UNIQ_KEY="C0A80001000118B4AAC2")
+    first = send(topic, props=props, e=1)
+    change(topic, "fence")
+
+    again = send(topic, props=props, e=1)
+
+    assert (again.code, again.ext["queueOffset"]) == (0, first.ext["queueOffset"])
+    fresh = properties(UNIQ_KEY="C0A80001000118B4AAC3")
+    assert send(topic, props=fresh, e=1).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_nothing_gets_between_the_proposal_of_a_fence_and_its_barriers(topic: Shell) -> None:
+    """Sends proposed before the fence are below the barrier, later ones are refused at once."""
+    before = topic.submit(310, send_ext("orders", e=0), b"a")
+    fence = topic.submit(
+        CHANGE,
+        {
+            "action": "fence",
+            "topic": "orders",
+            "attempt": "1",
+            "total": "8",
+            "queues": "8",
+            "limitMillis": "1000",
+            "operatorToken": "1",
+        },
+    )
+    after = topic.submit(310, send_ext("orders", e=0), b"b")
+    topic.settle()
+
+    codes = [reply.code for each in (before, fence, after) if (reply := topic.reply_to(each))]
+    assert codes == [0, 0, ResponseCode.SERVICE_NOT_AVAILABLE]
+    assert growth(topic)["barriers"][0] == [0, 1]
+
+
+def test_a_fence_that_was_lost_with_its_leader_refuses_nobody(topic: Shell) -> None:
+    """What was never in the log leaves no trace."""
+    topic.submit(
+        CHANGE,
+        {
+            "action": "fence",
+            "topic": "orders",
+            "attempt": "1",
+            "total": "8",
+            "queues": "8",
+            "limitMillis": "1000",
+            "operatorToken": "1",
+        },
+    )
+    topic.lose_proposals()
+
+    assert send(topic, e=0).code == 0
+    assert phase(topic) == "open"
+
+
+def test_a_fence_that_does_not_go_on_is_lifted_by_the_leader_and_says_who_was_in_the_way(
+    topic: Shell,
+) -> None:
+    """An operator that dies blocks nobody for longer than the limit it had named."""
+    send(topic, e=3)
+    change(topic, "fence", limitMillis=3_000)
+
+    topic.pass_time(3_500)
+
+    assert phase(topic) == "open"
+    assert "group billing lacks 1 messages of queue 3, 1 member online" in growth(topic)["reason"]
+    assert send(topic, e=3).code == 0
+    assert topic.state.topics.by_name["orders"].config.read_queues == 4
+    assert change(topic, "switch").code == 1
+    assert change(topic, "fence").code == 1, "an attempt that was given up does not come back"
+    assert change(topic, "fence", attempt=2).code == 0
+
+
+def test_a_new_leader_goes_on_where_the_old_one_was(topic: Shell) -> None:
+    """Fence, barriers and list stand in the log; the limit begins anew."""
+    send(topic, e=0)
+    change(topic, "fence", limitMillis=3_000)
+    topic.pass_time(2_000)
+
+    successor = topic.restart().lead()
+
+    assert send(successor, e=0).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    successor.pass_time(2_000)
+    assert phase(successor) == "fenced"
+    successor.pass_time(2_000)
+    assert phase(successor) == "open"
+
+
+@pytest.mark.parametrize("step", ["fence", "switch", "publish"])
+def test_every_step_may_be_asked_for_again(topic: Shell, step: str) -> None:
+    """An operator that crashed asks again; the second time changes nothing."""
+    steps = ["fence", "switch", "publish"]
+    for each in steps[: steps.index(step) + 1]:
+        assert change(topic, each).code == 0
+    before = topic.state.growth.by_topic["orders"]
+
+    assert change(topic, step).code == 0
+
+    assert topic.state.growth.by_topic["orders"] == before
+
+
+def test_a_retry_that_waits_is_not_past_the_barrier(topic: Shell) -> None:
+    """A message handed back stands in a delay level, then in the retry topic: both block the switch."""
+    sent = send(topic, e=0)
+    commit(topic, 1)
+    back = {"offset": str(topic.state.physical_end - 0), "group": "billing", "delayLevel": "1"}
+    back["offset"] = str(int(sent.ext["msgId"][16:], 16))
+    assert topic.call(36, {**back, "originTopic": "orders"}).code == 0
+    change(topic, "fence", limitMillis=60_000)
+
+    waiting = change(topic, "switch")
+    assert (waiting.code, "wait to be tried again" in (waiting.remark or "")) == (1, True)
+    topic.pass_time(2_000)
+    ready = change(topic, "switch")
+    assert (ready.code, "messages to try again" in (ready.remark or "")) == (1, True)
+    create(topic, OffsetsReset((Commit("billing", "%RETRY%billing", 0, 1),)))
+
+    assert change(topic, "switch").code == 0
+
+
+def test_an_open_transaction_is_in_the_way_and_may_still_end(topic: Shell) -> None:
+    """Its message would come into the old queue; new ones are refused like any send."""
+    props = properties(UNIQ_KEY="C0A80001000118B4AAC4", TRAN_MSG="true", PGROUP="p")
+    half = topic.call(310, send_ext("orders", props, f=4), b"half")
+    assert half.code == 0
+    change(topic, "fence", limitMillis=60_000)
+
+    assert "transactions of topic[orders] are open" in (change(topic, "switch").remark or "")
+    again = properties(UNIQ_KEY="C0A80001000118B4AAC5", TRAN_MSG="true", PGROUP="p")
+    assert topic.call(310, send_ext("orders", again, f=4), b"half").code == 14
+    end = {
+        "producerGroup": "p",
+        "tranStateTableOffset": half.ext["queueOffset"],
+        "commitLogOffset": str(int(half.ext["msgId"][16:], 16)),
+        "commitOrRollback": "8",
+        "fromTransactionCheck": "false",
+        "msgId": "C0A80001000118B4AAC4",
+        "transactionId": "C0A80001000118B4AAC4",
+    }
+    assert topic.call(37, end).code == 0
+    assert "lacks 1 messages" in (change(topic, "switch").remark or "")
+    commit(topic, 1)
+
+    assert change(topic, "switch").code == 0
+
+
+def test_only_ordered_groups_are_waited_for(topic: Shell) -> None:
+    """Groups without order and broadcasting members promise nothing that a new list could break."""
+    create(topic, GroupSet("search"))
+    heartbeat(topic, "two@2", peer=BOB, group="search")
+    heartbeat(topic, "three@3", peer=BOB, group="cache", model="BROADCASTING")
+    send(topic, e=0)
+    send(topic, e=0)
+    commit(topic, 2)
+    create(topic, OffsetsReset((Commit("search", "orders", 0, 1),)))
+    change(topic, "fence")
+
+    assert growth(topic)["blockers"] == []
+    assert growth(topic)["readers"] == ["billing", "cache", "search"]
+    assert change(topic, "switch").code == 0
+
+
+def test_a_group_that_has_only_just_come_is_waited_for(topic: Shell) -> None:
+    """A heartbeat does not tell whether its sender consumes in order; its first lock would be too late."""
+    create(topic, GroupSet("search"))
+    heartbeat(topic, "two@2", peer=BOB, group="search")
+    send(topic, e=0)
+    commit(topic, 1)
+    change(topic, "fence")
+
+    assert "group search lacks 1 messages" in (change(topic, "switch").remark or "")
+    create(topic, OffsetsReset((Commit("search", "orders", 0, 1),)))
+    assert change(topic, "switch").code == 0
+
+
+def test_a_group_that_left_before_its_first_commit_is_in_the_way_too(topic: Shell) -> None:
+    """It was given messages of the old list and will be given them again; found by the simulator."""
+    send(topic, e=0)
+    unlock(topic, "one@1", 0, 1, 2, 3)
+    topic.call(35, {"clientID": "one@1", "consumerGroup": "billing"})
+    change(topic, "fence")
+
+    assert growth(topic)["readers"] == ["billing"]
+    assert "lacks 1 messages of queue 0, nobody online" in (change(topic, "switch").remark or "")
+
+
+def test_what_a_holder_may_have_at_hand_is_not_consumed_because_retention_took_it(
+    topic: Shell,
+) -> None:
+    """Pulled and not yet delivered, it would follow what the new queues bring of its key."""
+    send(topic, e=2)
+    send(topic, e=2)
+    commit(topic, 1, queue=2)
+    floor = QueueFloor(topic.state.topics.by_name["orders"].id, 2, 2)
+    topic.run([Propose([RetentionAdvanced((floor,))])])
+    topic.settle()
+    change(topic, "fence")
+
+    assert change(topic, "switch").code == 1
+    unlock(topic, "one@1", 2)
+    assert change(topic, "switch").code == 0, "who comes now begins where the queue does"
+
+
+def test_a_group_without_members_is_in_the_way_too(topic: Shell) -> None:
+    """Who comes back later must find its tail before anything of the new list."""
+    send(topic, e=0)
+    unlock(topic, "one@1", 0, 1, 2, 3)
+    topic.call(35, {"clientID": "one@1", "consumerGroup": "billing"})
+    create(topic, OffsetsReset((Commit("billing", "orders", 0, 0),)))
+    change(topic, "fence")
+
+    assert "lacks 1 messages of queue 0, nobody online" in (change(topic, "switch").remark or "")
+
+
+def test_readers_begin_new_queues_at_their_first_message(topic: Shell) -> None:
+    """A group that begins at the end elsewhere must not skip what came before it saw a new queue."""
+    change(topic, "fence")
+    body = fastjson.dumps({"groups": ["archive"]})
+    ext = {"action": "switch", "topic": "orders", "attempt": "1", "total": "8", "queues": "8"}
+    assert topic.call(CHANGE, {**ext, "operatorToken": "1"}, body).code == 0
+
+    for group in ("billing", "archive"):
+        assert [offset_of(topic, queue, group) for queue in range(4, 8)] == [0, 0, 0, 0]
+
+
+def test_a_raft_group_that_had_no_queue_gets_the_topic_with_the_switch() -> None:
+    """It is ordered from its first moment, and closed to senders who may have an old list."""
+    shell = Shell().lead()
+    assert change(shell, "switch", queues=2).code == 0
+
+    topic = shell.state.topics.by_name["orders"]
+    assert (topic.config.write_queues, topic.config.order) == (2, True)
+    assert send(shell, e=1).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert send_chosen(shell, 8, e=1).code == 0
+
+
+@pytest.mark.parametrize(
+    ("ext", "part"),
+    [
+        ({"total": 4, "queues": 3}, "cannot shrink"),
+        ({"topic": "nobody"}, "not an ordered topic"),
+        ({"attempt": "x"}, "attempt is 'x'"),
+        ({"limitMillis": 10**9}, "limitMillis"),
+        ({"action": "explode"}, "fence, lift, switch or publish"),
+    ],
+)
+def test_a_growth_that_makes_no_sense_is_refused(
+    topic: Shell, ext: dict[str, Any], part: str
+) -> None:
+    """The remark says what is wrong; nothing changes."""
+    before = topic.state.growth.by_topic.copy()
+    reply = change(topic, str(ext.pop("action", "fence")), **ext)
+
+    assert (reply.code, part in (reply.remark or "")) == (1, True), reply.remark
+    assert topic.state.growth.by_topic == before
+
+
+def test_members_are_told_to_look_again_when_the_list_changes(topic: Shell) -> None:
+    """40 goes to the readers' members after fence and switch, so that they share the new queues."""
+    topic.notified()
+    change(topic, "fence")
+    assert topic.notified() == [ALICE.connection]
+    change(topic, "switch")
+    assert topic.notified() == [ALICE.connection]
+
+
+def test_an_operator_that_was_followed_is_refused_for_good(topic: Shell) -> None:
+    """The greatest token stands in the log; a smaller one changes nothing, whatever it asks for."""
+    assert change(topic, "fence", token=7).code == 0
+
+    late = change(topic, "lift", token=6)
+    assert late.code == 1
+    assert "operatorToken 6 is smaller than 7" in (late.remark or "")
+    dead = topic.call(20502, {"clientId": "one@1", "proof": "pod gone", "operatorToken": "6"})
+    assert (dead.code, topic.state.locks.get("billing", "orders", 0) is not None) == (1, True)
+    assert topic.call(20502, {"clientId": "one@1", "proof": "nobody"}).code == 1
+
+    successor = topic.restart().lead()
+    assert change(successor, "lift", token=6).code == 1
+    assert phase(successor) == "fenced"
+    assert change(successor, "lift", token=8).code == 0
+    assert successor.state.operator_token == 8
+
+
+@pytest.mark.parametrize("code", [20502, 20505, 20507])
+@pytest.mark.parametrize("ahead", [1, 1 << 31, 1 << 61])
+def test_a_token_that_no_operator_can_have_locks_nobody_out(
+    topic: Shell, code: int, ahead: int
+) -> None:
+    """Tokens are seconds since 2026: what is far above them was made by nobody who operates."""
+    greatest = token_max_at(topic.wall_ms)
+    ext = {"topic": "orders", "clientId": "one@1", "proof": "p", "consumerGroup": "billing"}
+    fence = {"action": "fence", "attempt": "1", "total": "8", "queues": "8", "limitMillis": "9"}
+
+    refused = topic.call(code, {**ext, **fence, "operatorToken": str(greatest + ahead)}, b"[]")
+
+    assert (refused.code, topic.state.operator_token) == (1, 0)
+    assert "compare the clocks" in (refused.remark or "")
+    assert change(topic, "fence", token=greatest).code == 0
+
+
+def test_the_numbers_of_growths_cannot_be_used_up(topic: Shell) -> None:
+    """An operator counts on by one; after a step that is too great nothing could follow."""
+    refused = change(topic, "fence", attempt=(1 << 62) - 1)
+
+    assert (refused.code, topic.state.growth.by_topic) == (1, {})
+    assert change(topic, "fence", attempt=2).code == 0
+
+
+def test_digits_without_end_are_no_number(topic: Shell) -> None:
+    """The remark repeats only their beginning."""
+    refused = change(topic, "fence", token=None, attempt="9" * 5_000)
+
+    assert refused.code == 1
+    assert len(refused.remark or "") < 200
+
+
+def test_of_two_operators_in_one_turn_the_older_one_loses(topic: Shell) -> None:
+    """The comparison is made where the record is applied, not only where it is asked for."""
+    heartbeat(topic, "two@2", peer=BOB)
+    newer = topic.submit(20502, {"clientId": "two@2", "proof": "p", "operatorToken": "9"})
+    older = topic.submit(20502, {"clientId": "one@1", "proof": "p", "operatorToken": "8"})
+    topic.settle()
+
+    codes = [reply.code for each in (newer, older) if (reply := topic.reply_to(each))]
+    assert codes == [0, 1]
+    assert topic.state.locks.get("billing", "orders", 0) is not None
+    topic.replay()
+
+
+def test_a_new_operator_ends_its_predecessor_though_nobody_is_to_be_buried(topic: Shell) -> None:
+    """Its token is kept also when the client is not known."""
+    assert topic.call(20502, {"clientId": "no@1", "proof": "p", "operatorToken": "5"}).code == 0
+    assert topic.state.operator_token == 5
+
+
+def test_the_broker_itself_needs_no_token_to_bury_a_client(topic: Shell) -> None:
+    """A process that is seen dead on this machine is dead whoever operates."""
+    change(topic, "fence", token=7)
+    topic.run(topic.core.client_dead("one@1", "process 1 is gone", topic.now))
+    topic.settle()
+
+    assert topic.state.locks.get("billing", "orders", 0) is None
+
+
+def test_a_deleted_topic_takes_its_growth_with_it(topic: Shell) -> None:
+    """A topic made anew under the same name begins without a history."""
+    from orderlymq_broker.state.records import TopicDeleted  # noqa: PLC0415
+
+    change(topic, "fence")
+    create(topic, TopicDeleted("orders"), TopicSet("orders", 2, 2, order=True))
+
+    assert phase(topic) == GrowthPhase.OPEN.value
+    assert send(topic, e=1).code == 0

@@ -1,0 +1,324 @@
+"""Questions about transactions that nobody ends, and what a fail-over leaves of them."""
+
+import pytest
+
+from orderlymq_broker.settings import StorageSettings, TimerSettings
+from orderlymq_broker.state.records import Append, HalfGivenUp, HalfOpened, TopicSet
+from orderlymq_protocol.framing import FrameDecoder
+from orderlymq_protocol.properties import decode_properties
+from orderlymq_protocol.record import decode_record
+from tests.broker.processors.driver import ALICE, BOB, START_MS, TOOL, Shell, settings
+from tests.broker.processors.halves import (
+    COMMIT,
+    GROUP,
+    begin,
+    end,
+    found,
+    join,
+    questions,
+    with_orders,
+)
+from tests.broker.processors.requests import create, messages, pull
+from tests.protocol.golden import frames
+
+
+@pytest.fixture
+def orders(shell: Shell) -> Shell:
+    """A leader with the ordered topic orders of two queues."""
+    return with_orders(shell)
+
+
+# -- checks ------------------------------------------------------------------------------------------
+
+
+def test_the_producer_is_asked_after_the_timeout_with_the_message_it_sent(orders: Shell) -> None:
+    """Topic and queue are the real ones, the offsets are those by which it ends the transaction."""
+    join(orders)
+    half = begin(orders, b"half", queue=1)
+
+    orders.pass_time(5_900)
+    assert questions(orders) == []
+    orders.pass_time(700)
+
+    ((connection, question),) = questions(orders)
+    assert connection == ALICE.connection
+    assert question.ext == {
+        "tranStateTableOffset": str(half[0]),
+        "commitLogOffset": str(half[1]),
+        "msgId": "U1",
+        "transactionId": "U1",
+        "offsetMsgId": f"C000026400002A9F{half[1]:016X}",
+        "topic": "orders",
+    }
+    message = decode_record(question.body)
+    assert (message.topic, message.queue_id, message.body) == ("orders", 1, b"half")
+    assert (message.queue_offset, message.physical_offset) == half
+    assert decode_properties(message.properties)["TRANSACTION_CHECK_TIMES"] == "1"
+    assert decode_properties(message.properties)["PGROUP"] == GROUP
+
+
+def test_the_answer_to_a_check_ends_the_transaction_and_the_message_says_it_was_checked(
+    orders: Shell,
+) -> None:
+    """From then on nobody is asked."""
+    half = begin(orders, b"half")
+    orders.pass_time(7_000)
+    assert len(questions(orders)) == 1
+
+    end(orders, half, COMMIT)
+    orders.pass_time(120_000, step=1_000)
+
+    assert questions(orders) == []
+    (message,) = messages(pull(orders))
+    assert decode_properties(message.properties)["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+def test_live_producers_of_the_group_are_asked_in_turn(orders: Shell) -> None:
+    """Those of other groups are not; a closed connection is not asked again."""
+    join(orders, client="c1", peer=ALICE)
+    join(orders, client="c2", peer=BOB)
+    join(orders, client="c3", peer=TOOL, group="others")
+    begin(orders)
+
+    orders.pass_time(7_000 + 60_000, step=1_000)
+    asked = [connection for connection, _ in questions(orders)]
+    orders.run(orders.core.connection_closed(ALICE.connection, orders.now))
+    orders.pass_time(120_000, step=1_000)
+
+    assert asked == [ALICE.connection, BOB.connection]
+    assert [connection for connection, _ in questions(orders)] == [BOB.connection] * 2
+
+
+def test_who_sent_a_half_can_be_asked_before_its_first_heartbeat(orders: Shell) -> None:
+    """Java sends one every 30 s only; the check need not wait for it."""
+    begin(orders)
+
+    orders.pass_time(7_000)
+
+    assert [connection for connection, _ in questions(orders)] == [ALICE.connection]
+
+
+def test_nothing_is_counted_while_no_producer_is_alive(orders: Shell) -> None:
+    """The check comes as soon as one is back."""
+    begin(orders)
+    orders.run(orders.core.connection_closed(ALICE.connection, orders.now))
+    orders.pass_time(60 * 60_000, step=10_000)
+    assert questions(orders) == []
+    assert orders.state.transactions.open[0].checks == 0
+
+    join(orders, peer=BOB)
+    orders.pass_time(1_000)
+
+    assert [connection for connection, _ in questions(orders)] == [BOB.connection]
+
+
+@pytest.mark.parametrize(("immunity", "first_ms"), [("20", 20_000), ("2", 2_000), ("soon", 6_000)])
+def test_a_message_may_say_how_long_its_producer_must_not_be_asked(
+    orders: Shell, immunity: str, first_ms: int
+) -> None:
+    """CHECK_IMMUNITY_TIME_IN_SECONDS; what is no number counts as not said."""
+    begin(orders, CHECK_IMMUNITY_TIME_IN_SECONDS=immunity)
+
+    orders.pass_time(first_ms - 100)
+    assert questions(orders) == []
+    orders.pass_time(700)
+
+    assert len(questions(orders)) == 1
+
+
+def test_after_the_last_check_a_copy_is_put_aside_and_nobody_is_asked(orders: Shell) -> None:
+    """The copy and the giving up are one proposal; the copy says which half it is."""
+    half = begin(orders, b"half")
+    orders.pass_time(7_000 + 14 * 61_000, step=1_000)
+    assert len(questions(orders)) == 15
+    orders.proposed.clear()
+
+    orders.pass_time(62_000, step=1_000)
+
+    given_up = [r for r in orders.proposed if isinstance(r, Append | HalfGivenUp)]
+    assert [type(record) for record in given_up] == [Append, HalfGivenUp]
+    (copy,) = messages(pull(orders, topic="TRANS_CHECK_MAX_TIME_TOPIC"))
+    kept = decode_properties(copy.properties)
+    assert copy.body == b"half"
+    assert (kept["REAL_TOPIC"], kept["TRANSACTION_CHECK_TIMES"]) == ("orders", "15")
+    assert kept["TRAN_PREPARED_QUEUE_OFFSET"] == str(half[0])
+    orders.pass_time(300_000, step=1_000)
+    assert questions(orders) == []
+
+
+def test_a_late_commit_of_a_given_up_transaction_gives_its_one_copy(orders: Shell) -> None:
+    """The producer may know its own decision better than our patience."""
+    half = begin(orders, b"half")
+    orders.pass_time(16 * 62_000, step=1_000)
+    assert list(orders.state.transactions.given_up) == [0]
+
+    assert end(orders, half, COMMIT).code == 0
+    end(orders, half, COMMIT)
+
+    assert found(orders) == [b"half"]
+
+
+def test_an_administrator_has_a_given_up_transaction_asked_about_again(orders: Shell) -> None:
+    """323 with the id of the copy, or of the half itself; from the first check on, still one copy."""
+    half = begin(orders, b"half")
+    orders.pass_time(16 * 62_000, step=1_000)
+    questions(orders)
+    (copy,) = messages(pull(orders, topic="TRANS_CHECK_MAX_TIME_TOPIC"))
+    copy_id = f"C000026400002A9F{copy.physical_offset:016X}"
+
+    assert orders.call(323, {"msgId": copy_id}).code == 0
+    assert orders.call(323, {"msgId": f"C000026400002A9F{half[1]:016X}"}).code == 0
+    orders.pass_time(1_000)
+
+    assert len(questions(orders)) == 1
+    end(orders, half, COMMIT)
+    assert orders.call(323, {"msgId": copy_id}).code == 1
+    assert found(orders) == [b"half"]
+
+
+@pytest.mark.parametrize("message_id", ["", "xyz", "C000026400002A9F0000000000FFFFFF"])
+def test_asking_again_about_what_is_no_half_is_refused(orders: Shell, message_id: str) -> None:
+    """The answer says which ids are meant."""
+    reply = orders.call(323, {"msgId": message_id})
+
+    assert (reply.code, bool(reply.remark)) == (1, True)
+
+
+# -- fail-over ---------------------------------------------------------------------------------------
+
+
+def test_checks_are_counted_on_after_a_fail_over() -> None:
+    """The new leader asks at the next interval, not at once and not from the beginning."""
+    orders = with_orders(Shell().lead())
+    begin(orders)
+    orders.pass_time(7_000)
+    assert len(questions(orders)) == 1
+
+    successor = orders.restart().lead()
+    join(successor, peer=BOB)
+    successor.pass_time(50_000, step=1_000)
+    assert questions(successor) == []
+    successor.pass_time(12_000, step=1_000)
+
+    ((_, question),) = questions(successor)
+    message = decode_record(question.body)
+    assert decode_properties(message.properties)["TRANSACTION_CHECK_TIMES"] == "2"
+
+
+def test_an_end_that_was_applied_before_the_fail_over_is_not_repeated_after_it() -> None:
+    """The producer repeats its commit to the new leader, since it saw no answer: one copy."""
+    orders = with_orders(Shell().lead())
+    half = begin(orders, b"half")
+    end(orders, half, COMMIT)
+
+    successor = orders.restart().lead()
+    reply = end(successor, half, COMMIT)
+
+    assert reply.code == 0
+    assert found(successor) == [b"half"]
+
+
+def test_transactions_can_be_shown(orders: Shell) -> None:
+    """The status says how many are open, since when, and whose."""
+    begin(orders, key="U1")
+    begin(orders, key="U2")
+
+    assert orders.core.group_status()["transactions"] == {
+        "open": 2,
+        "givenUp": 0,
+        "oldestMillis": START_MS,
+        "groups": {GROUP: {"open": 2, "givenUp": 0}},
+    }
+
+
+# -- retention and timers ----------------------------------------------------------------------------
+
+
+def test_open_transactions_keep_their_messages_and_given_up_ones_do_not() -> None:
+    """Retention stops before the oldest open half; one of the age of messages is given up."""
+    storage = StorageSettings(retention_ms=100_000)
+    shell = Shell(settings(storage=storage, timers=TimerSettings(retention_scan_ms=1_000))).lead()
+    create(shell, TopicSet("orders", 1, 1))
+    half = begin(shell, b"half")
+    shell.run(shell.core.connection_closed(ALICE.connection, shell.now))
+
+    shell.pass_time(99_000, step=1_000)
+    assert shell.state.floor <= half[1]
+    shell.pass_time(5_000, step=500)
+    assert list(shell.state.transactions.given_up) == [0]
+    assert found(shell, "TRANS_CHECK_MAX_TIME_TOPIC") == [b"half"]
+    shell.pass_time(110_000, step=1_000)
+
+    assert shell.state.floor > half[1]
+    assert not shell.state.transactions.given_up
+    shell.replay()
+
+
+def test_the_timers_of_checks_are_settings() -> None:
+    """Time-out, interval and number of checks; tests and impatient users need not wait."""
+    timers = TimerSettings(
+        transaction_timeout_ms=300,
+        transaction_check_interval_ms=500,
+        transaction_check_max=2,
+        transaction_scan_ms=100,
+    )
+    shell = Shell(settings(timers=timers)).lead()
+    create(shell, TopicSet("orders", 1, 1))
+    begin(shell)
+
+    shell.pass_time(400)
+    assert len(questions(shell)) == 1
+    shell.pass_time(600)
+    assert len(questions(shell)) == 1
+    shell.pass_time(600)
+
+    assert list(shell.state.transactions.given_up) == [0]
+    shell.replay()
+
+
+def test_a_half_is_one_entry_with_its_opening(orders: Shell) -> None:
+    """The record that opens the transaction says all that a later leader must know."""
+    orders.proposed.clear()
+    half = begin(orders, queue=1)
+
+    appended, opened = orders.proposed
+    assert isinstance(appended, Append)
+    assert opened == HalfOpened(half[0], half[1], GROUP, "orders", "U1", START_MS)
+
+
+def test_a_check_has_the_fields_of_a_captured_one(orders: Shell) -> None:
+    """RocketMQ 4.9.8's question and ours: the same header, the same properties, oneway."""
+    (captured,) = [
+        frame for frame in frames() if frame.code == 39 and frame.variant == "broker-to-client"
+    ]
+    (theirs,) = FrameDecoder().receive_data(captured.wire)
+    begin(orders, TAGS="tx", WAIT="false")
+    orders.pass_time(7_000)
+
+    ((_, ours),) = questions(orders)
+
+    assert set(ours.ext) - {"topic"} == set(theirs.ext)  # 5.x tells the topic too
+    assert ours.is_oneway
+    # 5.x stores the region with each message.
+    region = {"MSG_REGION", "TRACE_ON"}
+    assert set(decode_properties(decode_record(ours.body).properties)) - region == set(
+        decode_properties(decode_record(theirs.body).properties)
+    )
+
+
+def test_one_look_asks_about_a_limited_number_and_the_next_about_the_others(
+    orders: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many halves that are due at once must not hold up everybody else."""
+    monkeypatch.setattr("orderlymq_broker.processors.transactions.checks.COUNT_MAX", 3)
+    for number in range(8):
+        begin(orders, key=f"U{number}")
+    orders.wall_ms += 10_000
+    orders.monotonic_ms += 10_000
+
+    counts = []
+    for _ in range(4):
+        orders.pass_time(500, step=500)
+        counts.append(len(questions(orders)))
+
+    assert counts == [3, 3, 2, 0]

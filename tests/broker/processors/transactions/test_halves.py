@@ -1,0 +1,359 @@
+"""Half messages, and the end of their transactions."""
+
+import pytest
+
+from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.processors.transactions.halves import is_half
+from orderlymq_broker.state.records import (
+    Append,
+    HalfEnded,
+    HalfGivenUp,
+    QueueFloor,
+    RetentionAdvanced,
+    TopicDeleted,
+    TopicSet,
+)
+from orderlymq_protocol.names import TRANS_HALF_TOPIC
+from orderlymq_protocol.properties import decode_properties
+from tests.broker.processors.driver import BOB, Shell
+from tests.broker.processors.halves import (
+    COMMIT,
+    GROUP,
+    ROLLBACK,
+    UNKNOWN,
+    begin,
+    end,
+    end_ext,
+    found,
+    half_properties,
+    stored_at,
+    with_orders,
+)
+from tests.broker.processors.requests import (
+    STORED_WITH,
+    create,
+    messages,
+    properties,
+    pull,
+    send,
+    send_ext,
+)
+
+
+@pytest.fixture
+def orders(shell: Shell) -> Shell:
+    """A leader with the ordered topic orders of two queues."""
+    return with_orders(shell)
+
+
+# -- half messages -----------------------------------------------------------------------------------
+
+
+def test_a_half_message_is_seen_by_nobody_and_told_by_its_number_among_the_halves(
+    orders: Shell,
+) -> None:
+    """Its sender learns the queue it asked for, and the offset by which it ends the transaction."""
+    send(orders, body=b"before")
+
+    reply = send(orders, body=b"half", props=half_properties(), a=GROUP, e=1, f=4)
+
+    assert (reply.code, reply.ext["queueId"], reply.ext["queueOffset"]) == (0, "1", "0")
+    assert found(orders) == [b"before"]
+    assert found(orders, queue=1) == []
+
+
+def test_a_half_message_rests_as_rocketmq_keeps_it(orders: Shell) -> None:
+    """In queue 0 of the half topic, without transaction bits, with the way to where it belongs."""
+    _, physical = begin(orders, queue=1, WAIT="true")
+
+    (stored,) = stored_at(orders, physical)
+    assert (stored.topic, stored.queue_id, stored.queue_offset) == (
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        0,
+        0,
+    )
+    assert stored.sys_flag == 0
+    assert decode_properties(stored.properties) == {
+        "KEYS": "c1",
+        "TRAN_MSG": "true",
+        "UNIQ_KEY": "U1",
+        "PGROUP": GROUP,
+        "WAIT": "true",
+        **STORED_WITH,
+        "REAL_TOPIC": "orders",
+        "REAL_QID": "1",
+    }
+
+
+def test_the_bit_or_the_property_makes_a_half(orders: Shell) -> None:
+    """Either alone would otherwise store a message that is delivered, or one that never is."""
+    topic = orders.state.topics.by_name["orders"]
+
+    assert is_half(topic, 4, "")
+    assert is_half(topic, 0, properties(TRAN_MSG="true"))
+    assert is_half(topic, 0, properties(TRAN_MSG="TRUE"))
+    assert not is_half(topic, 0, properties(TRAN_MSG="false"))
+    assert not is_half(topic, 8, "")
+
+
+def test_a_repeated_half_gets_the_place_of_the_first(orders: Shell) -> None:
+    """A sender that lost the answer has one transaction, not two."""
+    first = begin(orders, key="U1")
+    again = begin(orders, key="U1")
+    other = begin(orders, key="U2")
+
+    assert first == again
+    assert other[0] == 1
+    assert len(orders.state.transactions.open) == 2
+
+
+def test_a_batch_cannot_be_sent_in_a_transaction(orders: Shell) -> None:
+    """Its messages would need one decision each; the batch is refused as illegal."""
+    entry = b"\x00\x00\x00\x17" + bytes(12) + b"\x00\x00\x00\x01x" + b"\x00\x00"
+
+    reply = orders.call(320, send_ext("orders", half_properties(), f=4), entry)
+
+    assert (reply.code, "transaction" in (reply.remark or "")) == (13, True)
+
+
+# -- the end -----------------------------------------------------------------------------------------
+
+
+def test_a_commit_shows_the_message_once_and_marks_the_end_in_the_same_proposal(
+    orders: Shell,
+) -> None:
+    """The visible copy and the end of the half cannot be parted by a crash."""
+    half = begin(orders, b"half", queue=1)
+    orders.proposed.clear()
+
+    assert end(orders, half, COMMIT).code == 0
+
+    appended, ended = orders.proposed
+    assert isinstance(appended, Append)
+    assert ended == HalfEnded(half[0], committed=True)
+    (message,) = messages(pull(orders, queue=1))
+    assert (message.body, message.topic, message.queue_id) == (b"half", "orders", 1)
+    assert message.sys_flag == COMMIT
+    assert message.prepared_transaction_offset == half[1]
+    assert message.born_timestamp == 1699999999000
+    assert decode_properties(message.properties) == {
+        "KEYS": "c1",
+        "UNIQ_KEY": "U1",
+        "PGROUP": GROUP,
+        **STORED_WITH,
+    }
+
+
+@pytest.mark.parametrize("second", [COMMIT, ROLLBACK])
+def test_what_was_committed_stays_committed_once(orders: Shell, second: int) -> None:
+    """A repeated or contrary end changes nothing and is told so."""
+    half = begin(orders, b"half")
+    end(orders, half, COMMIT)
+
+    reply = end(orders, half, second)
+
+    assert (reply.code, reply.remark) == (0, "the transaction had ended before; nothing changed")
+    assert found(orders) == [b"half"]
+
+
+def test_two_commits_in_one_turn_make_one_copy(orders: Shell) -> None:
+    """The second waits for the first, whose answer it gets."""
+    half = begin(orders, b"half")
+
+    first = orders.submit(37, end_ext(half, COMMIT))
+    second = orders.submit(37, end_ext(half, COMMIT), peer=BOB)
+    assert orders.reply_to(second) is None
+    orders.settle()
+
+    codes = [reply.code for number in (first, second) if (reply := orders.reply_to(number))]
+    assert codes == [0, 0]
+    assert found(orders) == [b"half"]
+
+
+def test_a_rolled_back_message_is_never_seen(orders: Shell) -> None:
+    """A commit that comes later changes nothing."""
+    half = begin(orders, b"half")
+
+    assert end(orders, half, ROLLBACK).code == 0
+    end(orders, half, COMMIT)
+    orders.pass_time(10_000)
+
+    assert found(orders) == []
+    assert not orders.state.transactions.open
+
+
+def test_ordered_transactional_sends_stand_where_they_were_committed(orders: Shell) -> None:
+    """Not where the half was sent: what was acknowledged before the commit comes before it."""
+    first, second = begin(orders, b"A", "U1"), begin(orders, b"B", "U2")
+    send(orders, body=b"C")
+    end(orders, second, COMMIT)
+    send(orders, body=b"D")
+    end(orders, first, COMMIT)
+
+    assert found(orders) == [b"C", b"B", b"D", b"A"]
+
+
+def test_a_committed_message_with_a_delay_waits_for_it_after_the_commit(orders: Shell) -> None:
+    """The delay begins with the commit, as the message does not exist before."""
+    half = begin(orders, b"half", DELAY="1")
+    orders.pass_time(3_000)
+    assert found(orders) == []
+
+    end(orders, half, COMMIT)
+    orders.pass_time(800)
+    assert found(orders) == []
+    orders.pass_time(400)
+
+    assert found(orders) == [b"half"]
+
+
+def test_an_end_that_does_not_know_its_half_is_refused(orders: Shell) -> None:
+    """Wrong group, wrong physical offset, a number that never was, a choice that is none."""
+    half = begin(orders)
+
+    replies = [
+        end(orders, half, COMMIT, group="others"),
+        end(orders, (half[0], half[1] + 1), COMMIT),
+        end(orders, (7, 0), COMMIT),
+        end(orders, (-1, 0), COMMIT),
+        end(orders, half, 4),
+    ]
+
+    assert [reply.code for reply in replies] == [1] * 5
+    remarks = [(reply.remark or "").split(":")[0] for reply in replies]
+    assert remarks == [
+        "the producer group wrong",
+        "the commit log offset wrong",
+        "find prepared transaction message failed",
+        "find prepared transaction message failed",
+        "commitOrRollback 4",
+    ]
+    assert found(orders) == []
+
+
+def test_the_end_of_a_half_that_retention_has_taken_is_no_success(orders: Shell) -> None:
+    """Given up and dropped, it was never committed; nobody may be told that it was."""
+    half = begin(orders)
+    queue = orders.state.topics.by_name[TRANS_HALF_TOPIC].queue(0)
+    floor = QueueFloor(queue.topic_id, 0, queue.next_offset)
+    for record in (
+        HalfGivenUp(half[0]),
+        RetentionAdvanced((floor,)),
+        RetentionAdvanced((), orders.state.physical_end),
+    ):
+        orders.run([Propose([record])])
+    orders.settle()
+
+    answer = end(orders, half, COMMIT)
+
+    assert answer.code == 1
+    assert "not known any more" in (answer.remark or "")
+    assert found(orders) == []
+
+
+@pytest.mark.parametrize(("choice", "seen"), [(COMMIT, [b"paid"]), (ROLLBACK, [])])
+def test_an_end_that_retention_overtakes_in_the_log_is_carried_out(
+    orders: Shell, choice: int, seen: list[bytes]
+) -> None:
+    """Decided before the half was dropped, it ends the transaction: no replica stumbles over it."""
+    half = begin(orders)
+    orders.run([Propose([HalfGivenUp(half[0])])])
+    orders.settle()
+    # What is kept is applied first, though the end was asked for while the half was there.
+    orders.run([Propose([RetentionAdvanced((), orders.state.physical_end)])])
+
+    assert end(orders, half, choice).code == 0
+    assert found(orders) == seen
+    assert not orders.state.transactions.given_up
+
+
+def test_an_unknown_result_leaves_the_transaction_open(orders: Shell) -> None:
+    """It is neither seen nor gone; the producer is asked later."""
+    half = begin(orders)
+
+    assert end(orders, half, UNKNOWN).code == 0
+
+    assert list(orders.state.transactions.open) == [0]
+
+
+def test_a_oneway_end_gets_no_answer(orders: Shell) -> None:
+    """RocketMQ's clients end transactions without waiting."""
+    half = begin(orders, b"half")
+
+    assert orders.ask(37, end_ext(half, COMMIT), oneway=True) is None
+    assert orders.ask(37, end_ext((99, 0), COMMIT), oneway=True) is None
+
+    assert found(orders) == [b"half"]
+
+
+def test_a_commit_whose_topic_is_gone_keeps_the_transaction_open(orders: Shell) -> None:
+    """Created again, the topic gets the message; nothing acknowledged is dropped."""
+    half = begin(orders, b"half")
+    create(orders, TopicDeleted("orders"))
+
+    assert end(orders, half, COMMIT).code == 17
+
+    create(orders, TopicSet("orders", 1, 1))
+    assert end(orders, half, COMMIT).code == 0
+    assert found(orders) == [b"half"]
+
+
+def test_an_end_that_is_lost_with_its_leader_can_be_asked_for_again(orders: Shell) -> None:
+    """Both who asked are told; the half is still open."""
+    half = begin(orders, b"half")
+    numbers = [orders.submit(37, end_ext(half, COMMIT)) for _ in range(2)]
+
+    orders.follow()
+    orders.lose_proposals()
+
+    replies = [orders.reply_to(number) for number in numbers]
+    assert [reply.code for reply in replies if reply is not None] == [1, 1]
+    orders.lead()
+    end(orders, half, COMMIT)
+    assert found(orders) == [b"half"]
+
+
+def test_a_replica_that_does_not_lead_answers_as_a_slave(orders: Shell) -> None:
+    """11, and nothing changes; a oneway end is asked about later anyway."""
+    half = begin(orders)
+    orders.follow()
+
+    assert end(orders, half, COMMIT).code == 11
+
+    orders.lead()
+    assert list(orders.state.transactions.open) == [0]
+
+
+def test_a_producer_over_ipv6_stays_one_in_its_committed_message(orders: Shell) -> None:
+    """The long host is kept from the half to its visible copy."""
+    peer = Peer(6, "2001:db8::6", 40_006)
+    reply = send(orders, body=b"half", props=half_properties(), a=GROUP, f=4, peer=peer)
+    half = int(reply.ext["queueOffset"]), int(reply.ext["msgId"][16:], 16)
+
+    end(orders, half, COMMIT)
+
+    (message,) = messages(pull(orders))
+    assert (message.body, message.born_host) == (b"half", ("2001:db8::6", 40_006))
+    assert message.sys_flag == COMMIT | 0x10
+    assert message.prepared_transaction_offset == half[1]
+
+
+def test_a_compressed_half_stays_compressed_in_its_committed_message(orders: Shell) -> None:
+    """The broker never looks into bodies: flags and bytes are returned as they came."""
+    compressed, flags = b"\x00\x01\x02", 0x301
+    props = half_properties()
+    reply = send(orders, body=compressed, props=props, a=GROUP, f=4 | flags)
+    half = int(reply.ext["queueOffset"]), int(reply.ext["msgId"][16:], 16)
+
+    end(orders, half, COMMIT)
+
+    (message,) = messages(pull(orders))
+    assert (message.body, message.sys_flag) == (compressed, COMMIT | flags)
+
+
+def test_a_producer_that_says_good_bye_is_not_asked(orders: Shell) -> None:
+    """35 ends what its half messages told of it; another one of the group is waited for."""
+    begin(orders)
+    orders.call(35, {"clientID": "c1", "producerGroup": GROUP})
+
+    assert GROUP not in orders.core.context.sessions.producer_connections()
