@@ -51,11 +51,11 @@ kill-spark: $(VENV)/.dev ## Kill Spark's drivers, executors and workers KILLS ti
 	@$(BIN)/python -m tests.spark.kills --kills $(or $(KILLS),200) --seed $(or $(SEED),1) $(ARGS)
 
 .PHONY: e2e
-e2e: $(VENV)/.dev ## Play all stories on Kubernetes: KUBECONFIG, or a kind cluster that is made; see e2e/README.md
+e2e: $(VENV)/.dev ## Run all scenarios on Kubernetes: KUBECONFIG, or a kind cluster that is made; see e2e/README.md
 	@$(BIN)/python -m pytest e2e -p no:cacheprovider
 
 .PHONY: e2e-ci
-e2e-ci: $(VENV)/.dev ## Play the stories that CI plays, too
+e2e-ci: $(VENV)/.dev ## Run the scenarios that CI runs, too
 	@$(BIN)/python -m pytest e2e -p no:cacheprovider -m ci
 
 .PHONY: lint
@@ -64,7 +64,7 @@ lint: $(VENV)/.dev ## Check format, style, types, import contracts and generated
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
-	@$(BIN)/python -m orderlymq_operator.crd --check
+	@$(BIN)/python -m orderlymq_operator.resources.crd --check
 	@$(BIN)/python -m pytest -q $(GENERATED)
 
 .PHONY: sim
@@ -133,7 +133,7 @@ bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tel
 
 .PHONY: crds
 crds: $(VENV)/.dev ## Generate crds/ from the manifest models
-	@$(BIN)/python -m orderlymq_operator.crd
+	@$(BIN)/python -m orderlymq_operator.resources.crd
 
 .PHONY: pages
 pages: $(VENV)/.dev ## Write the generated pages of docs/ anew

@@ -1,4 +1,4 @@
-"""Fixtures of the stories: one cluster, one image, one operator; a namespace and an application for each."""
+"""Fixtures of the scenarios: one cluster, one image, one operator; a namespace and an application for each."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ _STORY_S: Final = 600
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give stories the time that a real cluster takes, and a second try: they wait in real time on any machine."""
+    """Give scenarios the time that a real cluster takes, and a second try: they wait in real time on any machine."""
     reruns = int(os.environ.get("ORDERLYMQ_E2E_RERUNS", "1"))
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=reruns, reruns_delay=1))
@@ -39,7 +39,7 @@ def _space_of(module: str) -> str:
 
 @pytest.fixture(scope="session")
 def machine() -> Machine:
-    """Find the Kubernetes that the stories are played on."""
+    """Find the Kubernetes that the scenarios run on."""
     try:
         return find()
     except MachineError as error:
@@ -81,7 +81,7 @@ def operator(
 ) -> Iterator[Operator]:
     """Install the operator by its chart.
 
-    It serves every namespace; with ORDERLYMQ_E2E_NAMESPACED only those of the stories, so that it can share a
+    It serves every namespace; with ORDERLYMQ_E2E_NAMESPACED only those of the scenarios, so that it can share a
     cluster with others.
     """
     names = sorted({_space_of(_module(item)) for item in request.session.items})
@@ -110,7 +110,7 @@ def operator(
 
 @pytest.fixture(scope="module")
 def bare(definitions: Machine, request: pytest.FixtureRequest) -> Iterator[Space]:
-    """Give the story a namespace that no operator serves: only the API server judges."""
+    """Give the scenario a namespace that no operator serves: only the API server judges."""
     found = Space(definitions, _space_of(request.module.__name__) + "-bare", EXAMPLE_IMAGE)
     definitions.run("kubectl", "create", "namespace", found.name, check=False)
     yield found
@@ -122,7 +122,7 @@ def bare(definitions: Machine, request: pytest.FixtureRequest) -> Iterator[Space
 def space(
     machine: Machine, image: str, operator: Operator, request: pytest.FixtureRequest
 ) -> Iterator[Space]:
-    """Give the story a namespace of its own; afterwards everything in it is removed."""
+    """Give the scenario a namespace of its own; afterwards everything in it is removed."""
     found = Space(machine, _space_of(request.module.__name__), image)
     machine.run("kubectl", "create", "namespace", found.name, check=False)
     if found.get("clusters,deployments"):
@@ -133,7 +133,7 @@ def space(
 
 
 def sweep(space: Space) -> None:
-    """Remove everything that a story has made, volumes included."""
+    """Remove everything that a scenario has made, volumes included."""
     space.kubectl("delete", "pipelines.orderlymq.io", "--all", "--wait=false", check=False)
     kinds = "deployments,statefulsets,consumergroups.orderlymq.io,topics.orderlymq.io"
     space.kubectl("delete", kinds, "--all", "--wait=false", check=False)
@@ -144,7 +144,7 @@ def sweep(space: Space) -> None:
 
 @pytest.fixture
 def orders(space: Space, request: pytest.FixtureRequest) -> Orders:
-    """Give the story the application; its history lands in .orderlymq/e2e/, for `orderlymq verify`."""
+    """Give the scenario the application; its history lands in .orderlymq/e2e/, for `orderlymq verify`."""
     folder = ROOT / ".orderlymq" / "e2e" / str(request.node.name)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -152,7 +152,7 @@ def orders(space: Space, request: pytest.FixtureRequest) -> Orders:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Show what the stories measured."""
+    """Show what the scenarios measured."""
     lines = [
         f"{report.nodeid.rpartition('/')[2]}: {name} {value}"
         for outcome in ("passed", "failed")

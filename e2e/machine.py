@@ -1,5 +1,5 @@
 """
-The Kubernetes that stories are played on: that of KUBECONFIG, or one that kind makes.
+The Kubernetes that scenarios run on: that of KUBECONFIG, or one that kind makes.
 
 `$ORDERLYMQ_KIND` is a command that prints shell lines which set KUBECONFIG and PATH; without it the one beside
 the project is used, then `kind` itself. Nodes can be killed and cut off only where they are kind's containers.
@@ -31,7 +31,7 @@ _BUILD_S: Final = 900
 
 
 class MachineError(Exception):
-    """There is no Kubernetes to play on; the text says what is missing."""
+    """There is no Kubernetes to run on; the text says what is missing."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def say(text: str) -> None:
 
 
 def find() -> Machine:
-    """Return the cluster to play on; make one when there is none.
+    """Return the cluster to run on; make one when there is none.
 
     Raises:
         MachineError: nothing here can make one.
@@ -142,7 +142,7 @@ def find() -> Machine:
         machine.run("kind", "export", "kubeconfig", "--name", _KIND_NAME)
         return machine
     raise MachineError(
-        "there is no Kubernetes to play on: set KUBECONFIG, or install kind and docker, or name a program in "
+        "there is no Kubernetes to run on: set KUBECONFIG, or install kind and docker, or name a program in "
         "ORDERLYMQ_KIND that prints shell lines with KUBECONFIG"
     )
 

@@ -1,4 +1,4 @@
-"""Custom resources of stories that need none of the examples."""
+"""Custom resources of scenarios that need none of the examples."""
 
 import yaml
 

@@ -1,5 +1,5 @@
 """
-The application of `examples/orders-app.yaml` in a story, and the oracle's verdict on its history.
+The application of `examples/orders-app.yaml` in a scenario, and the oracle's verdict on its history.
 
 Times of the history are of the machine's monotonic clock, which this process shares with the nodes of kind: a
 moment taken here can be compared with them.
@@ -154,9 +154,9 @@ class Orders:
         return found()[0]
 
     def note(self, kind: Kind, **facts: str | int) -> None:
-        """Put something that the story did on record."""
+        """Put something that the scenario did on record."""
         line = json.dumps(
-            {"at": time.monotonic_ns(), "kind": str(kind), "process": "story", **facts}
+            {"at": time.monotonic_ns(), "kind": str(kind), "process": "scenario", **facts}
         )
         self.space.kubectl(
             "exec",

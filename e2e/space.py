@@ -1,5 +1,5 @@
 """
-A namespace of the cluster, as a story uses it: apply, wait, look, break.
+A namespace of the cluster, as a scenario uses it: apply, wait, look, break.
 
 Every wait is bounded and its error says what was seen last.
 """
@@ -184,7 +184,7 @@ class Space:
         return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in self.pods(selector)}
 
     def overview(self) -> str:
-        """Return what a person would look at when a story fails."""
+        """Return what a person would look at when a scenario fails."""
         parts = [
             self.kubectl("get", "mq,pods,pvc", "-o", "wide", check=False),
             self.kubectl("get", "mq", "-o", "yaml", "--show-managed-fields=false", check=False)[

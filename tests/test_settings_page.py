@@ -15,7 +15,7 @@ from orderlymq import concurrency, contexts, ordering
 from orderlymq.flow import REPORT_EVERY
 from orderlymq.settings import ClientSettings, ConsumerSettings, ProducerSettings
 from orderlymq_nameserver.settings import NameServerSettings
-from orderlymq_operator.cluster import Config
+from orderlymq_operator.resources.cluster import Config
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Use
 from tests.broker.processors.administering import AdminShell
 

@@ -1,7 +1,6 @@
 """
-Manifests in, a running cluster out.
+From manifests to a running cluster, on one machine or on Kubernetes.
 
-`models` says what a manifest may hold, `manifests` reads files of them, `plan` decides (purely) what must
-change, and a backend does it: `local` keeps processes on one machine. The commands stand in `commands`.
-This package talks to brokers over the wire and never imports them.
+`resources` says what a manifest may hold, `plan` decides (purely) what must change, `brokers` talks to brokers, and
+`local` or `kube` carries the plan out. The commands are in `commands`; this package never imports the broker.
 """

@@ -24,7 +24,7 @@ from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import FailedError, LocalError, RefusedError, UnreachableError
 from orderlymq_operator.local.progress import Progress, last_event, summary
 from orderlymq_operator.local.supervisor import Supervisor
-from orderlymq_operator.manifests import ManifestError, OtherClusterError, read
+from orderlymq_operator.resources.manifests import ManifestError, OtherClusterError, read
 from orderlymq_runtime import loop
 
 Output: TypeAlias = Literal["text", "json"]

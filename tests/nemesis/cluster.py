@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from orderlymq_operator.actions import GroupConfig, TopicConfig, UserConfig
-from orderlymq_operator.brokeradmin import Admin, AdminError
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError

@@ -17,7 +17,7 @@ import msgspec
 
 from orderlymq.history import Recorder
 from orderlymq.oracle import Kind
-from orderlymq_operator.brokeradmin import AdminError
+from orderlymq_operator.brokers.admin import AdminError
 from tests.nemesis.accounts import Account
 from tests.nemesis.children import wait_until
 from tests.nemesis.clients import Client

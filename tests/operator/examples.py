@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from orderlymq_operator.models import Cluster, ConsumerGroup, Desired, Pipeline, Topic
+from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Desired, Pipeline, Topic
 
 
 def cluster(name: str = "demo", **spec: Any) -> Cluster:

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import yaml
 
-from orderlymq_operator import crd
-from orderlymq_operator.conditions import REASONS
-from orderlymq_operator.models import KINDS
+from orderlymq_operator.resources import crd
+from orderlymq_operator.resources.conditions import REASONS
+from orderlymq_operator.resources.kinds import KINDS
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "operator.md"

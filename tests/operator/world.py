@@ -7,7 +7,7 @@ outside until it is added, and a removed leader is a broken rule. `check` holds 
 
 from dataclasses import dataclass, field, replace
 
-from orderlymq_operator.actions import (
+from orderlymq_operator.plan.actions import (
     Action,
     AddLearner,
     ConditionReport,
@@ -35,9 +35,9 @@ from orderlymq_operator.actions import (
     TransferLeadership,
     UpdateTopic,
 )
-from orderlymq_operator.models import Desired
-from orderlymq_operator.options import revision
-from orderlymq_operator.plan import plan
+from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.plan.settings import revision
+from orderlymq_operator.resources.kinds import Desired
 
 PASSES_MAX = 60
 

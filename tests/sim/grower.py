@@ -10,8 +10,8 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq_operator.brokeradmin import observed_growth
-from orderlymq_operator.growth import (
+from orderlymq_operator.brokers.admin import observed_growth
+from orderlymq_operator.plan.expansion import (
     FenceTopic,
     GrowthAction,
     GrowthWish,

@@ -13,7 +13,7 @@ from orderlymq.routes import Routes, TopicRoute
 from orderlymq_broker.net.clients import Line
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvTable, Tables
 from orderlymq_nameserver.processor import NameServerCore
-from orderlymq_operator.placement import parse_order_text
+from orderlymq_operator.plan.placement import parse_order_text
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.headers import GetRouteInfoHeader, PutKVConfigHeader

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from orderlymq_operator.demo.admission import Admission
+from orderlymq_operator.demo.credentials import Admission
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.configbodies import TopicConfigTable

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orderlymq.oracle import Defect, Verdict
-from orderlymq_operator.demo.reporting import Report
+from orderlymq_operator.demo.reports import Report
 
 _PLAIN_INTERVAL_S: Final = 2.0
 _EVENTS_SHOWN: Final = 6

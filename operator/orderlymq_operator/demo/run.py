@@ -20,11 +20,11 @@ import msgspec
 
 from orderlymq import history
 from orderlymq.oracle import Event, Kind, Verdict, judge
-from orderlymq_operator.demo.admission import Admission
 from orderlymq_operator.demo.backlog import backlog
+from orderlymq_operator.demo.credentials import Admission
 from orderlymq_operator.demo.display import Display, Scoreboard
 from orderlymq_operator.demo.options import ConsumerOptions, DemoOptions, ProducerOptions
-from orderlymq_operator.demo.reporting import Report, parse
+from orderlymq_operator.demo.reports import Report, parse
 from orderlymq_operator.local.control import ControlClient
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import FailedError
@@ -176,7 +176,7 @@ class _Play:
         names = [f"producer-{number}" for number in range(1, _PRODUCERS + 1)]
         return {
             name: (
-                "orderlymq_operator.demo.producing",
+                "orderlymq_operator.demo.producer",
                 ProducerOptions(
                     run=self._run,
                     process=name,
@@ -195,7 +195,7 @@ class _Play:
         names = [f"consumer-{number}" for number in range(1, _CONSUMERS + 1)]
         return {
             name: (
-                "orderlymq_operator.demo.consuming",
+                "orderlymq_operator.demo.consumer",
                 ConsumerOptions(
                     run=self._run,
                     process=name,

@@ -1,6 +1,6 @@
 """
 The Kubernetes backend: the operator process, which makes clusters from custom resources.
 
-`python -m orderlymq_operator.kube` runs it. `watching` only wakes `workqueue`; `reconciler` makes one pass over one
-cluster: read live objects, ask the planner, apply.
+Nothing here knows what a plan decides (`plan`) or how a broker is asked (`brokers`).
+Begin with `app`: `watch` wakes `workqueue`, whose workers call `reconcile.cluster` and `reconcile.pipeline`.
 """

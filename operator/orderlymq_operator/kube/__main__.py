@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from orderlymq_operator.kube import settings
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.app import OperatorProcess
-from orderlymq_operator.kube.finalizers import release_everything
 from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.reconcile.finalizers import release_everything
 from orderlymq_operator.kube.settings import OperatorSettings
 from orderlymq_runtime import logs
 from orderlymq_runtime.loop import run

@@ -10,26 +10,26 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from orderlymq_operator.brokeradmin import AdminError
-from orderlymq_operator.kube.access import Access
+from orderlymq_operator.brokers.admin import AdminError
 from orderlymq_operator.kube.api import Api, ApiError
-from orderlymq_operator.kube.auditing import Audit
-from orderlymq_operator.kube.backend import Defaults
-from orderlymq_operator.kube.drivers import Drivers, PipelineKey
 from orderlymq_operator.kube.election import Election
 from orderlymq_operator.kube.health import Health
-from orderlymq_operator.kube.inventory import ClusterKey, Inventory, Item, cluster_of
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.names import LABEL_CLUSTER, LABEL_PIPELINE
-from orderlymq_operator.kube.reconciler import Reconciler
+from orderlymq_operator.kube.objects.names import LABEL_CLUSTER, LABEL_PIPELINE
+from orderlymq_operator.kube.observe.audit import Audit
+from orderlymq_operator.kube.observe.credentials import Access
+from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item, cluster_of
+from orderlymq_operator.kube.observe.zones import Zones
+from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.cluster import Reconciler
+from orderlymq_operator.kube.reconcile.consumergroups import ClusterTending
+from orderlymq_operator.kube.reconcile.pipeline import Drivers, PipelineKey
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.kube.settings import OperatorSettings
-from orderlymq_operator.kube.takeover import Takeover
-from orderlymq_operator.kube.tendinggroups import ClusterTending
-from orderlymq_operator.kube.watching import watch
+from orderlymq_operator.kube.takeover.handover import Takeover
+from orderlymq_operator.kube.watch import watch
 from orderlymq_operator.kube.workqueue import WorkQueue
-from orderlymq_operator.kube.zones import Zones
-from orderlymq_operator.models import KINDS, Pipeline
+from orderlymq_operator.resources.kinds import KINDS, Pipeline
 from orderlymq_runtime.http import HealthServer
 
 _log = logging.getLogger(__name__)

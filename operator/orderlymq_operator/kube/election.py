@@ -14,8 +14,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from orderlymq_operator.kube import rivals
 from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError
+from orderlymq_operator.kube.competitors import (
+    Rival,
+    age_of,
+    claiming,
+    is_forgotten,
+    notes,
+    rival_of,
+    sentence,
+)
 from orderlymq_operator.kube.resources import LEASES, Json
 from orderlymq_protocol.operatortoken import token_at
 
@@ -131,11 +139,11 @@ class Election:
         claimed = keeps and self._claims
 
         others = await self._others()
-        before = rivals.claiming(self._serves, others)
+        before = claiming(self._serves, others)
         if found is None:
             claims = not before  # whatever is there is older
         else:
-            claims = not any(other.since < rivals.age_of(found) for other in before)
+            claims = not any(other.since < age_of(found) for other in before)
         transitions = int(((found or {}).get("spec") or {}).get("leaseTransitions") or 0)
         if not keeps or (claims and not claimed) or self._is_overtaken:
             tokens = [self._overtaken_by, *(each.transitions for each in others)]
@@ -149,14 +157,14 @@ class Election:
         self.token = int(made["spec"].get("leaseTransitions") or 0)
         if claims and not acted:
             # Who claims at the same moment is seen by one of the two at least, and then by both.
-            before = rivals.claiming(self._serves, await self._others())
+            before = claiming(self._serves, await self._others())
         if claims and (acted or not before):
             self._note_rival("")
             return True
-        self._note_rival(rivals.sentence(self._serves, before[0]))
+        self._note_rival(sentence(self._serves, before[0]))
         return False
 
-    async def _others(self) -> list[rivals.Rival]:
+    async def _others(self) -> list[Rival]:
         """Return the operators of other namespaces that live."""
         try:
             found = await self._api.list(LEASES, fields=f"metadata.name={NAME}")
@@ -167,11 +175,11 @@ class Election:
             return []
         self._blind = False
         return [
-            rivals.rival_of(lease)
+            rival_of(lease)
             for lease in found
             if lease["metadata"]["namespace"] != self._namespace
             and (lease.get("spec") or {}).get("holderIdentity")
-            and not rivals.is_forgotten(lease, datetime.now(UTC))
+            and not is_forgotten(lease, datetime.now(UTC))
             and not self._lapsed(lease)
         ]
 
@@ -191,7 +199,7 @@ class Election:
         meta: Json = {
             "name": NAME,
             "namespace": self._namespace,
-            "annotations": rivals.notes(self._serves, claims=claims),
+            "annotations": notes(self._serves, claims=claims),
         }
         former: Json = {}
         if found is not None:

@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from orderlymq_operator.actions import ObservedGroup
+from orderlymq_operator.plan.actions import ObservedGroup
 
 # From a blink (a graceful end) over the target of one second to the lease of a Java client.
 _TAKEOVER_BUCKETS_S: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60)

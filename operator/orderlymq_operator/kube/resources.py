@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from orderlymq_operator.meta import GROUP, VERSION
+from orderlymq_operator.resources.meta import GROUP, VERSION
 
 # An object as the API server sends it: JSON, never a model, so that nothing unknown gets lost.
 Json: TypeAlias = dict[str, Any]

@@ -1,6 +1,6 @@
 """
-The local backend: a cluster as processes on one machine, kept in order by a supervisor.
+The local backend: a cluster as processes on one machine, reconciled by a supervisor.
 
-`directory` is what stands on disk, `keeper` keeps one process alive, `backend` carries out actions, `observation`
-looks, `supervisor` asks the planner and does what it says, `control` lets commands talk to it.
+Nothing here decides what must change (`plan`) or knows of Kubernetes (`kube`).
+Begin with `supervisor`: it observes and acts through `backend`; `keeper` keeps one process alive, `control` serves commands.
 """

@@ -12,7 +12,22 @@ from typing import Any
 
 import aiohttp
 
-from orderlymq_operator.actions import (
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.requests import perform_remote
+from orderlymq_operator.brokers.status import ReplicaStatus, observe_replicas, read_status
+from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.keeper import Keeper, Report
+from orderlymq_operator.local.processes import (
+    Program,
+    group_address,
+    group_index,
+    name_server_address,
+    name_server_program,
+    replica_name,
+    replica_program,
+)
+from orderlymq_operator.local.secrets import read_secret
+from orderlymq_operator.plan.actions import (
     Action,
     AddLearner,
     ConditionReport,
@@ -34,27 +49,12 @@ from orderlymq_operator.actions import (
     TransferLeadership,
     UserConfig,
 )
-from orderlymq_operator.brokeradmin import Admin, AdminError
-from orderlymq_operator.growth import ObservedGrowth
-from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.keeper import Keeper, Report
-from orderlymq_operator.local.processes import (
-    Program,
-    group_address,
-    group_index,
-    name_server_address,
-    name_server_program,
-    replica_name,
-    replica_program,
-)
-from orderlymq_operator.local.secretsource import read_secret
-from orderlymq_operator.models import Cluster, User
-from orderlymq_operator.options import revision
-from orderlymq_operator.remote import perform_remote
-from orderlymq_operator.replicastatus import ReplicaStatus, observe_replicas, read_status
-from orderlymq_operator.silence import Silences, Witness
-from orderlymq_operator.topicgrowth import growing_topics
-from orderlymq_operator.user import fingerprint
+from orderlymq_operator.plan.expansion import ObservedGrowth
+from orderlymq_operator.plan.liveness import Silences, Witness
+from orderlymq_operator.plan.settings import revision
+from orderlymq_operator.plan.topics import growing_topics
+from orderlymq_operator.resources.kinds import Cluster, User
+from orderlymq_operator.resources.user import fingerprint
 
 
 class LocalBackend:

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from orderlymq_operator import manifests
 from orderlymq_operator.local.directory import Contact, DataDirectory
 from orderlymq_operator.local.errors import FailedError, RefusedError, UnreachableError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
+from orderlymq_operator.resources import manifests
 
 _HOST: Final = "127.0.0.1"
 _BODY_MAX: Final = 16 << 20

@@ -26,7 +26,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from orderlymq_operator.local.errors import FailedError, RefusedError
-from orderlymq_operator.models import (
+from orderlymq_operator.resources.kinds import (
     KINDS,
     Cluster,
     ConsumerGroup,

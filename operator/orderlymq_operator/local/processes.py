@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import psutil
 
-from orderlymq_operator.cluster import VIP_DISTANCE, Cluster
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
-from orderlymq_operator.options import broker_options, http_scheme, tls_options
+from orderlymq_operator.plan.settings import broker_options, http_scheme, tls_options
+from orderlymq_operator.resources.cluster import VIP_DISTANCE, Cluster
 from orderlymq_runtime.tls import TlsError, TlsSettings
 
 # The account that the supervisor itself signs with.

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from orderlymq_operator.actions import Observed
-from orderlymq_operator.changes import refusals
 from orderlymq_operator.local import keeper
 from orderlymq_operator.local.control import ControlClient, ControlServer
 from orderlymq_operator.local.directory import DataDirectory, State
@@ -28,8 +26,10 @@ from orderlymq_operator.local.processes import (
     replica_program,
 )
 from orderlymq_operator.local.supervisor import Supervisor
-from orderlymq_operator.manifests import Manifest, OtherClusterError, combine
-from orderlymq_operator.models import Desired
+from orderlymq_operator.plan.actions import Observed
+from orderlymq_operator.plan.refusals import refusals
+from orderlymq_operator.resources.kinds import Desired
+from orderlymq_operator.resources.manifests import Manifest, OtherClusterError, combine
 
 _POLL_S: Final = 0.05
 DOWN_TIMEOUT_S: Final = 30.0

@@ -16,7 +16,13 @@ from typing import Any, Final
 
 import aiohttp
 
-from orderlymq_operator.actions import (
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.consumergroups import GroupTending
+from orderlymq_operator.local.backend import LocalBackend
+from orderlymq_operator.local.descriptions import describe
+from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.processes import OPERATOR_KEY, peer_context
+from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
     Observed,
@@ -24,15 +30,9 @@ from orderlymq_operator.actions import (
     ReportCondition,
     Subject,
 )
-from orderlymq_operator.brokeradmin import Admin, AdminError
-from orderlymq_operator.grouptending import GroupTending
-from orderlymq_operator.local.backend import LocalBackend
-from orderlymq_operator.local.describe import describe
-from orderlymq_operator.local.directory import DataDirectory, State
-from orderlymq_operator.local.processes import OPERATOR_KEY, peer_context
-from orderlymq_operator.manifests import Manifest, combine
-from orderlymq_operator.models import Desired
-from orderlymq_operator.plan import plan
+from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.resources.kinds import Desired
+from orderlymq_operator.resources.manifests import Manifest, combine
 from orderlymq_runtime.client import RemotingClient
 
 _log = logging.getLogger(__name__)

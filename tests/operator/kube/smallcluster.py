@@ -8,19 +8,19 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from orderlymq_operator.kube import names
-from orderlymq_operator.kube.access import Access
-from orderlymq_operator.kube.backend import Defaults
-from orderlymq_operator.kube.inventory import Inventory
-from orderlymq_operator.kube.manifests import kube_revision, name_server_revision
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.reconciler import Reconciler
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
+from orderlymq_operator.kube.observe.credentials import Access
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.cluster import Reconciler
+from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, Json
-from orderlymq_operator.kube.statuses import condition_of
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
-from tests.operator.kube.objects import IMAGE, NAMESPACE, cluster, custom, pod
 from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, custom, pod
 from tests.operator.scripted import Answer, serving
 
 KEY = (NAMESPACE, "demo")

@@ -8,8 +8,8 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orderlymq_operator.actions import ObservedGroup, ObservedReplica
 from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.plan.actions import ObservedGroup, ObservedReplica
 from tests.operator.promql import Labels, Vector, evaluate
 
 _FILE = Path(__file__).parents[3] / "charts" / "orderlymq" / "files" / "alarms.yaml"

@@ -4,14 +4,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orderlymq_operator.kube.auditing import Audit
-from orderlymq_operator.kube.inventory import Inventory
-from orderlymq_operator.kube.lists import KEPT_S
 from orderlymq_operator.kube.metrics import OperatorMetrics
-from orderlymq_operator.kube.pace import FIRST_S, MAX_S, SOON_LOOKS, Pace
+from orderlymq_operator.kube.observe.audit import Audit
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.observe.lister import KEPT_S
+from orderlymq_operator.kube.reconcile.pace import FIRST_S, MAX_S, SOON_LOOKS, Pace
 from orderlymq_operator.kube.resources import PODS
-from tests.operator.kube.objects import NAMESPACE, pod
 from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import NAMESPACE, pod
 from tests.operator.kube.smallcluster import KEY, SmallCluster, small_cluster
 
 # What docs/operator.md says of one Cluster: each kind that is made for it, once; then pods and StatefulSets.

@@ -12,7 +12,7 @@ from orderlymq_operator.local import keeper, session
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.errors import RefusedError
 from orderlymq_operator.local.supervisor import RefusedChange, Supervisor
-from orderlymq_operator.manifests import ManifestError, parse
+from orderlymq_operator.resources.manifests import ManifestError, parse
 from tests.operator.local.manifests import manifests, normal_topic, text
 
 pytestmark = [

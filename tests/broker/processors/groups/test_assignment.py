@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest, assign
 from orderlymq_broker.state.groups.assignment import complete
 from orderlymq_broker.state.records import GroupDeleted, TopicDeleted, TopicSet
-from orderlymq_operator.assignment import Division, Member, divide
+from orderlymq_operator.plan.assignment import Division, Member, divide
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand

@@ -1,1 +1,0 @@
-"""One story per file."""

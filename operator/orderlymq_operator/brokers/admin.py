@@ -1,0 +1,537 @@
+"""
+Calls to brokers and name servers: what exists, and changes to it.
+
+Rule: every call goes to a group's stable address, behind which the leader is, and ends within seconds with a
+value or `AdminError`, which says who answered what. What is to be called is decided by the planner.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, assert_never
+
+import orjson
+
+from orderlymq.signing import signed
+from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
+from orderlymq_operator.plan.assignment import Member
+from orderlymq_operator.plan.consumergroups import Owners, SetDivision
+from orderlymq_operator.plan.expansion import (
+    FenceTopic,
+    LiftTopic,
+    ObservedBlocker,
+    ObservedGrowth,
+    PublishTopic,
+    SwitchTopic,
+)
+from orderlymq_protocol import clientbodies, configbodies, statsbodies
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.configbodies import SINGLE_TAG
+from orderlymq_protocol.names import is_retry_topic
+from orderlymq_protocol.routebodies import ClusterInfo, TopicRouteData
+from orderlymq_runtime.client import RemotingClient, RemotingError
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+# The topic whose settings RocketMQ copies for topics that clients create; a header must name one.
+_DEFAULT_TOPIC: Final = "TBW102"
+_LOOK_TIMEOUT_S: Final = 1.0
+# A change waits for its replication; during an election it waits for that as well.
+_CHANGE_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSeen:
+    """A consumer group as one raft group knows it: its members, and decisions by topic."""
+
+    ordered: bool = False
+    members: tuple[Member, ...] = ()
+    decisions: Mapping[str, Owners] = field(default_factory=dict)
+
+
+class AdminError(Exception):
+    """A call failed; the text says who answered what, or that nobody did."""
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """A client that holds queue locks.
+
+    Attributes:
+        address: host and port of the connection that it asked on.
+        connected: whether the broker has a connection of it at this moment.
+        queues: how many locks it holds in this raft group.
+    """
+
+    address: str
+    connected: bool
+    queues: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A queue lock in force.
+
+    Attributes:
+        wanted_by: the client that was refused it a moment ago; empty when nobody was.
+    """
+
+    group: str
+    topic: str
+    queue: int
+    client_id: str
+    wanted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a consumer group: where it is, and what it subscribes to (topic to expression)."""
+
+    client_id: str
+    address: str
+    subscriptions: Mapping[str, str]
+
+
+class Admin:
+    """Administration of one cluster; its requests are signed where there is a key.
+
+    Args:
+        operator_token: rises with every operator that takes over; rides with requests that free locks or
+            let topics grow, and brokers refuse one that is smaller than they have seen.
+        overtaken: is told a greater token that a broker has seen.
+    """
+
+    def __init__(
+        self,
+        client: RemotingClient,
+        access_key: str = "",
+        secret_key: str = "",
+        operator_token: int = 0,
+        overtaken: Callable[[int], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._access_key = access_key
+        self._secret_key = secret_key
+        self.operator_token = operator_token
+        self._overtaken = overtaken
+
+    async def topics(self, address: str) -> dict[str, TopicConfig]:
+        """Return the topics of a group."""
+        answer = await self._look(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        try:
+            table = configbodies.TopicConfigTable.from_json(answer.body).topic_config_table
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return {
+            name: TopicConfig(
+                max(config.read_queue_nums, config.write_queue_nums), config.perm, config.order
+            )
+            for name, config in table.items()
+        }
+
+    async def consumer_groups(self, address: str) -> dict[str, GroupConfig]:
+        """Return the consumer groups of a raft group."""
+        answer = await self._look(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        try:
+            table = configbodies.SubscriptionGroupTable.from_json(answer.body)
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return {
+            name: GroupConfig(
+                config.consume_message_orderly,
+                config.consume_enable,
+                config.retry_max_times,
+                config.retry_queue_nums,
+                config.consume_timeout_minute,
+                config.on_dead_letter,
+            )
+            for name, config in table.subscription_group_table.items()
+        }
+
+    async def users(self, address: str) -> dict[str, UserConfig]:
+        """Return the accounts of a raft group, without their secrets."""
+        command = request(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {"orderlymq": "true"})
+        answer = _check(address, await self._invoke(address, command, _LOOK_TIMEOUT_S))
+        try:
+            accounts = orjson.loads(answer.body)["accounts"]
+            return {account["accessKey"]: _user_config(account) for account in accounts}
+        except (ValueError, KeyError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def set_user(
+        self, address: str, access_key: str, secret_key: str, config: UserConfig
+    ) -> None:
+        """Create or change an account."""
+        ext = {
+            "accessKey": access_key,
+            "secretKey": secret_key,
+            "admin": str(config.admin).lower(),
+            "defaultTopicPerm": config.default_topic_permission,
+            "defaultGroupPerm": config.default_group_permission,
+            "topicPerms": ",".join(f"{name}={right}" for name, right in config.topics),
+            "groupPerms": ",".join(f"{name}={right}" for name, right in config.groups),
+            "whiteRemoteAddress": config.white_remote_address,
+        }
+        await self._change(address, request(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, ext))
+
+    async def delete_user(self, address: str, access_key: str) -> None:
+        """Delete an account."""
+        ext = {"accessKey": access_key}
+        await self._change(address, request(RequestCode.DELETE_ACL_CONFIG, ext))
+
+    async def order_config(self, address: str) -> Mapping[str, str]:
+        """Return the queue lists that a name server publishes."""
+        command = request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_NAMESPACE})
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return {}
+        _check(address, answer)
+        try:
+            return configbodies.KVTable.from_json(answer.body).table
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def registered(self, address: str) -> frozenset[str]:
+        """Return the names of the brokers that a name server knows."""
+        command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        _check(address, answer)
+        try:
+            return frozenset(ClusterInfo.from_json(answer.body).broker_addr_table)
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def set_topic(self, address: str, name: str, config: TopicConfig) -> None:
+        """Create or change a topic."""
+        number = str(config.queues)
+        await self._change(
+            address,
+            request(
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                {
+                    "topic": name,
+                    "defaultTopic": _DEFAULT_TOPIC,
+                    "readQueueNums": number,
+                    "writeQueueNums": number,
+                    "perm": str(config.permission),
+                    "topicFilterType": SINGLE_TAG,
+                    "topicSysFlag": "0",
+                    "order": str(config.order).lower(),
+                },
+            ),
+        )
+
+    async def growth(self, address: str, topics: Collection[str]) -> dict[str, ObservedGrowth]:
+        """Return how far the growth of these topics is, and of every topic that grows at present."""
+        ext = {"topics": ",".join(sorted(topics))}
+        command = request(RequestCode.ORDERLYMQ_QUEUE_GROWTH, ext)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return {}  # a broker of an earlier version, not yet updated: nothing grows there
+        _check(address, answer)
+        try:
+            body = orjson.loads(answer.body)
+            greatest = int(body.get("operatorToken", 0))
+            found = {each["topic"]: observed_growth(each) for each in body["topics"]}
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        if greatest > self.operator_token and self._overtaken is not None:
+            self._overtaken(greatest)
+        return found
+
+    async def change_queues(
+        self, address: str, step: FenceTopic | LiftTopic | SwitchTopic | PublishTopic
+    ) -> None:
+        """Carry out one step of a topic's growth on one raft group."""
+        ext = {"topic": step.topic, "operatorToken": str(self.operator_token)}
+        body = b""
+        match step:
+            case FenceTopic():
+                ext |= {"action": "fence", "limitMillis": str(step.limit_ms)}
+                ext |= {"attempt": str(step.attempt), "total": str(step.total)}
+                ext["queues"] = str(step.queues)
+            case LiftTopic():
+                ext |= {"action": "lift", "attempt": str(step.attempt), "reason": step.reason}
+            case SwitchTopic():
+                ext |= {"action": "switch", "attempt": str(step.attempt), "total": str(step.total)}
+                ext |= {"queues": str(step.queues), "perm": str(step.permission)}
+                body = orjson.dumps({"groups": step.readers})
+            case PublishTopic():
+                ext |= {"action": "publish", "total": str(step.total)}
+                ext["settleMillis"] = str(step.settle_ms)
+            case _:
+                assert_never(step)
+        await self._operate(address, request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body))
+
+    async def bury_client(self, address: str, client_id: str, proof: str) -> None:
+        """Free the locks of a client that is proven dead, and end its memberships."""
+        ext = {"clientId": client_id, "proof": proof, "operatorToken": str(self.operator_token)}
+        await self._operate(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
+
+    async def lock_holders(self, address: str) -> dict[str, LockHolder]:
+        """Return who holds queue locks in a raft group, by client id."""
+        answer = await self._look(address, RequestCode.ORDERLYMQ_LOCK_TABLE)
+        found: dict[str, LockHolder] = {}
+        try:
+            for lock in orjson.loads(answer.body)["locks"]:
+                known = found.get(lock["clientId"])
+                found[lock["clientId"]] = LockHolder(
+                    address=lock["address"],
+                    connected=lock.get("connected", True),
+                    queues=1 if known is None else known.queues + 1,
+                )
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return found
+
+    async def locks(self, address: str) -> list[Lock]:
+        """Return every queue lock of a raft group."""
+        answer = await self._look(address, RequestCode.ORDERLYMQ_LOCK_TABLE)
+        try:
+            return [
+                Lock(
+                    lock["consumerGroup"],
+                    lock["topic"],
+                    lock["queueId"],
+                    lock["clientId"],
+                    lock.get("wantedBy", ""),  # brokers of an earlier version do not tell
+                )
+                for lock in orjson.loads(answer.body)["locks"]
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def members(self, address: str, group: str) -> list[GroupMember]:
+        """Return the members of a consumer group; empty when nobody is online."""
+        ext = {"consumerGroup": group, "orderlymq": "true"}
+        command = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return []
+        _check(address, answer)
+        try:
+            found = clientbodies.ConsumerConnection.from_json(answer.body)
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return [
+            GroupMember(each.client_id, each.client_addr, each.subscriptions or {})
+            for each in found.connection_set
+        ]
+
+    async def lag(self, address: str, group: str) -> int:
+        """Return how many messages of a raft group a consumer group has not consumed."""
+        ext = {"consumerGroup": group}
+        answer = await self._invoke(
+            address, request(RequestCode.GET_CONSUME_STATS, ext), _LOOK_TIMEOUT_S
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return 0  # it has consumed nothing here yet, and its topics are not known
+        try:
+            table = statsbodies.ConsumeStats.from_json(answer.body).offset_table
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return sum(max(0, at.broker_offset - at.consumer_offset) for at in table.values())
+
+    async def set_writable(self, address: str, *, writable: bool) -> None:
+        """Let a raft group take messages, or refuse all of them and only give."""
+        body = f"brokerPermission={6 if writable else 4}\n".encode()
+        await self._change(address, request(RequestCode.UPDATE_BROKER_CONFIG, body=body))
+
+    async def retained(self, address: str) -> dict[str, int]:
+        """Return how many messages a raft group still holds, by topic; without topics that hold none."""
+        found = {}
+        for topic in await self.topics(address):
+            command = request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            answer = _check(address, await self._invoke(address, command, _LOOK_TIMEOUT_S))
+            try:
+                table = statsbodies.TopicStats.from_json(answer.body).offset_table
+            except ValueError as error:
+                raise AdminError(f"{address} answered something unreadable: {error}") from error
+            count = sum(max(0, queue.max_offset - queue.min_offset) for queue in table.values())
+            if count:
+                found[topic] = count
+        return found
+
+    async def group_sight(self, address: str, group: str) -> GroupSeen:
+        """Return what one raft group knows of a consumer group; empty where it is not known at all."""
+        ext = {"consumerGroup": group}
+        command = request(RequestCode.ORDERLYMQ_GROUP_MEMBERS, ext)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return GroupSeen()  # a broker of an earlier version, not yet updated
+        _check(address, answer)
+        try:
+            found = orjson.loads(answer.body)
+            return GroupSeen(
+                found["ordered"],
+                tuple(_member(each) for each in found["members"]),
+                {
+                    topic: tuple((broker, queue, client) for broker, queue, client in owners)
+                    for topic, owners in found["assignments"].items()
+                },
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+    async def set_division(self, address: str, step: SetDivision) -> None:
+        """Store who takes which queue of a topic, for members that ask."""
+        ext = {"consumerGroup": step.consumer_group, "topic": step.topic}
+        ext["operatorToken"] = str(self.operator_token)
+        body = orjson.dumps(step.owners)
+        await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext, body))
+
+    async def notify_members(self, address: str, group: str) -> None:
+        """Tell the members of a consumer group to look again."""
+        ext = {"consumerGroup": group, "action": "notify"}
+        ext["operatorToken"] = str(self.operator_token)
+        await self._operate(address, request(RequestCode.ORDERLYMQ_SET_ASSIGNMENT, ext))
+
+    async def route(self, address: str, topic: str) -> Mapping[str, int]:
+        """Return how many queues of a topic are written per broker, as a name server tells clients."""
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return {}
+        _check(address, answer)
+        try:
+            data = TopicRouteData.from_json(answer.body)
+        except ValueError as error:
+            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return {each.broker_name: each.write_queue_nums for each in data.queue_datas}
+
+    async def delete_topic(self, address: str, name: str) -> None:
+        """Delete a topic and its messages."""
+        await self._change(address, request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}))
+
+    async def set_group(self, address: str, name: str, config: GroupConfig) -> None:
+        """Create or change a consumer group."""
+        body = configbodies.SubscriptionGroupConfig(
+            group_name=name,
+            consume_enable=config.enabled,
+            consume_message_orderly=config.orderly,
+            retry_queue_nums=config.retry_queues,
+            retry_max_times=config.retry_times,
+            consume_timeout_minute=config.consume_timeout_minutes,
+            on_dead_letter=config.on_dead_letter,
+        )
+        command = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body.to_json())
+        await self._change(address, command)
+
+    async def delete_group(self, address: str, name: str) -> None:
+        """Delete a consumer group and its offsets."""
+        ext = {"groupName": name, "removeOffset": "true", "cleanOffset": "true"}
+        await self._change(address, request(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext))
+
+    async def seed_offset(
+        self, address: str, group: str, topic: str, queue: int, *, latest: bool
+    ) -> None:
+        """Let a new consumer group begin at the first or behind the last message of a queue."""
+        code = RequestCode.GET_MAX_OFFSET if latest else RequestCode.GET_MIN_OFFSET
+        place = {"topic": topic, "queueId": str(queue)}
+        answer = await self._change(address, request(code, place))
+        ext = {"consumerGroup": group, "commitOffset": answer.ext.get("offset", "0"), **place}
+        await self._change(address, request(RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+
+    async def put_order_config(self, address: str, topic: str, value: str) -> None:
+        """Publish a queue list on a name server."""
+        ext = {"namespace": ORDER_NAMESPACE, "key": topic, "value": value}
+        await self._change(address, request(RequestCode.PUT_KV_CONFIG, ext))
+
+    async def delete_order_config(self, address: str, topic: str) -> None:
+        """Withdraw a queue list."""
+        ext = {"namespace": ORDER_NAMESPACE, "key": topic}
+        await self._change(address, request(RequestCode.DELETE_KV_CONFIG, ext))
+
+    async def transfer_leadership(self, address: str, target: int) -> None:
+        """Hand the lead to node *target*."""
+        ext = {"target": str(target)}
+        await self._change(address, request(RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, ext))
+
+    async def change_membership(
+        self, address: str, action: str, node: int, node_address: str
+    ) -> None:
+        """Add a learner, promote it, or remove a replica (*action*: add-learner, promote, remove)."""
+        body = orjson.dumps({"action": action, "node": node, "address": node_address})
+        await self._change(address, request(RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, body=body))
+
+    async def _look(self, address: str, code: RequestCode) -> RemotingCommand:
+        answer = await self._invoke(address, request(code), _LOOK_TIMEOUT_S)
+        return _check(address, answer)
+
+    async def _operate(self, address: str, command: RemotingCommand) -> None:
+        """Change something under the operator's token."""
+        try:
+            await self._change(address, command)
+        except AdminError:
+            # Perhaps for its token: the look tells whether the broker has seen a greater one.
+            with suppress(AdminError):
+                await self.growth(address, ())
+            raise
+
+    async def _change(self, address: str, command: RemotingCommand) -> RemotingCommand:
+        return _check(address, await self._invoke(address, command, _CHANGE_TIMEOUT_S))
+
+    async def _invoke(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        if self._access_key:
+            command.ext = signed(
+                command.ext,
+                command.body,
+                access_key=self._access_key,
+                secret_key=self._secret_key,
+                token="",
+            )
+        try:
+            return await self._client.invoke(address, command, timeout_s)
+        except RemotingError as error:
+            raise AdminError(str(error)) from error
+
+
+def _user_config(account: Mapping[str, Any]) -> UserConfig:
+    return UserConfig(
+        account["admin"],
+        account["defaultTopicPerm"],
+        account["defaultGroupPerm"],
+        tuple(sorted(account["topicPerms"].items())),
+        tuple(sorted(account["groupPerms"].items())),
+        account["whiteRemoteAddress"],
+        account["fingerprint"],
+    )
+
+
+def _member(found: Mapping[str, Any]) -> Member:
+    wishes = frozenset(
+        (topic, expression)
+        for topic, expression, _ in found["subscriptions"]
+        if not is_retry_topic(topic)
+    )
+    since_ms = found.get("sinceMillis", 0)  # brokers of an earlier version do not tell
+    return Member(found["clientId"], "", found["address"], wishes, since_ms)
+
+
+def observed_growth(found: Mapping[str, Any]) -> ObservedGrowth:
+    """Return a topic's growth from what a broker answers about it (20506)."""
+    return ObservedGrowth(
+        found["phase"],
+        found["total"],
+        found["nextTotal"],
+        found["queues"],
+        found["writeQueues"],
+        found["attempt"],
+        found["ageMillis"],
+        found["reason"],
+        tuple((queue, offset) for queue, offset in found["barriers"]),
+        tuple(
+            ObservedBlocker(each["group"], each["queue_id"], each["messages"], each["reason"])
+            for each in found["blockers"]
+        ),
+        tuple(found["readers"]),
+    )
+
+
+def _check(address: str, answer: RemotingCommand) -> RemotingCommand:
+    if answer.code != ResponseCode.SUCCESS:
+        raise AdminError(f"{address} answered code {answer.code}: {answer.remark or 'no remark'}")
+    return answer

@@ -1,0 +1,88 @@
+"""
+The planner's actions that are requests to brokers and name servers; every backend carries them out alike.
+
+Rule: a backend only knows where a group answers, which name servers there are and where secrets stand. Every
+action may be repeated.
+"""
+
+from typing import Protocol, assert_never
+
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.plan.actions import (
+    CreateTopic,
+    DeleteGroup,
+    DeleteOrderConfig,
+    DeleteTopic,
+    DeleteUser,
+    PutOrderConfig,
+    RemoteAction,
+    SetGroup,
+    SetUser,
+    UpdateTopic,
+)
+from orderlymq_operator.plan.expansion import FenceTopic, LiftTopic, PublishTopic, SwitchTopic
+
+
+class Places(Protocol):
+    """What a backend knows."""
+
+    def group_address(self, group: str) -> str:
+        """Return where the leader of a group answers.
+
+        Raises:
+            AdminError: nobody leads at present.
+        """
+
+    def name_server_addresses(self) -> list[str]:
+        """Return where each name server answers."""
+
+    def secret_of(self, user: str) -> str | None:
+        """Return the secret of a User as it stands now; it is not kept."""
+
+
+async def perform_remote(  # noqa: C901 - one per kind
+    action: RemoteAction, admin: Admin, places: Places
+) -> None:
+    """Carry out one action.
+
+    Raises:
+        AdminError: a broker or name server refused or did not answer; try again later.
+    """
+    match action:
+        case CreateTopic(topic, group, config) | UpdateTopic(topic, group, config):
+            await admin.set_topic(places.group_address(group), topic, config)
+        case DeleteTopic(topic, group):
+            await admin.delete_topic(places.group_address(group), topic)
+        case FenceTopic() | LiftTopic() | SwitchTopic() | PublishTopic():
+            await admin.change_queues(places.group_address(action.group), action)
+        case SetGroup():
+            await _set_group(action, admin, places.group_address(action.group))
+        case DeleteGroup(name, group):
+            await admin.delete_group(places.group_address(group), name)
+        case SetUser(user, access_key, group, user_config):
+            secret = places.secret_of(user)
+            if secret is None:
+                raise AdminError(f"the secret of User {user!r} cannot be read any more")
+            await admin.set_user(places.group_address(group), access_key, secret, user_config)
+        case DeleteUser(access_key, group):
+            await admin.delete_user(places.group_address(group), access_key)
+        case PutOrderConfig(topic, value):
+            for address in places.name_server_addresses():
+                await admin.put_order_config(address, topic, value)
+        case DeleteOrderConfig(topic):
+            for address in places.name_server_addresses():
+                await admin.delete_order_config(address, topic)
+        case _:
+            assert_never(action)
+
+
+async def _set_group(action: SetGroup, admin: Admin, address: str) -> None:
+    if action.start_from != "Client":
+        # Offsets first: a group that exists is never seeded again.
+        latest = action.start_from == "Latest"
+        topics = await admin.topics(address)
+        for topic in action.seed:
+            count = topics[topic].queues if topic in topics else 0
+            for queue in range(count):
+                await admin.seed_offset(address, action.consumer_group, topic, queue, latest=latest)
+    await admin.set_group(address, action.consumer_group, action.config)

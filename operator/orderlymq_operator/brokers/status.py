@@ -1,0 +1,135 @@
+"""
+What replicas say about themselves on /status, and what follows from it for their group.
+
+Rule: a replica is believed about itself; about the others only the leader of the highest term is, because
+a leader that was cut off goes on believing in its membership for a moment.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import aiohttp
+import orjson
+
+from orderlymq_operator.plan.actions import Member, ObservedReplica
+
+_TIMEOUT_S: Final = 1.0
+# Entries that a learner may lack when it gets its vote: what a group writes in a moment.
+CAUGHT_UP_LAG_MAX: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What the leader knows of a replica: how many entries it lacks, and whether it answers."""
+
+    lag: int
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """What one replica says.
+
+    Attributes:
+        role: leader, follower, learner, candidate or the like, as it says.
+        peers: replicas by node id, as the leader sees them; of others it is worth nothing.
+        voters: members with a vote; None when the replica does not tell.
+        learners: likewise without a vote.
+    """
+
+    role: str
+    term: int
+    leader: int | None
+    peers: Mapping[int, Peer]
+    voters: frozenset[int] | None = None
+    learners: frozenset[int] | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it believes that it leads."""
+        return self.role == "leader"
+
+
+async def read_status(session: aiohttp.ClientSession, url: str) -> ReplicaStatus | None:
+    """Ask the replica whose HTTP pages are under *url* how it is; None without a sensible answer."""
+    timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
+    try:
+        # Without a look at the certificate, as a probe of Kubernetes does it: these are facts, and
+        # whoever acts on them asks the process itself before.
+        async with session.get(f"{url}/status", timeout=timeout, ssl=False) as answer:
+            return parse_status(orjson.loads(await answer.read()))
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def parse_status(data: Mapping[str, Any]) -> ReplicaStatus:
+    """Return what the JSON of /status says.
+
+    Raises:
+        KeyError, TypeError, ValueError: it lacks something or has another form.
+    """
+    leader = data["leader"]
+    return ReplicaStatus(
+        role=str(data["role"]).lower(),
+        term=int(data["term"]),
+        leader=None if leader in (None, 0) else int(leader),
+        peers={
+            int(node): Peer(int(facts.get("lag", 0)), bool(facts.get("active", False)))
+            for node, facts in (data.get("replicas") or {}).items()
+        },
+        voters=_nodes(data.get("voters")),
+        learners=_nodes(data.get("learners")),
+    )
+
+
+def observe_replicas(
+    known: Mapping[int, ObservedReplica], statuses: Mapping[int, ReplicaStatus]
+) -> tuple[int | None, dict[int, ObservedReplica]]:
+    """Return the leader of a group, if there is one, and its replicas.
+
+    Args:
+        known: what is known without asking: whether each replica runs, and since when.
+        statuses: the answers, by node id; who is silent is missing.
+    """
+    leading = {node: status for node, status in statuses.items() if status.leads}
+    leader = max(leading, key=lambda node: leading[node].term, default=None)
+    found = {}
+    for node, replica in known.items():
+        status = statuses.get(node)
+        member = _member(node, replica, leading[leader]) if leader is not None else replica.member
+        # Without a leader a replica is alive but of no use; that counts only once there is one.
+        follows = status is not None and leader in (node, status.leader)
+        near, heard = _caught_up(node, leader, leading) if leader is not None else (False, False)
+        found[node] = replace(
+            replica,
+            member=member,
+            answers=status is not None,
+            healthy=status is not None and (follows or member == "outside"),
+            caught_up=near and heard,
+            keeps_up=near and follows,
+        )
+    return leader, found
+
+
+def _member(node: int, replica: ObservedReplica, leader: ReplicaStatus) -> Member:
+    if leader.voters is None:
+        return "learner" if replica.join else "voter"
+    if node in leader.voters:
+        return "voter"
+    return "learner" if node in (leader.learners or ()) else "outside"
+
+
+def _caught_up(node: int, leader: int, leading: Mapping[int, ReplicaStatus]) -> tuple[bool, bool]:
+    """Tell whether a replica has nearly the leader's whole log, and whether the leader hears of it."""
+    if node == leader:
+        return True, True
+    peer = leading[leader].peers.get(node)
+    if peer is None:
+        return False, False
+
+    return peer.lag <= CAUGHT_UP_LAG_MAX, peer.active
+
+
+def _nodes(value: Any) -> frozenset[int] | None:
+    return None if value is None else frozenset(int(node) for node in value)

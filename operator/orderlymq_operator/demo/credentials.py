@@ -1,0 +1,80 @@
+"""
+How the demo is let into the cluster of its data directory: the operator's own account, and TLS where it is enforced.
+
+Rule: whoever can read the data directory may do so, nobody else; the demo's processes get the secret in their
+environment, which other users of the machine cannot see, never on a command line.
+"""
+
+import os
+from dataclasses import dataclass, field
+
+from orderlymq.credentials import FILE_VARIABLE
+from orderlymq.signing import signed
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.processes import OPERATOR_KEY, peer_context
+from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.client import RemotingClient
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What a cluster asks of its clients, and what answers it.
+
+    Attributes:
+        secret: of the operator's account; empty without access control.
+        tls: variables that switch TLS on in our own clients; empty where plain ones are served.
+    """
+
+    cluster: Cluster | None = None
+    secret: str = field(default="", repr=False)
+    tls: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, directory: DataDirectory) -> "Admission":
+        """Return what the cluster of a data directory asks for."""
+        state = directory.load()
+        if state is None:
+            return cls()
+        cluster = state.desired.cluster
+        secret = directory.read_operator_secret() if cluster.spec.config.acl_enable else ""
+
+        return cls(cluster, secret, _tls(cluster))
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of a process of the demo; a user's own credentials stay."""
+        found = {**os.environ, **self.tls}
+        if self.secret and "ORDERLYMQ_ACCESS_KEY" not in found and FILE_VARIABLE not in found:
+            found |= {"ORDERLYMQ_ACCESS_KEY": OPERATOR_KEY, "ORDERLYMQ_SECRET_KEY": self.secret}
+
+        return found
+
+    def client(self) -> RemotingClient:
+        """Return a client that speaks as the cluster wants it."""
+        return RemotingClient(tls=None if self.cluster is None else peer_context(self.cluster))
+
+    def sign(self, command: RemotingCommand) -> RemotingCommand:
+        """Return the command with a signature, where one is asked for."""
+        if self.secret:
+            command.ext = signed(
+                command.ext,
+                command.body,
+                access_key=OPERATOR_KEY,
+                secret_key=self.secret,
+                token="",
+            )
+
+        return command
+
+
+def _tls(cluster: Cluster) -> dict[str, str]:
+    tls = cluster.spec.tls
+    if tls.mode != "Enforcing":
+        return {}
+    # No CA: with one, the SDK compares the host, and these processes call an address of this machine.
+    found = {"ORDERLYMQ_TLS": "true", "ORDERLYMQ_TLS_CA": ""}
+    if tls.client_auth != "None":
+        found["ORDERLYMQ_TLS_CERTIFICATE"] = tls.certificate_file or ""
+        found["ORDERLYMQ_TLS_KEY"] = tls.key_file or ""
+
+    return found

@@ -1,0 +1,97 @@
+"""
+Operators of other releases that serve the same namespaces: each holds a Lease of its own, in its own namespace.
+
+Pure. Rule: a Lease says which namespaces its operator serves and whether it claims them; nobody acts beside another
+claim, and of two that claim the one whose Lease is younger withdraws. So the first one that was installed acts, and a
+second one takes its place when it is gone.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.meta import GROUP
+
+ANNOTATION_SERVES: Final = f"{GROUP}/serves"
+ANNOTATION_CLAIMS: Final = f"{GROUP}/claims"
+_ALL: Final = "*"
+# An operator whose rights went before it, as in `helm uninstall`, leaves its Lease as it was. Clocks of machines
+# differ by less than this.
+_FORGOTTEN_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """An operator that lives, as its Lease describes it.
+
+    Attributes:
+        serves: namespaces; empty for all.
+        since: when its Lease was made, by the clock of the API server, and where: smaller is older.
+        transitions: its token.
+    """
+
+    namespace: str
+    serves: frozenset[str]
+    claims: bool
+    since: tuple[str, str]
+    transitions: int
+
+
+def notes(serves: Iterable[str], *, claims: bool) -> dict[str, str]:
+    """Return the annotations of the Lease of an operator that serves these namespaces, all when there are none."""
+    return {
+        ANNOTATION_SERVES: ",".join(sorted(serves)) or _ALL,
+        ANNOTATION_CLAIMS: str(claims).lower(),
+    }
+
+
+def rival_of(lease: Json) -> Rival:
+    """Return whose Lease it is; one without a word about it may serve everything."""
+    meta, spec = lease["metadata"], lease.get("spec") or {}
+    said = meta.get("annotations") or {}
+    serves = said.get(ANNOTATION_SERVES, _ALL)
+    return Rival(
+        namespace=meta["namespace"],
+        serves=frozenset() if serves == _ALL else frozenset(serves.split(",")),
+        claims=said.get(ANNOTATION_CLAIMS, "true") == "true",
+        since=age_of(lease),
+        transitions=int(spec.get("leaseTransitions") or 0),
+    )
+
+
+def age_of(lease: Json) -> tuple[str, str]:
+    """Return what orders Leases by age, no two alike."""
+    meta = lease["metadata"]
+    return str(meta.get("creationTimestamp") or ""), meta["namespace"]
+
+
+def is_forgotten(lease: Json, now: datetime) -> bool:
+    """Tell whether a Lease was left so long ago that nobody has to wait for its end."""
+    renewed = str((lease.get("spec") or {}).get("renewTime") or "")
+    try:
+        return (now - datetime.fromisoformat(renewed)).total_seconds() > _FORGOTTEN_S
+    except (ValueError, TypeError):
+        return False
+
+
+def claiming(serves: Iterable[str], others: Iterable[Rival]) -> list[Rival]:
+    """Return who claims one of these namespaces, the oldest first."""
+    mine = frozenset(serves)
+    found = [
+        other
+        for other in others
+        if other.claims and (not mine or not other.serves or mine & other.serves)
+    ]
+    return sorted(found, key=lambda other: other.since)
+
+
+def sentence(serves: Iterable[str], other: Rival) -> str:
+    """Return what to tell about an operator that acts in place of this one."""
+    common = frozenset(serves) & other.serves or frozenset(serves) or other.serves
+    what = "namespaces " + ", ".join(sorted(common)) if common else "all namespaces"
+    return (
+        f"the operator in namespace {other.namespace} acts already and serves {what} as well: uninstall one of the "
+        "two, or give each its own watchNamespaces"
+    )

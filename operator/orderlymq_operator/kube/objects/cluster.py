@@ -1,0 +1,355 @@
+"""
+A Cluster as Kubernetes objects: StatefulSets, Services, budgets, settings, rights.
+
+Pure. Rules: names and selectors never change; what Kubernetes does not let anybody change (claims of a StatefulSet)
+stays as it was made; pods are replaced by the planner alone (OnDelete), so a changed form restarts nothing by
+itself. `podforms` has the pods, `drift` tells whether an object is as it should be.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.parts import owned
+from orderlymq_operator.kube.objects.pods import (
+    NODES_MAX,
+    SECRET_KEY,
+    broker_pod,
+    broker_settings,
+    name_server_pod,
+    name_server_settings,
+)
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.settings import REVISION_LENGTH, broker_options
+from orderlymq_operator.resources.kinds import Cluster
+
+# The key-value configuration of a name server is a file of kilobytes.
+_NAME_SERVER_CLAIM: Final = "128Mi"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupForm:
+    """What of a raft group does not follow from its Cluster alone.
+
+    Attributes:
+        replicas: replicas that were started and not taken away.
+        first: how many of them began the group together.
+        address: ClusterIP of its Service; None before it exists.
+        claim: size of each volume when the StatefulSet was made.
+    """
+
+    replicas: int
+    first: int
+    claim: str
+    address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the operator adds to a Cluster.
+
+    Attributes:
+        image: of brokers and name servers.
+        revision: of settings and image that new pods of brokers get.
+        name_server_revision: likewise of name servers.
+        name_server_claim: size of the volumes when the StatefulSet was made.
+    """
+
+    image: str
+    pull_policy: str
+    revision: str
+    name_server_revision: str = ""
+    groups: Mapping[str, GroupForm] = field(default_factory=dict)
+    name_server_claim: str = _NAME_SERVER_CLAIM
+
+
+def kube_revision(cluster: Cluster, image: str) -> str:
+    """Return a text that differs when pods must be replaced to obey *cluster*.
+
+    Made from what the manifest says beyond the defaults, never from what this version makes of it: another
+    operator that knows more settings or forms pods otherwise finds the same revision and restarts nothing.
+    """
+    spec = cluster.spec
+    said = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for meaningless in (
+        *("groups", "replicasPerGroup", "local", "update", "scaleDown", "image"),
+        *("imagePullPolicy", "imagePullSecrets"),
+    ):
+        said.pop(meaningless, None)
+    for part, fields in (
+        ("storage", ("size", "deleteClaim", "className")),
+        ("nameServers", ("resources",)),
+        ("lock", ("takeover",)),
+    ):
+        for name in fields:
+            said.get(part, {}).pop(name, None)
+    said = {key: value for key, value in said.items() if value not in ({}, None)}
+    # How much is kept follows from the size of the disk unless it is said.
+    said["retentionSize"] = broker_options(cluster)["storage"]["retention_size"]
+    said["image"] = image
+    text = json.dumps(said, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
+
+
+def name_server_revision(cluster: Cluster, image: str) -> str:
+    """Return a text that differs when name servers must be replaced; most settings do not concern them."""
+    config = cluster.spec.config
+    said = {
+        "image": image,
+        "tls": cluster.spec.tls.model_dump(mode="json", exclude_defaults=True),
+        "placement": cluster.spec.placement.model_dump(mode="json", exclude_defaults=True),
+        "resources": cluster.spec.name_servers.resources.model_dump(mode="json"),
+        "log": [config.log_level, config.log_format],
+    }
+    text = json.dumps(said, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
+
+
+def account_objects(cluster: Cluster) -> list[Json]:
+    """Return what lets brokers label their own pods: ServiceAccount, Role, RoleBinding."""
+    name = names.broker_account(cluster)
+    pods = [
+        names.pod_name(group, node)
+        for group in cluster.group_names
+        for node in range(1, NODES_MAX + 1)
+    ]
+    account = _object(cluster, "v1", "ServiceAccount", name, names.BROKER)
+    # Each process asks for its token by a projected volume.
+    account["automountServiceAccountToken"] = False
+    role = _object(cluster, "rbac.authorization.k8s.io/v1", "Role", name, names.BROKER)
+    role["rules"] = [
+        {
+            "apiGroups": [""],
+            "resources": ["pods"],
+            "resourceNames": pods,
+            "verbs": ["get", "patch"],
+        }
+    ]
+    binding = _object(cluster, "rbac.authorization.k8s.io/v1", "RoleBinding", name, names.BROKER)
+    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    binding["subjects"] = [
+        {"kind": "ServiceAccount", "name": name, "namespace": cluster.metadata.namespace}
+    ]
+    return [account, role, binding]
+
+
+def service_objects(cluster: Cluster, around: Surroundings) -> list[Json]:
+    """Return the Services: one for the names of the name servers, two for each group."""
+    found = [
+        _service(
+            cluster,
+            names.name_server_set(cluster),
+            {"remoting": names.NAME_SERVER_PORT, "http": names.HTTP_PORT},
+            names.selector(cluster, names.NAME_SERVER),
+            headless=True,
+        )
+    ]
+    for group in cluster.group_names:
+        chosen = names.selector(cluster, names.BROKER, group)
+        ports = {"remoting": names.BROKER_PORT, "remoting-old": names.OLD_CLIENT_PORT}
+        inner = {"raft": names.RAFT_PORT, "http": names.HTTP_PORT}
+        clients = _service(
+            cluster, group, ports, chosen | {names.LABEL_ROLE: names.LEADER}, group=group
+        )
+        form = around.groups.get(group)
+        if form is not None and form.address is not None:
+            clients["spec"]["clusterIP"] = form.address
+        replicas = _service(
+            cluster,
+            names.replica_service(group),
+            inner | ports,
+            chosen,
+            group=group,
+            headless=True,
+        )
+        # Replicas must find each other before any of them is ready.
+        replicas["spec"]["publishNotReadyAddresses"] = True
+        found += [clients, replicas]
+    return found
+
+
+def settings_objects(cluster: Cluster, around: Surroundings) -> list[Json]:
+    """Return the ConfigMaps with the settings files: one for the name servers, one for each group."""
+    servers = _object(cluster, "v1", "ConfigMap", names.name_server_set(cluster), names.NAME_SERVER)
+    servers["data"] = {"settings.json": _text(name_server_settings(cluster))}
+    found = [servers]
+    for group, form in sorted(around.groups.items()):
+        if form.address is None:
+            continue
+        made = _object(cluster, "v1", "ConfigMap", group, names.BROKER, group)
+        made["data"] = {
+            f"{names.pod_name(group, node)}.json": _text(
+                broker_settings(
+                    cluster,
+                    group,
+                    node,
+                    address=form.address,
+                    first=form.first,
+                    replicas=form.replicas,
+                )
+            )
+            for node in range(1, form.replicas + 1)
+        }
+        found.append(made)
+    return found
+
+
+def budget_objects(cluster: Cluster) -> list[Json]:
+    """Return the disruption budgets: of each group, and of the name servers, one pod at a time."""
+    found = []
+    places: list[tuple[str, str, str | None]] = [
+        (names.name_server_set(cluster), names.NAME_SERVER, None)
+    ]
+    places += [(group, names.BROKER, group) for group in cluster.group_names]
+    for name, component, group in places:
+        budget = _object(cluster, "policy/v1", "PodDisruptionBudget", name, component, group)
+        budget["spec"] = {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": names.selector(cluster, component, group)},
+        }
+        found.append(budget)
+    return found
+
+
+def name_server_set(cluster: Cluster, around: Surroundings) -> Json:
+    """Return the StatefulSet of the name servers."""
+    made = _stateful_set(
+        cluster,
+        names.name_server_set(cluster),
+        names.NAME_SERVER,
+        None,
+        service=names.name_server_set(cluster),
+        replicas=cluster.spec.name_servers.replicas,
+        claim=around.name_server_claim,
+    )
+    made["spec"]["template"] = name_server_pod(
+        cluster,
+        image=around.image,
+        pull_policy=around.pull_policy,
+        revision=around.name_server_revision,
+    )
+    return made
+
+
+def group_set(cluster: Cluster, group: str, around: Surroundings) -> Json:
+    """Return the StatefulSet of a raft group."""
+    form = around.groups[group]
+    made = _stateful_set(
+        cluster,
+        group,
+        names.BROKER,
+        group,
+        service=names.replica_service(group),
+        replicas=form.replicas,
+        claim=form.claim,
+    )
+    made["metadata"]["annotations"] |= {
+        names.ANNOTATION_FIRST: str(form.first),
+        names.ANNOTATION_REPLICAS: str(form.replicas),
+        names.ANNOTATION_ADDRESS: form.address or "",
+        names.ANNOTATION_REVISION: around.revision,
+        names.ANNOTATION_IMAGE: around.image,
+    }
+    made["spec"]["template"] = broker_pod(
+        cluster,
+        group,
+        image=around.image,
+        pull_policy=around.pull_policy,
+        revision=around.revision,
+    )
+    return made
+
+
+def operator_secret(cluster: Cluster, text: str) -> Json:
+    """Return the Secret with which the operator signs its requests to brokers with access control."""
+    made = _object(cluster, "v1", "Secret", names.operator_secret(cluster), names.BROKER)
+    made["type"] = "Opaque"
+    made["stringData"] = {SECRET_KEY: text}
+    return made
+
+
+def _stateful_set(
+    cluster: Cluster,
+    name: str,
+    component: str,
+    group: str | None,
+    *,
+    service: str,
+    replicas: int,
+    claim: str,
+) -> Json:
+    made = _object(cluster, "apps/v1", "StatefulSet", name, component, group)
+    delete_claim = cluster.spec.storage.delete_claim
+    made["spec"] = {
+        "replicas": replicas,
+        "serviceName": service,
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete"},
+        "selector": {"matchLabels": names.selector(cluster, component, group)},
+        # A replica is taken away by the planner, which then deletes its claim; whoever only lowers the
+        # number by hand must not lose a volume.
+        "persistentVolumeClaimRetentionPolicy": {
+            "whenDeleted": delete_claim,
+            "whenScaled": "Retain",
+        },
+        "volumeClaimTemplates": [_claim(cluster, component, group, claim)],
+    }
+    return made
+
+
+def _claim(cluster: Cluster, component: str, group: str | None, size: str) -> Json:
+    spec: Json = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": size}},
+    }
+    if cluster.spec.storage.class_name is not None:
+        spec["storageClassName"] = cluster.spec.storage.class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "labels": names.selector(cluster, component, group)},
+        "spec": spec,
+    }
+
+
+def _service(
+    cluster: Cluster,
+    name: str,
+    ports: Mapping[str, int],
+    chosen: Mapping[str, str],
+    *,
+    group: str | None = None,
+    headless: bool = False,
+) -> Json:
+    component = names.NAME_SERVER if group is None else names.BROKER
+    made = _object(cluster, "v1", "Service", name, component, group)
+    made["spec"] = {
+        "type": "ClusterIP",
+        "selector": dict(chosen),
+        "ports": [
+            {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
+            for name, port in ports.items()
+        ],
+    }
+    if headless:
+        made["spec"]["clusterIP"] = "None"
+    return made
+
+
+def _object(
+    cluster: Cluster,
+    api_version: str,
+    kind: str,
+    name: str,
+    component: str,
+    group: str | None = None,
+) -> Json:
+    labels = names.labels(cluster, component, group)
+    return owned("Cluster", cluster.metadata, api_version, kind, name, labels)
+
+
+def _text(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, indent=1, sort_keys=True)

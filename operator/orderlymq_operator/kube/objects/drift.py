@@ -1,0 +1,82 @@
+"""
+Whether an object is as it should be, without asking the API server to compare.
+
+Pure. What is wanted carries a fingerprint of itself; a live object is right when it has the same fingerprint and every
+field that is wanted. What others added (defaults, injected containers) is theirs.
+"""
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from orderlymq_operator.kube.objects.names import ANNOTATION_APPLIED
+from orderlymq_operator.kube.resources import Json
+
+_FINGERPRINT_LENGTH: Final = 16
+_QUANTITY: Final = re.compile(r"^([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti|P|Pi|E|Ei)?$")
+_UNITS: Final = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{unit: Decimal(1000) ** power for power, unit in enumerate("kMGTPE", start=1)},
+    **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
+}
+
+
+def stamped(made: Json) -> Json:
+    """Return *made* with the fingerprint of itself among its annotations."""
+    stamped_one = copy.deepcopy(made)
+    text = json.dumps(made, sort_keys=True)
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()[:_FINGERPRINT_LENGTH]
+    stamped_one["metadata"].setdefault("annotations", {})[ANNOTATION_APPLIED] = fingerprint
+    return stamped_one
+
+
+def changes(wanted: Iterable[Json], live: Iterable[Json]) -> list[Json]:
+    """Return, stamped and in their order, the objects that must be applied."""
+    present = {_identity(found): found for found in live}
+    work = []
+    for made in map(stamped, wanted):
+        found = present.get(_identity(made))
+        if found is None or not contains(found, made):
+            work.append(made)
+    return work
+
+
+def contains(live: Any, wanted: Any) -> bool:
+    """Tell whether *live* has everything that is *wanted*."""
+    if isinstance(wanted, Mapping):
+        if not isinstance(live, Mapping):
+            return not wanted and live is None
+        return all(contains(live.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        return _contains_list(live, wanted)
+    return live == wanted or _same_quantity(live, wanted)
+
+
+def _contains_list(live: Any, wanted: list[Any]) -> bool:
+    if not isinstance(live, list):
+        return not wanted and live is None
+    if wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
+        # Lists that Kubernetes merges by name: others may have put theirs between ours.
+        by_name = {item.get("name"): item for item in live if isinstance(item, Mapping)}
+        return all(contains(by_name.get(item["name"]), item) for item in wanted)
+    return len(live) == len(wanted) and all(map(contains, live, wanted))
+
+
+def _same_quantity(live: Any, wanted: Any) -> bool:
+    one, other = quantity(live), quantity(wanted)
+    return one is not None and one == other
+
+
+def quantity(value: Any) -> Decimal | None:
+    """Return the number that a quantity stands for; None when it is none."""
+    found = _QUANTITY.match(value) if isinstance(value, str) else None
+    return Decimal(found[1]) * _UNITS[found[2] or ""] if found else None
+
+
+def _identity(found: Json) -> tuple[str, str]:
+    return found["kind"], found["metadata"]["name"]

@@ -1,0 +1,210 @@
+"""
+The pods of a Pipeline: the driver, what it is told about Spark, and the form of executors.
+
+Pure. Rules: the working directory is the volume, so that a manifest with relative paths works in a pod and on a laptop;
+"alive" is that the driver's process answers, "ready" that Spark has begun.
+"""
+
+import math
+from collections.abc import Mapping
+from decimal import Decimal
+from functools import partial
+from typing import Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects import parts as podparts
+from orderlymq_operator.kube.objects.drift import quantity
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.pipeline import Pipeline
+from orderlymq_operator.resources.spark import SparkSettings
+
+CONTAINER: Final = "driver"
+# The names that Spark and Kubeflow's operator look for.
+_EXECUTOR_CONTAINER: Final = "spark-kubernetes-executor"
+_SPARK_DRIVER_CONTAINER: Final = "spark-kubernetes-driver"
+DATA: Final = "/var/lib/orderlymq"
+SETTINGS: Final = "/etc/orderlymq"
+TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' default
+# `spark.sql.streaming.stopTimeout` is a minute; then the status is written.
+_GRACE_S: Final = 90
+_START_S: Final = 180  # a JVM on a busy node; the pages are there before it
+_LOCAL_ANY: Final = "local[*]"
+# A stream needs a thread for a task while another one is planned.
+_THREADS_MIN: Final = 2
+API_SERVER: Final = "k8s://https://kubernetes.default.svc"
+
+
+def driver_pod(
+    pipeline: Pipeline,
+    *,
+    image: str,
+    pull_policy: str,
+    settings: str,
+    claim: str,
+    labels: Mapping[str, str],
+    notes: Mapping[str, str],
+) -> Json:
+    """Return the pod template of a driver; *settings* is the ConfigMap with its manifest."""
+    spec = pipeline.spec
+    makes_executors = spec.backend == "kubernetes"
+    probe = partial(podparts.probe, scheme="HTTP", timeout_s=5)
+    container: Json = {
+        "name": CONTAINER,
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "command": [
+            *("python", "-m", "orderlymq_spark.driver"),
+            *("--manifest", f"{SETTINGS}/pipeline.json"),
+            *("--http-port", str(names.HTTP_PORT)),
+            *("--termination-log", TERMINATION_LOG),
+        ],
+        "workingDir": DATA,
+        "env": [
+            podparts.field("POD_NAME", "metadata.name"),
+            podparts.field("POD_IP", "status.podIP"),
+            *variables(pipeline),
+        ],
+        "ports": [{"name": "http", "containerPort": names.HTTP_PORT, "protocol": "TCP"}],
+        "resources": spec.resources.model_dump(mode="json", exclude_none=True),
+        "startupProbe": probe("/healthz", period_s=1, failures=_START_S),
+        "livenessProbe": probe("/healthz", period_s=10, failures=6),
+        "readinessProbe": probe("/readyz", period_s=2, failures=3),
+        # A driver that was killed could not say why; its last lines may.
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": podparts.locked_down(),
+        "volumeMounts": [
+            {"name": "data", "mountPath": DATA},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
+            {"name": "settings", "mountPath": SETTINGS, "readOnly": True},
+        ],
+    }
+    pod: Json = {
+        "serviceAccountName": settings,
+        "automountServiceAccountToken": makes_executors,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "securityContext": podparts.user(),
+        "containers": [container],
+        "volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": claim}},
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "settings", "configMap": {"name": settings}},
+        ],
+        # A single driver is spread over nothing.
+        **podparts.nodes(spec.placement),
+    }
+    if spec.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
+    return {"metadata": {"labels": dict(labels), "annotations": dict(notes)}, "spec": pod}
+
+
+def executor_pod(pipeline: Pipeline, labels: Mapping[str, str]) -> Json:
+    """Return the form that Spark fills in for each executor: what Spark has no settings for."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "labels": {
+                # Not those by which drivers are found.
+                **{key: value for key, value in labels.items() if key != names.LABEL_PIPELINE},
+                "app.kubernetes.io/component": names.EXECUTOR,
+            }
+        },
+        **executor_template(pipeline),
+    }
+
+
+def executor_template(pipeline: Pipeline) -> Json:
+    """Return the same for somebody else's spark-submit, who gives it labels of his own."""
+    return {
+        "spec": {"automountServiceAccountToken": False, **_spark_pod(pipeline, _EXECUTOR_CONTAINER)}
+    }
+
+
+def spark_driver_pod(pipeline: Pipeline) -> Json:
+    """Return the form of a driver that somebody else's spark-submit makes a pod for."""
+    pod = _spark_pod(pipeline, _SPARK_DRIVER_CONTAINER)
+    # It makes executors, which its account lets it do; that account gives no token by itself.
+    return {
+        "spec": {
+            "automountServiceAccountToken": True,
+            "terminationGracePeriodSeconds": _GRACE_S,
+            **pod,
+        }
+    }
+
+
+def _spark_pod(pipeline: Pipeline, container: str) -> Json:
+    made: Json = {
+        "name": container,
+        "workingDir": DATA,
+        "securityContext": podparts.locked_down(),
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - of the container
+    }
+    if pipeline.spec.env:
+        made["env"] = variables(pipeline)
+    return {
+        "enableServiceLinks": False,
+        "securityContext": podparts.user(),
+        "containers": [made],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        **podparts.nodes(pipeline.spec.placement),
+    }
+
+
+def spark_settings(pipeline: Pipeline, *, image: str, pull_policy: str, claim: str) -> Json:
+    """Return `spec.spark` as the driver is to read it: the master is the backend's choice, the rest the user's."""
+    spec = pipeline.spec
+    given = spec.spark.model_dump(mode="json", by_alias=True)
+    match spec.backend:
+        case "pod":
+            return {**given, "master": _local_master(spec.spark, pipeline)}
+        case "sparkApplication":
+            # spark-submit has said it all before the driver's program begins.
+            return {**given, "master": ""}
+    own = {
+        **executor_settings(pipeline, claim),
+        "spark.kubernetes.container.image": image,
+        "spark.kubernetes.container.image.pullPolicy": pull_policy,
+        "spark.kubernetes.executor.podTemplateFile": f"{SETTINGS}/executor.yaml",
+        "spark.kubernetes.executor.podTemplateContainerName": _EXECUTOR_CONTAINER,
+    }
+    if spec.image_pull_secrets:
+        own["spark.kubernetes.container.image.pullSecrets"] = ",".join(spec.image_pull_secrets)
+    return {**given, "master": API_SERVER, "settings": {**own, **spec.spark.settings}}
+
+
+def executor_settings(pipeline: Pipeline, claim: str) -> dict[str, str]:
+    """Return what Spark must know to make executors that see the volume."""
+    executors = pipeline.spec.executors
+    volume = "spark.kubernetes.executor.volumes.persistentVolumeClaim.data"
+    return {
+        "spark.executor.instances": str(executors.instances),
+        "spark.executor.cores": str(executors.cores),
+        "spark.executor.memory": executors.memory,
+        "spark.kubernetes.namespace": pipeline.metadata.namespace or "default",
+        f"{volume}.mount.path": DATA,
+        f"{volume}.options.claimName": claim,
+    }
+
+
+def variables(pipeline: Pipeline) -> list[Json]:
+    """Return the variables that come from Secrets."""
+    return [
+        {
+            "name": each.name,
+            "valueFrom": {"secretKeyRef": {"name": each.secret.name, "key": each.secret.key}},
+        }
+        for each in pipeline.spec.env
+    ]
+
+
+def _local_master(given: SparkSettings, pipeline: Pipeline) -> str:
+    """Return as many threads as the pod may use processors: a JVM counts those of the node where it is not limited."""
+    if given.master != _LOCAL_ANY:
+        return given.master
+    room = pipeline.spec.resources
+    cpus = [quantity(str(each.cpu)) for each in (room.limits, room.requests) if each.cpu]
+    most = next((each for each in cpus if each is not None), Decimal(0))
+    return f"local[{max(_THREADS_MIN, math.ceil(most))}]"

@@ -1,0 +1,102 @@
+"""Names, labels, ports and annotations of what the operator makes: one place, because brokers, chart and tests rely on them."""
+
+from typing import Final
+
+from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.meta import GROUP
+
+NAME_SERVER_PORT: Final = 9876
+BROKER_PORT: Final = 10911
+OLD_CLIENT_PORT: Final = 10909  # RocketMQ clients up to 4.4 send to the broker's port - 2
+RAFT_PORT: Final = 12910
+HTTP_PORT: Final = 13910
+
+LABEL_CLUSTER: Final = f"{GROUP}/cluster"
+LABEL_GROUP: Final = f"{GROUP}/group"
+LABEL_ROLE: Final = f"{GROUP}/role"
+LEADER: Final = "leader"
+# The raft term in which a pod took the label: of two pods that carry it the higher term is right.
+ANNOTATION_TERM: Final = f"{GROUP}/term"
+ANNOTATION_REVISION: Final = f"{GROUP}/revision"
+# What was last applied to an object: a change of it is a change that is wanted.
+ANNOTATION_APPLIED: Final = f"{GROUP}/applied"
+# Replicas that began the group together; those added later join it without a vote.
+ANNOTATION_FIRST: Final = f"{GROUP}/first-members"
+# Replicas that the planner wants; whoever changes the StatefulSet's own number is put right.
+ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas"
+# The group's address is part of stored message ids: it must survive its Service.
+ANNOTATION_ADDRESS: Final = f"{GROUP}/address"
+# The image of the pods: that of the template may be a hand's, which is put right.
+ANNOTATION_IMAGE: Final = f"{GROUP}/image"
+# How the HTTP pages of a pod are asked for.
+ANNOTATION_SCHEME: Final = f"{GROUP}/scheme"
+# The group takes no more messages, because it is to go.
+ANNOTATION_CLOSED: Final = f"{GROUP}/closed"
+ANNOTATION_PAUSE: Final = f"{GROUP}/pause"
+FINALIZER: Final = f"{GROUP}/broker"
+
+# Objects of a Pipeline, in place of LABEL_CLUSTER.
+LABEL_PIPELINE: Final = f"{GROUP}/pipeline"
+# What made a driver's pod, and the work that it was made for.
+LABEL_FORM: Final = f"{GROUP}/form"
+ANNOTATION_WORK: Final = f"{GROUP}/work"
+
+BROKER: Final = "broker"
+DRIVER: Final = "pipeline"
+EXECUTOR: Final = "executor"
+NAME_SERVER: Final = "nameserver"
+
+
+def name_server_set(cluster: Cluster) -> str:
+    """Return the name of the StatefulSet and Service of the name servers."""
+    return f"{cluster.metadata.name}-nameserver"
+
+
+def replica_service(group: str) -> str:
+    """Return the name of the headless Service that names the replicas of a group."""
+    return f"{group}-replicas"
+
+
+def broker_account(cluster: Cluster) -> str:
+    """Return the name of the brokers' ServiceAccount, Role and RoleBinding."""
+    return f"{cluster.metadata.name}-broker"
+
+
+def operator_secret(cluster: Cluster) -> str:
+    """Return the name of the Secret with which the operator signs its requests."""
+    return f"{cluster.metadata.name}-operator"
+
+
+def pod_name(group: str, node: int) -> str:
+    """Return the pod of a replica; nodes count from 1, pods from 0."""
+    return f"{group}-{node - 1}"
+
+
+def node_of(pod: str) -> int:
+    """Return the node that runs in a broker's pod."""
+    return int(pod.rpartition("-")[2]) + 1
+
+
+def claim_name(group: str, node: int) -> str:
+    """Return the volume claim of a replica."""
+    return f"data-{pod_name(group, node)}"
+
+
+def labels(cluster: Cluster, component: str, group: str | None = None) -> dict[str, str]:
+    """Return the labels of everything that belongs to a component, or to one raft group."""
+    found = {
+        "app.kubernetes.io/name": "orderlymq",
+        "app.kubernetes.io/instance": cluster.metadata.name,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/managed-by": "orderlymq-operator",
+        LABEL_CLUSTER: cluster.metadata.name,
+    }
+    if group is not None:
+        found[LABEL_GROUP] = group.rpartition("-")[2]
+    return found
+
+
+def selector(cluster: Cluster, component: str, group: str | None = None) -> dict[str, str]:
+    """Return the labels by which pods are chosen; they never change."""
+    chosen = labels(cluster, component, group)
+    return {key: value for key, value in chosen.items() if "managed-by" not in key}

@@ -1,0 +1,262 @@
+"""
+A Pipeline as Kubernetes objects: its manifest, its volume, and what makes its drivers.
+
+Pure. Rules: names and selectors never change; the volume has no owner unless it is to go with the Pipeline; nothing
+runs as root or writes to its root file system; a driver has no rights in the API server unless it makes executors.
+`driverpods` has the pods, `sparkapplication` the object for Kubeflow's operator.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.drivers import (
+    CONTAINER,
+    driver_pod,
+    executor_pod,
+    spark_settings,
+)
+from orderlymq_operator.kube.objects.parts import owned
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.pipelines import Form, form_of
+from orderlymq_operator.plan.settings import REVISION_LENGTH
+from orderlymq_operator.resources.meta import API_VERSION
+from orderlymq_operator.resources.pipeline import Pipeline
+
+MANIFEST: Final = "pipeline.json"
+EXECUTOR_FORM: Final = "executor.yaml"
+# Attempts of a run that ends: Kubernetes waits 10, 20, 40 s ... between them, so about five minutes.
+_ATTEMPTS: Final = 5
+# Exit codes of `orderlymq_spark.driver` that another attempt would only repeat: a manifest that cannot be used, an
+# audit that has found something.
+_FINAL_CODES: Final = [2, 3]
+_HISTORY: Final = 1  # runs of a CronJob that are kept, because the last one says how it ended
+# What Spark does in the API server when it makes executors.
+_EXECUTOR_VERBS: Final = [
+    *("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSurroundings:
+    """What the operator adds to a Pipeline."""
+
+    image: str
+    pull_policy: str
+
+
+def object_name(pipeline: Pipeline) -> str:
+    """Return the name of everything that is made for a Pipeline, but for Jobs."""
+    return f"{pipeline.metadata.name}-pipeline"
+
+
+def claim_name(pipeline: Pipeline) -> str:
+    """Return the claim that holds the checkpoint."""
+    return pipeline.spec.storage.claim_name or object_name(pipeline)
+
+
+def labels(pipeline: Pipeline) -> dict[str, str]:
+    """Return the labels by which everything of a Pipeline is found."""
+    return {
+        "app.kubernetes.io/name": "orderlymq",
+        "app.kubernetes.io/instance": pipeline.metadata.name,
+        "app.kubernetes.io/component": names.DRIVER,
+        "app.kubernetes.io/managed-by": "orderlymq-operator",
+        names.LABEL_PIPELINE: pipeline.metadata.name,
+    }
+
+
+def manifest(pipeline: Pipeline, around: DriverSurroundings) -> Json:
+    """Return the manifest that the driver reads: what it does, with addresses and Spark's settings filled in."""
+    said: Json = pipeline.spec.said()
+    reference = pipeline.spec.cluster_ref
+    if reference is not None:
+        namespace = reference.namespace or pipeline.metadata.namespace
+        address = f"{reference.name}-nameserver.{namespace}.svc:{names.NAME_SERVER_PORT}"
+        if "source" in said:
+            said["source"].setdefault("bootstrap", address)
+        elif pipeline.spec.type in {"lag", "dead-letters", "redrive"}:
+            said.setdefault("bootstrap", address)
+    said["spark"] = spark_settings(
+        pipeline, image=around.image, pull_policy=around.pull_policy, claim=claim_name(pipeline)
+    )
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Pipeline",
+        "metadata": {"name": pipeline.metadata.name},
+        "spec": said,
+    }
+
+
+def work_of(pipeline: Pipeline) -> str:
+    """Return a text that differs when a driver has other work to do; the image and its room are none of it."""
+    said = pipeline.spec.said()
+    said.pop("spark", None)
+    reference = pipeline.spec.cluster_ref
+    said["cluster"] = None if reference is None else [reference.namespace, reference.name]
+    said["claim"] = claim_name(pipeline)
+    return _hash(said)
+
+
+def supporting_objects(pipeline: Pipeline, around: DriverSurroundings) -> list[Json]:
+    """Return what a driver needs, in the order in which it is applied."""
+    found = _account_objects(pipeline)
+    if form_of(pipeline.spec) != "SparkApplication":
+        found += [_service(pipeline), _settings(pipeline, around)]
+    if pipeline.spec.storage.claim_name is None:
+        found.append(_claim(pipeline))
+    return found
+
+
+def workload(pipeline: Pipeline, around: DriverSurroundings) -> Json:
+    """Return what makes the drivers in pods of our own."""
+    form = form_of(pipeline.spec)
+    assert form != "SparkApplication", "`sparkapplication` makes those"
+    work = work_of(pipeline)
+    text = _text(manifest(pipeline, around))
+    pod = driver_pod(
+        pipeline,
+        image=around.image,
+        pull_policy=around.pull_policy,
+        settings=object_name(pipeline),
+        claim=claim_name(pipeline),
+        labels={**labels(pipeline), names.LABEL_FORM: form},
+        notes={names.ANNOTATION_WORK: work, names.ANNOTATION_REVISION: _hash(text)},
+    )
+    if form == "StatefulSet":
+        made = owned_object(pipeline, "apps/v1", form, object_name(pipeline))
+        made["spec"] = {
+            "replicas": 0 if pipeline.spec.suspend else 1,
+            "serviceName": object_name(pipeline),
+            "selector": {"matchLabels": selector(pipeline, form)},
+            "template": pod,
+        }
+    elif form == "Job":
+        made = owned_object(pipeline, "batch/v1", form, f"{object_name(pipeline)}-{work}")
+        made["spec"] = {**_job(pod), "suspend": pipeline.spec.suspend}
+    else:
+        made = owned_object(pipeline, "batch/v1", form, object_name(pipeline))
+        made["spec"] = {
+            "schedule": pipeline.spec.schedule,
+            "timeZone": "UTC",
+            "suspend": pipeline.spec.suspend,
+            # One checkpoint, one driver.
+            "concurrencyPolicy": "Forbid",
+            "successfulJobsHistoryLimit": _HISTORY,
+            "failedJobsHistoryLimit": _HISTORY,
+            # Not labelled: the pods of its Jobs are, and they say all that matters.
+            "jobTemplate": {"spec": _job(pod)},
+        }
+    made["metadata"]["annotations"][names.ANNOTATION_WORK] = work
+    return made
+
+
+def selector(pipeline: Pipeline, form: Form) -> dict[str, str]:
+    """Return the labels by which a StatefulSet and the Service choose pods; they never change."""
+    chosen = {**labels(pipeline), names.LABEL_FORM: form}
+    return {key: value for key, value in chosen.items() if "managed-by" not in key}
+
+
+def _job(pod: Json) -> Json:
+    pod["spec"]["restartPolicy"] = "Never"  # a pod that failed stays, and with it what it said
+    return {
+        "backoffLimit": _ATTEMPTS,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": CONTAINER,
+                        "operator": "In",
+                        "values": _FINAL_CODES,
+                    },
+                },
+                # A drained node is no failure of ours.
+                {
+                    "action": "Ignore",
+                    "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
+                },
+            ]
+        },
+        "template": pod,
+    }
+
+
+def _account_objects(pipeline: Pipeline) -> list[Json]:
+    """Return what lets a driver make executors; without them it has no rights at all."""
+    name = object_name(pipeline)
+    account = owned_object(pipeline, "v1", "ServiceAccount", name)
+    account["automountServiceAccountToken"] = False
+    if pipeline.spec.backend == "pod":
+        return [account]
+    role = owned_object(pipeline, "rbac.authorization.k8s.io/v1", "Role", name)
+    role["rules"] = [
+        {
+            "apiGroups": [""],
+            "resources": ["pods", "services", "configmaps", "persistentvolumeclaims"],
+            "verbs": _EXECUTOR_VERBS,
+        }
+    ]
+    binding = owned_object(pipeline, "rbac.authorization.k8s.io/v1", "RoleBinding", name)
+    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}
+    binding["subjects"] = [
+        {"kind": "ServiceAccount", "name": name, "namespace": pipeline.metadata.namespace}
+    ]
+    return [account, role, binding]
+
+
+def _service(pipeline: Pipeline) -> Json:
+    """Return the Service that a StatefulSet must have; it also gives scrapers a name."""
+    made = owned_object(pipeline, "v1", "Service", object_name(pipeline))
+    made["spec"] = {
+        "type": "ClusterIP",
+        "clusterIP": "None",
+        "selector": selector(pipeline, form_of(pipeline.spec)),
+        "ports": [
+            {
+                "name": "http",
+                "port": names.HTTP_PORT,
+                "targetPort": names.HTTP_PORT,
+                "protocol": "TCP",
+            }
+        ],
+    }
+    return made
+
+
+def _settings(pipeline: Pipeline, around: DriverSurroundings) -> Json:
+    made = owned_object(pipeline, "v1", "ConfigMap", object_name(pipeline))
+    made["data"] = {MANIFEST: _text(manifest(pipeline, around))}
+    if pipeline.spec.backend == "kubernetes":
+        made["data"][EXECUTOR_FORM] = _text(executor_pod(pipeline, labels(pipeline)))
+    return made
+
+
+def _claim(pipeline: Pipeline) -> Json:
+    storage = pipeline.spec.storage
+    made = owned_object(pipeline, "v1", "PersistentVolumeClaim", object_name(pipeline))
+    if storage.delete_claim == "Retain":
+        made["metadata"]["ownerReferences"] = []
+    made["spec"] = {
+        "accessModes": [storage.access_mode],
+        "resources": {"requests": {"storage": str(storage.size)}},
+    }
+    if storage.class_name is not None:
+        made["spec"]["storageClassName"] = storage.class_name
+    return made
+
+
+def owned_object(pipeline: Pipeline, api_version: str, kind: str, name: str) -> Json:
+    """Return an object without content that goes with the Pipeline."""
+    return owned("Pipeline", pipeline.metadata, api_version, kind, name, labels(pipeline))
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]
+
+
+def _text(value: Json) -> str:
+    return json.dumps(value, indent=1, sort_keys=True)

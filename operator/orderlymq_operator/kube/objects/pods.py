@@ -1,0 +1,307 @@
+"""
+The pods of brokers and name servers, and the settings files that they read.
+
+Pure. Rules: nothing runs as root or writes to its root file system; "alive" is that the event loop turns, "ready"
+that the replica leads or follows; whether a replica has the whole log the leader says, and only the planner asks.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects import parts as podparts
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.settings import broker_options
+from orderlymq_operator.resources.kinds import Cluster
+from orderlymq_operator.resources.workload import Resources
+
+NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
+HOSTNAME: Final = "kubernetes.io/hostname"
+_DATA: Final = "/var/lib/orderlymq"
+_SETTINGS: Final = "/etc/orderlymq"
+_TLS: Final = "/etc/orderlymq-tls"
+_SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
+_TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
+OPERATOR_KEY: Final = "orderlymq-operator"
+SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of a key
+# What the Secret of a cluster's key pair holds, as Secrets of cert-manager do.
+TLS_KEYS: Final = ("tls.crt", "tls.key", "ca.crt")
+
+# A leader hands over, answers what waits and flushes; that takes less than three seconds.
+_GRACE_S: Final = 30
+# A store is opened before anybody answers; a large one that crashed replays for minutes.
+_START_S: Final = 600
+_TOKEN_S: Final = 3607  # Kubernetes' own length for mounted tokens
+
+
+def broker_settings(
+    cluster: Cluster, group: str, node: int, *, address: str, first: int, replicas: int
+) -> dict[str, Any]:
+    """Return the settings file of one replica.
+
+    A first member begins with the first members as voters; who joins needs everybody's address.
+    """
+    namespace = cluster.metadata.namespace
+    join = node > first
+    peers = range(1, (max(replicas, node) if join else first) + 1)
+    return {
+        **broker_options(cluster),
+        "access": _access(cluster),
+        "tls": _tls(cluster),
+        "group": group,
+        "node_id": node,
+        "peers": {
+            str(peer): _address(replica_host(cluster, group, peer), names.RAFT_PORT)
+            for peer in peers
+        },
+        "address": _address(address, names.BROKER_PORT),
+        "listen": _address("0.0.0.0", names.BROKER_PORT),  # noqa: S104 - it is a pod
+        "raft_listen": _address("0.0.0.0", names.RAFT_PORT),  # noqa: S104
+        "http": _address("0.0.0.0", names.HTTP_PORT),  # noqa: S104
+        "data_dir": f"{_DATA}/replica",
+        "name_servers": [
+            _address(name_server_host(cluster, index), names.NAME_SERVER_PORT)
+            for index in range(cluster.spec.name_servers.replicas)
+        ],
+        "bind": "always",
+        "join": join,
+        "pod": {
+            "namespace": namespace,
+            "name": names.pod_name(group, node),
+            "siblings": [
+                names.pod_name(group, other)
+                for other in range(1, max(replicas, first) + 1)
+                if other != node
+            ],
+        },
+    }
+
+
+def replica_host(cluster: Cluster, group: str, node: int) -> str:
+    """Return the name under which the other replicas find one."""
+    service = names.replica_service(group)
+    return f"{names.pod_name(group, node)}.{service}.{cluster.metadata.namespace}.svc"
+
+
+def name_server_host(cluster: Cluster, index: int) -> str:
+    """Return the name of one name server."""
+    name = names.name_server_set(cluster)
+    return f"{name}-{index}.{name}.{cluster.metadata.namespace}.svc"
+
+
+def name_server_settings(cluster: Cluster) -> dict[str, Any]:
+    """Return the settings file of a name server."""
+    return {
+        "listen": _address("0.0.0.0", names.NAME_SERVER_PORT),  # noqa: S104 - it is a pod
+        "http": _address("0.0.0.0", names.HTTP_PORT),  # noqa: S104
+        "kv_path": f"{_DATA}/kv.json",
+        "tls": _tls(cluster),
+        "log_level": cluster.spec.config.log_level,
+        "log_format": cluster.spec.config.log_format,
+    }
+
+
+def _access(cluster: Cluster) -> dict[str, Any]:
+    if not cluster.spec.config.acl_enable:
+        return {"enable": False}
+    return {
+        "enable": True,
+        "operator_key": OPERATOR_KEY,
+        "operator_secret_file": f"{_SECRET}/{SECRET_KEY}",
+    }
+
+
+def http_scheme(cluster: Cluster) -> str:
+    """Return how the HTTP pages of the cluster's pods are asked for."""
+    return "https" if _tls(cluster)["mode"] == "enforcing" else "http"
+
+
+def _tls(cluster: Cluster) -> dict[str, Any]:
+    tls = cluster.spec.tls
+    named = tls.secret_name is not None
+    return {
+        "mode": tls.mode.lower() if named else "disabled",
+        "certificate": f"{_TLS}/tls.crt" if named else None,
+        "key": f"{_TLS}/tls.key" if named else None,
+        "ca": f"{_TLS}/ca.crt" if named else None,
+        "client_auth": tls.client_auth.lower(),
+    }
+
+
+def broker_pod(
+    cluster: Cluster, group: str, *, image: str, pull_policy: str, revision: str
+) -> Json:
+    """Return the pod template of a raft group."""
+    container = _container(
+        "broker",
+        ["python", "-m", "orderlymq_broker", "--settings", f"{_SETTINGS}/$(POD_NAME).json"],
+        {
+            "remoting": names.BROKER_PORT,
+            "remoting-old": names.OLD_CLIENT_PORT,
+            "raft": names.RAFT_PORT,
+            "http": names.HTTP_PORT,
+        },
+        image=image,
+        pull_policy=pull_policy,
+        resources=cluster.spec.resources,
+        scheme=http_scheme(cluster),
+    )
+    volumes = [
+        _volume("settings", _SETTINGS, {"configMap": {"name": group}}),
+        _volume("token", _TOKEN, _token_source()),
+    ]
+    if cluster.spec.config.acl_enable:
+        secret = {"secret": {"secretName": names.operator_secret(cluster), "defaultMode": 0o440}}
+        volumes.append(_volume("operator", _SECRET, secret))
+    pod = _pod(cluster, container, volumes, names.BROKER, group)
+    pod["spec"]["serviceAccountName"] = names.broker_account(cluster)
+    pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
+    return pod
+
+
+def name_server_pod(cluster: Cluster, *, image: str, pull_policy: str, revision: str) -> Json:
+    """Return the pod template of the name servers."""
+    container = _container(
+        "name-server",
+        ["python", "-m", "orderlymq_nameserver", "--settings", f"{_SETTINGS}/settings.json"],
+        {"remoting": names.NAME_SERVER_PORT, "http": names.HTTP_PORT},
+        image=image,
+        pull_policy=pull_policy,
+        resources=cluster.spec.name_servers.resources,
+        scheme=http_scheme(cluster),
+    )
+    source = {"configMap": {"name": names.name_server_set(cluster)}}
+    pod = _pod(
+        cluster, container, [_volume("settings", _SETTINGS, source)], names.NAME_SERVER, None
+    )
+    pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
+    return pod
+
+
+def _container(
+    name: str,
+    command: list[str],
+    ports: Mapping[str, int],
+    *,
+    image: str,
+    pull_policy: str,
+    resources: Resources,
+    scheme: str,
+) -> Json:
+    probe = partial(podparts.probe, scheme=scheme, timeout_s=2)
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "command": command,
+        "env": [podparts.field("POD_NAME", "metadata.name")],
+        "ports": [
+            {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()
+        ],
+        "resources": resources.model_dump(mode="json", exclude_none=True),
+        "startupProbe": probe("/healthz", period_s=1, failures=_START_S),
+        # A process that hangs for a minute is beyond help; one that is slow must not be killed.
+        "livenessProbe": probe("/healthz", period_s=10, failures=6),
+        # Often, because after an outage of a whole group its address waits for this.
+        "readinessProbe": probe("/readyz", period_s=1, failures=3),
+        "securityContext": podparts.locked_down(),
+    }
+
+
+def _pod(
+    cluster: Cluster,
+    container: Json,
+    volumes: list[tuple[Json, Json]],
+    component: str,
+    group: str | None,
+) -> Json:
+    spec = cluster.spec
+    if spec.tls.secret_name is not None:
+        source = {"secret": {"secretName": spec.tls.secret_name, "defaultMode": 0o440}}
+        volumes = [*volumes, _volume("tls", _TLS, source)]
+    made, mounts = [source for source, _ in volumes], [mount for _, mount in volumes]
+    container["volumeMounts"] = [
+        {"name": "data", "mountPath": _DATA},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
+        *mounts,
+    ]
+    pod: Json = {
+        "automountServiceAccountToken": False,
+        # One variable for every Service of the namespace makes the environment of a busy one too large.
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": _GRACE_S,
+        "securityContext": podparts.user(),
+        "containers": [container],
+        "volumes": [{"name": "tmp", "emptyDir": {}}, *made],
+        **_placement(cluster, component, group),
+    }
+    if spec.image_pull_secrets:
+        pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
+    return {
+        "metadata": {
+            "labels": names.labels(cluster, component, group),
+            "annotations": {names.ANNOTATION_SCHEME: http_scheme(cluster)},
+        },
+        "spec": pod,
+    }
+
+
+def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
+    wish = cluster.spec.placement
+    chosen = {"matchLabels": names.selector(cluster, component, group)}
+    found: Json = {}
+    required = wish.anti_affinity == "Required"
+    spread = {wish.zone_key: required} if wish.zone_key else {}
+    if required:
+        found["affinity"] = {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"labelSelector": chosen, "topologyKey": wish.topology_key}
+                ]
+            }
+        }
+    else:
+        spread[wish.topology_key] = False
+    if wish.topology_key != HOSTNAME:
+        spread[HOSTNAME] = False  # two of a zone on one node would go together
+    if wish.anti_affinity != "None":
+        found["topologySpreadConstraints"] = [
+            {
+                "maxSkew": 1,
+                "topologyKey": key,
+                "whenUnsatisfiable": "DoNotSchedule" if strict else "ScheduleAnyway",
+                "labelSelector": chosen,
+                # A zone in which no pod of ours may run must not hold the others back.
+                **({"nodeTaintsPolicy": "Honor"} if strict else {}),
+            }
+            for key, strict in spread.items()
+        ]
+    if not found.get("topologySpreadConstraints"):
+        found.pop("topologySpreadConstraints", None)
+    return found | podparts.nodes(wish)
+
+
+def _volume(name: str, path: str, source: Json) -> tuple[Json, Json]:
+    return {"name": name, **source}, {"name": name, "mountPath": path, "readOnly": True}
+
+
+def _token_source() -> Json:
+    """Return what Kubernetes mounts by itself where it may, named here so that only brokers have it."""
+    return {
+        "projected": {
+            "sources": [
+                {"serviceAccountToken": {"path": "token", "expirationSeconds": _TOKEN_S}},
+                {
+                    "configMap": {
+                        "name": "kube-root-ca.crt",
+                        "items": [{"key": "ca.crt", "path": "ca.crt"}],
+                    }
+                },
+            ]
+        }
+    }
+
+
+def _address(host: str, port: int) -> dict[str, Any]:
+    return {"host": host, "port": port}

@@ -1,0 +1,257 @@
+"""
+Looks at what there is of a Cluster: objects, pods, and what the processes in them say.
+
+Rule: pods and StatefulSets are read live at the beginning of a pass; what a watch showed is never used. Who does not answer
+within a second is reported as silent.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+
+import aiohttp
+
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.status import ReplicaStatus, observe_replicas, read_status
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import GroupForm
+from orderlymq_operator.kube.objects.drift import quantity
+from orderlymq_operator.kube.observe.lister import Lists
+from orderlymq_operator.kube.observe.pods import ClaimFacts, PodFacts, claim_facts, pod_facts
+from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, STATEFUL_SETS, Json, Resource
+from orderlymq_operator.plan.actions import (
+    GroupConfig,
+    ObservedGroup,
+    ObservedNameServer,
+    ObservedReplica,
+    TopicConfig,
+    UserConfig,
+)
+from orderlymq_operator.plan.expansion import ObservedGrowth
+from orderlymq_operator.plan.liveness import Witness
+from orderlymq_operator.resources.kinds import Cluster
+
+Found = TypeVar("Found")
+Tables = tuple[
+    Mapping[str, TopicConfig] | None,
+    Mapping[str, GroupConfig] | None,
+    Mapping[str, UserConfig] | None,
+    Mapping[str, ObservedGrowth],
+]
+SILENT: Final[Tables] = (None, None, None, {})
+
+
+@dataclass(slots=True)
+class Live:
+    """The objects of one Cluster as they were read.
+
+    Attributes:
+        made: objects that the operator makes, by kind and name.
+        statuses: what the replicas say, by pod.
+    """
+
+    made: dict[tuple[str, str], Json] = field(default_factory=dict)
+    pods: dict[str, PodFacts] = field(default_factory=dict)
+    claims: dict[str, ClaimFacts] = field(default_factory=dict)
+    statuses: dict[str, ReplicaStatus] = field(default_factory=dict)
+
+    def find(self, resource: Resource, name: str) -> Json | None:
+        """Return an object, if it is there."""
+        return self.made.get((resource.kind, name))
+
+    def put(self, found: Json) -> None:
+        """Take over an object as a write returned it."""
+        self.made[found["kind"], found["metadata"]["name"]] = found
+
+    def group_pods(self, group: str) -> dict[int, PodFacts]:
+        """Return the pods of a raft group by node."""
+        index = group.rpartition("-")[2]
+        return {
+            names.node_of(pod.name): pod
+            for pod in self.pods.values()
+            if pod.labels.get(names.LABEL_GROUP) == index
+        }
+
+    def name_server_pods(self) -> dict[int, PodFacts]:
+        """Return the pods of the name servers by index."""
+        return {
+            int(pod.name.rpartition("-")[2]): pod
+            for pod in self.pods.values()
+            if pod.labels.get("app.kubernetes.io/component") == names.NAME_SERVER
+        }
+
+    def leader(self, group: str) -> PodFacts | None:
+        """Return the pod of the leader of the highest term; None when nobody leads."""
+        leading = [
+            (status.term, name) for name, status in self._of_group(group).items() if status.leads
+        ]
+        return self.pods.get(max(leading)[1]) if leading else None
+
+    def _of_group(self, group: str) -> dict[str, ReplicaStatus]:
+        pods = {pod.name for pod in self.group_pods(group).values()}
+        return {name: status for name, status in self.statuses.items() if name in pods}
+
+
+async def read_objects(api: Api, lists: Lists, cluster: Cluster) -> Live:
+    """Read the objects of a Cluster.
+
+    Raises:
+        ApiError: they cannot be read now.
+    """
+    meta = cluster.metadata
+    chosen = f"{names.LABEL_CLUSTER}={meta.name}"
+    kept = [resource for resource in (*MADE, CLAIMS) if resource != STATEFUL_SETS]
+    edition = (meta.uid, meta.generation)
+    found, anew = await lists.read(
+        ("Cluster", meta.namespace or "", meta.name),
+        edition,
+        meta.namespace,
+        chosen,
+        fresh=(STATEFUL_SETS, PODS),
+        kept=kept,
+    )
+    pods = {item["metadata"]["name"]: pod_facts(item) for item in found[PODS]}
+    claims = _by_name(found[CLAIMS])
+    if not anew and not _are_settled(claims, pods):
+        claims = _by_name(await api.list(CLAIMS, meta.namespace, labels=chosen))
+    return Live(
+        made={
+            (item["kind"], item["metadata"]["name"]): item
+            for resource in MADE
+            for item in found[resource]
+        },
+        pods=pods,
+        claims=claims,
+    )
+
+
+def _by_name(claims: Iterable[Json]) -> dict[str, ClaimFacts]:
+    return {item["metadata"]["name"]: claim_facts(item) for item in claims}
+
+
+def _are_settled(claims: Mapping[str, ClaimFacts], pods: Iterable[str]) -> bool:
+    """Tell whether no claim is about to change, so that one look a minute is enough."""
+    return all(f"data-{name}" in claims for name in pods) and all(
+        claim.phase == "Bound"
+        and not claim.deleting
+        and (quantity(claim.capacity) or 0) >= (quantity(claim.requested) or 0)
+        for claim in claims.values()
+    )
+
+
+async def read_statuses(session: aiohttp.ClientSession, live: Live, scheme: str) -> None:
+    """Ask every broker how it is."""
+    asked = [
+        pod
+        for pod in live.pods.values()
+        if pod.running and pod.labels.get("app.kubernetes.io/component") == names.BROKER
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        answers = [
+            tasks.create_task(read_status(session, f"{scheme}://{pod.ip}:{names.HTTP_PORT}"))
+            for pod in asked
+        ]
+    live.statuses = {
+        pod.name: status
+        for pod, task in zip(asked, answers, strict=True)
+        if (status := task.result()) is not None
+    }
+
+
+def observed_group(
+    live: Live,
+    group: str,
+    form: GroupForm,
+    tables: Tables,
+    *,
+    min_ready_s: float,
+    current: str,
+    wanted: str,
+) -> ObservedGroup:
+    """Return a raft group as it is; a pod of the *current* revision has what the planner calls *wanted*."""
+    pods = live.group_pods(group)
+    known, statuses = {}, {}
+    for node in range(1, form.replicas + 1):
+        pod = pods.get(node)
+        revision = pod.annotations.get(names.ANNOTATION_REVISION) if pod is not None else None
+        known[node] = ObservedReplica(
+            running=True,
+            join=node > form.first,
+            revision=wanted if revision == current else revision,
+        )
+        if pod is not None and not pod.deleting and pod.name in live.statuses:
+            statuses[node] = live.statuses[pod.name]
+    leader, replicas = observe_replicas(known, statuses)
+    now = time.time()
+    settled = {}
+    for node, replica in replicas.items():
+        has_settled = _has_settled(pods.get(node), now, min_ready_s)
+        settled[node] = replace(
+            replica,
+            caught_up=replica.caught_up and has_settled,
+            keeps_up=replica.keeps_up and has_settled,
+        )
+    return ObservedGroup(leader, settled, *tables)
+
+
+def witnesses(pods: Mapping[int, PodFacts], wanted: Iterable[int]) -> dict[int, Witness]:
+    """Return what the kubelet says of the processes in *pods*; one without a pod is being replaced."""
+    absent = Witness(leaving=True)
+    return {
+        number: absent
+        if (pod := pods.get(number)) is None
+        else Witness(
+            pod.uid,
+            ready=pod.ready_since is not None and not pod.deleting,
+            runs=any(pod.starts),
+            leaving=pod.deleting,
+        )
+        for number in wanted
+    }
+
+
+def _has_settled(pod: PodFacts | None, now: float, min_ready_s: float) -> bool:
+    return pod is not None and pod.ready_since is not None and now - pod.ready_since >= min_ready_s
+
+
+async def read_tables(
+    admin: Admin, address: str, *, users: bool, growing: Collection[str] | None
+) -> Tables:
+    """Return what a raft group knows: topics, consumer groups, accounts, and how far *growing* topics are."""
+    try:
+        topics = await admin.topics(address)
+        groups = await admin.consumer_groups(address)
+        accounts = await admin.users(address) if users else {}
+        growth = {} if growing is None else await admin.growth(address, growing)
+    except AdminError:
+        return SILENT
+    return topics, groups, accounts, growth
+
+
+async def read_name_servers(
+    admin: Admin, live: Live, count: int, growing: Collection[str]
+) -> dict[int, ObservedNameServer]:
+    """Return every name server that should be: its queue lists, and its routes of *growing* topics."""
+    pods = live.name_server_pods()
+
+    async def ask(index: int) -> ObservedNameServer:
+        pod = pods.get(index)
+        if pod is None or not pod.running:
+            return ObservedNameServer()
+        address = f"{pod.ip}:{names.NAME_SERVER_PORT}"
+        try:
+            order = await admin.order_config(address)
+            brokers = await admin.registered(address)
+        except AdminError:
+            return ObservedNameServer()
+        try:
+            routes = {name: await admin.route(address, name) for name in sorted(growing)}
+        except AdminError:
+            routes = {}
+        return ObservedNameServer(order, routes, brokers)
+
+    found = await asyncio.gather(*(ask(index) for index in range(count)))
+    return dict(enumerate(found))

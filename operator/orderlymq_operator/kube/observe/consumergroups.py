@@ -1,0 +1,205 @@
+"""
+What the status of a ConsumerGroup says: who is there, who has which queue, how much is left.
+
+Pure. Rules: lag is told in two digits, so that it is written when it means something; lists are cut, counts never; what
+is not known is left out.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq_operator.brokers.admin import GroupMember, Lock
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.actions import ConditionReport, Observed
+from orderlymq_operator.resources.kinds import ConsumerGroup
+
+_MEMBERS_MAX: Final = 256  # of the schema
+_QUEUES_MAX: Final = 1024  # likewise
+_NAMED_MAX: Final = 5  # in a sentence
+_RETRY: Final = "%RETRY%"
+
+Queue = tuple[str, str, int]  # topic, raft group, number
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSight:
+    """A consumer group as all raft groups see it.
+
+    Attributes:
+        wanted: who was refused a queue a moment ago, because another has it.
+        parted: raft groups that know other members than the first one.
+        zones: of members, where known.
+    """
+
+    members: Mapping[str, GroupMember] = field(default_factory=dict)
+    owners: Mapping[Queue, str] = field(default_factory=dict)
+    lag: int = 0
+    wanted: Mapping[Queue, str] = field(default_factory=dict)
+    parted: tuple[str, ...] = ()
+    zones: Mapping[str, str] = field(default_factory=dict)
+
+
+def sight_of(
+    name: str,
+    members: Mapping[str, Sequence[GroupMember]],
+    locks: Mapping[str, Sequence[Lock]],
+    lags: Sequence[int],
+    zone_of: Callable[[str], str] = lambda _: "",
+) -> GroupSight:
+    """Return what the raft groups say of consumer group *name*, put together."""
+    views = {place: {member.client_id for member in found} for place, found in members.items()}
+    first = next(iter(views.values()), set())
+    held = {
+        (lock.topic, group, lock.queue): lock
+        for group, found in locks.items()
+        for lock in found
+        if lock.group == name and not lock.topic.startswith(_RETRY)
+    }
+    known = {member.client_id: member for found in members.values() for member in found}
+    return GroupSight(
+        known,
+        {queue: lock.client_id for queue, lock in held.items()},
+        sum(lags),
+        {queue: lock.wanted_by for queue, lock in held.items() if lock.wanted_by in known},
+        tuple(place for place, view in views.items() if view != first),
+        {client_id: zone_of(member.address) for client_id, member in known.items()},
+    )
+
+
+def group_facts(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> Json:
+    """Return what is known of a consumer group beside its conditions."""
+    shares = Counter(sight.owners.values())
+    members = sorted(sight.members.values(), key=lambda member: member.client_id)
+    facts: Json = {
+        "members": len(members),
+        "lag": coarse(sight.lag),
+        "memberList": [
+            {
+                "clientId": member.client_id,
+                "address": member.address,
+                "zone": sight.zones.get(member.client_id, ""),
+                "queues": shares[member.client_id],
+            }
+            for member in members[:_MEMBERS_MAX]
+        ],
+    }
+    if group.spec.ordering != "Ordered":
+        return facts | {"assignment": []}
+    queues = queues_of(group, sight, observed)
+    return facts | {
+        "assignment": [
+            {
+                "topic": topic,
+                "group": raft_group,
+                "queue": number,
+                "clientId": sight.owners.get((topic, raft_group, number), ""),
+            }
+            for topic, raft_group, number in queues[:_QUEUES_MAX]
+        ],
+        "locks": {
+            "held": len(sight.owners),
+            "free": sum(queue not in sight.owners for queue in queues),
+            "contended": sum(queue in sight.wanted for queue in queues),
+        },
+    }
+
+
+def group_conditions(
+    group: ConsumerGroup, sight: GroupSight, observed: Observed
+) -> dict[str, ConditionReport]:
+    """Return Balanced, for an Ordered group, and ConsistentSubscription."""
+    if not sight.members:
+        nobody = ConditionReport("Unknown", "NoMembers", "nobody consumes")
+        kinds = ["ConsistentSubscription"]
+        kinds += ["Balanced"] if group.spec.ordering == "Ordered" else []
+        return dict.fromkeys(kinds, nobody)
+    found = {"ConsistentSubscription": _consistency(sight)}
+    if group.spec.ordering == "Ordered":
+        found["Balanced"] = _balance(group, sight, observed)
+    return found
+
+
+def _balance(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> ConditionReport:
+    queues = queues_of(group, sight, observed)
+    free = [queue for queue in queues if queue not in sight.owners]
+    if free:
+        named = ", ".join(map(_text, free[:_NAMED_MAX])) + _more(free)
+        return ConditionReport("False", "QueuesWithoutOwner", f"no owner: {named}")
+    contended = [queue for queue in queues if queue in sight.wanted]
+    if contended:
+        named = ", ".join(
+            f"{_text(queue)} of {sight.owners[queue]}, wanted by {sight.wanted[queue]}"
+            for queue in contended[:_NAMED_MAX]
+        )
+        return ConditionReport("False", "QueuesContended", named + _more(contended))
+    if sight.parted:
+        named = ", ".join(sight.parted[:_NAMED_MAX]) + _more(sight.parted)
+        return ConditionReport("False", "MembersDiffer", f"other members are known to {named}")
+    shares = Counter(sight.owners[queue] for queue in queues)
+    counts = [shares[client] for client in sight.members]
+    if counts and max(counts) - min(counts) > 1:
+        text = f"between {min(counts)} and {max(counts)} of {len(queues)} queues per member"
+        return ConditionReport("False", "UnevenShares", text)
+    text = f"{len(queues)} queues, {len(sight.members)} members"
+    if queues and min(counts) == 0:
+        return ConditionReport("True", "MembersIdle", f"{text}: {counts.count(0)} have none")
+    return ConditionReport("True", "Balanced", text)
+
+
+def _text(queue: Queue) -> str:
+    topic, place, number = queue
+    return f"{topic}@{place}-{number}"
+
+
+def _more(found: Sequence[object]) -> str:
+    return f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
+
+
+def _consistency(sight: GroupSight) -> ConditionReport:
+    wishes: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for member in sight.members.values():
+        own = tuple(
+            sorted(
+                (topic, expression)
+                for topic, expression in member.subscriptions.items()
+                if not topic.startswith(_RETRY)
+            )
+        )
+        wishes.setdefault(own, []).append(member.client_id)
+    if len(wishes) <= 1:
+        return ConditionReport("True", "SameSubscription", "all members subscribe to the same")
+    # The smaller parties are the likely mistake.
+    parties = sorted(wishes.items(), key=lambda party: len(party[1]))
+    text = "; ".join(
+        f"{clients[0]}{f' and {len(clients) - 1} more' if len(clients) > 1 else ''}: "
+        + (", ".join(f"{topic} {expression}" for topic, expression in own) or "nothing")
+        for own, clients in parties[:_NAMED_MAX]
+    )
+    return ConditionReport("False", "DifferentSubscriptions", text)
+
+
+def queues_of(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> list[Queue]:
+    """Return every queue that the group is to consume: of its topics, or of those its members ask for."""
+    topics = {topic.name for topic in group.spec.topics} or {
+        topic
+        for member in sight.members.values()
+        for topic in member.subscriptions
+        if not topic.startswith(_RETRY)
+    }
+    return [
+        (topic, name, number)
+        for topic in sorted(topics)
+        for name, found in sorted(observed.groups.items())
+        if (config := (found.topics or {}).get(topic)) is not None
+        for number in range(config.queues)
+    ]
+
+
+def coarse(count: int) -> int:
+    """Return a count in two digits: 1234 becomes 1200, 17 stays."""
+    step = 1
+    while count // step >= 100:
+        step *= 10
+    return count // step * step

@@ -1,0 +1,142 @@
+"""
+How brokers and Users' secrets are reached: connections by Cluster, signatures, certificates.
+
+Rule: secrets are read when a pass begins and never kept; the operator's own secret of a Cluster with access control is
+made once and stands in a Secret of the Cluster.
+"""
+
+import asyncio
+import base64
+import secrets
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq_operator.brokers.admin import Admin
+from orderlymq_operator.kube.api import Api, ConflictError
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import operator_secret
+from orderlymq_operator.kube.objects.pods import OPERATOR_KEY, SECRET_KEY, TLS_KEYS
+from orderlymq_operator.kube.observe.desired import Wish
+from orderlymq_operator.kube.resources import SECRETS, Json
+from orderlymq_operator.resources.kinds import Cluster, User
+from orderlymq_operator.resources.user import fingerprint
+from orderlymq_runtime.client import RemotingClient
+
+_SECRET_BYTES: Final = 32
+SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
+
+
+class Access:
+    """Clients of brokers, one set of connections per way of speaking."""
+
+    def __init__(
+        self, api: Api, token: Callable[[], int], overtaken: Callable[[int], None] | None = None
+    ) -> None:
+        self._api = api
+        self._token = token
+        self._overtaken = overtaken
+        # By the authority that is trusted; None for plain connections.
+        self._clients: dict[str | None, RemotingClient] = {}
+
+    async def admin(self, cluster: Cluster) -> Admin:
+        """Return what calls the brokers and name servers of *cluster*.
+
+        Raises:
+            ApiError: a Secret cannot be read now.
+        """
+        client = await self._client(cluster)
+        if not cluster.spec.config.acl_enable:
+            return Admin(client, operator_token=self._token(), overtaken=self._overtaken)
+        secret = await self._operator_secret(cluster)
+        return Admin(client, OPERATOR_KEY, secret, self._token(), self._overtaken)
+
+    async def missing_certificate(self, cluster: Cluster) -> str:
+        """Return what keeps the pods of *cluster* from getting their key pair; empty when nothing does.
+
+        Raises:
+            ApiError: the Secret cannot be read now.
+        """
+        name = cluster.spec.tls.secret_name
+        if name is None:
+            return ""
+        found = await self._api.get(SECRETS, cluster.metadata.namespace, name)
+        if found is None:
+            return f"there is no Secret {name!r}, which spec.tls.secretName names"
+        missing = [key for key in TLS_KEYS if not _value(found, key)]
+        if missing:
+            return f"Secret {name!r} has no {' and no '.join(missing)}"
+        usable = _is_authority(_value(found, "ca.crt") or "")
+        return "" if usable else f"ca.crt in Secret {name!r} is no certificate"
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(*(client.close() for client in self._clients.values()))
+
+    async def _client(self, cluster: Cluster) -> RemotingClient:
+        tls = cluster.spec.tls
+        if tls.secret_name is None or tls.mode != "Enforcing":
+            return self._clients.setdefault(None, RemotingClient())
+        found = await self._api.get(SECRETS, cluster.metadata.namespace, tls.secret_name)
+        authority = _value(found, "ca.crt") or ""
+        if not _is_authority(authority):
+            authority = ""  # `missing_certificate` says so, and no pod runs yet
+        if authority not in self._clients:
+            context = ssl.create_default_context(cadata=authority or None)
+            # Pods are called by address; who they are says the authority of the cluster.
+            context.check_hostname = False
+            self._clients[authority] = RemotingClient(tls=context)
+        return self._clients[authority]
+
+    async def _operator_secret(self, cluster: Cluster) -> str:
+        namespace, name = cluster.metadata.namespace, names.operator_secret(cluster)
+        found = await self._api.get(SECRETS, namespace, name)
+        if found is None:
+            made = operator_secret(cluster, secrets.token_hex(_SECRET_BYTES))
+            try:
+                found = await self._api.create(SECRETS, namespace, made)
+            except ConflictError:
+                found = await self._api.get(SECRETS, namespace, name)
+        return _value(found, SECRET_KEY) or ""
+
+    async def secrets(self, wish: Wish) -> dict[str, str | None]:
+        """Return what the Secrets of the Users hold; None where that is no secret."""
+        users = wish.desired.users
+        found = await asyncio.gather(*(self._secret(wish, user) for user in users))
+        return {user.metadata.name: text for user, text in zip(users, found, strict=True)}
+
+    async def _secret(self, wish: Wish, user: User) -> str | None:
+        source = user.spec.secret_from.secret
+        if source is None:
+            return None
+        namespace = user.metadata.name.partition("/")[0]
+        found = await self._api.get(SECRETS, namespace, source.name)
+        text = (_value(found, source.key) or "").strip()
+        return text if len(text) >= SECRET_LENGTH_MIN else None
+
+    @staticmethod
+    def fingerprints(wish: Wish, found: dict[str, str | None]) -> dict[str, str | None]:
+        """Return what may be compared with what brokers have."""
+        keys = {user.metadata.name: user.access_key for user in wish.desired.users}
+        return {
+            name: None if text is None else fingerprint(keys[name], text)
+            for name, text in found.items()
+        }
+
+
+def _is_authority(text: str) -> bool:
+    try:
+        ssl.create_default_context(cadata=text)
+    except (ssl.SSLError, ValueError):
+        return False
+    return bool(text)
+
+
+def _value(secret: Json | None, key: str) -> str | None:
+    text = ((secret or {}).get("data") or {}).get(key)
+    if text is None:
+        return None
+    try:
+        return base64.b64decode(text).decode()
+    except ValueError:
+        return None

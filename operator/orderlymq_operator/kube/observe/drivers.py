@@ -1,0 +1,195 @@
+"""
+What a Pipeline's objects and pods say, reduced to what its planner asks; and what its status says of them.
+
+Pure. A driver's last word is the termination message of its container, which is JSON when the driver could still
+write it, and otherwise the end of its log or nothing.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from orderlymq_operator.kube.objects import drift, names
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.pipelines import (
+    DriverPod,
+    DriverWord,
+    Form,
+    ReportPipeline,
+    Workload,
+)
+from orderlymq_operator.resources.pipeline import QUEUES_MAX
+
+_FIGURES: Final = {
+    "last_batch": "lastBatch",
+    "rows": "rows",
+    "rows_per_second": "rowsPerSecond",
+    "lag": "lag",
+    "offsets": "offsets",
+}
+_TEXT_MAX: Final = 1024  # of a text in the status
+_ENDED: Final = {"Complete", "Failed"}
+_SPARK_ROLE: Final = "spark-role"
+
+
+def is_driver(pod: Json) -> bool:
+    """Tell whether a pod is a driver's: executors of a SparkApplication have its labels, too, and one of Spark's."""
+    return (pod["metadata"].get("labels") or {}).get(_SPARK_ROLE) != names.EXECUTOR
+
+
+def driver_pod(pod: Json) -> DriverPod:
+    """Return what matters of a driver's pod; what a running one says must be asked of it."""
+    facts = pod_facts(pod)
+    meta, status = pod["metadata"], pod.get("status") or {}
+    container: Json = next(iter(status.get("containerStatuses") or []), {})
+    state, before = container.get("state") or {}, container.get("lastState") or {}
+    ended = facts.phase in {"Succeeded", "Failed"}
+    last = state.get("terminated") or before.get("terminated")
+    trouble = facts.trouble
+    return DriverPod(
+        name=facts.name,
+        form=cast("Form", (meta.get("labels") or {}).get(names.LABEL_FORM, "")),
+        work=(meta.get("annotations") or {}).get(names.ANNOTATION_WORK, ""),
+        created=meta.get("creationTimestamp", ""),
+        ended=ended,
+        succeeded=facts.phase == "Succeeded",
+        ready=facts.ready_since is not None and not facts.deleting,
+        trouble=None
+        if trouble is None
+        else ConditionReport("False", trouble.reason, trouble.text[:_TEXT_MAX]),
+        word=last_word(last) if last else None,
+    )
+
+
+def last_word(terminated: Json) -> DriverWord | None:
+    """Return what a container said that has ended; one that ended well without a word says nothing."""
+    text = (terminated.get("message") or "").strip()
+    found = read_word(text)
+    if found is not None:
+        return found
+    if terminated.get("exitCode", 0) == 0:
+        return None
+    why = terminated.get("reason") or "Error"
+    ending = f"the driver ended with {terminated.get('exitCode')} ({why})"
+    # The end of a log: its last lines tell most.
+    return DriverWord("Failed", error=f"{ending}: {text[-_TEXT_MAX // 2 :]}" if text else ending)
+
+
+def read_word(text: str) -> DriverWord | None:
+    """Read what a driver says as JSON; None when it is something else."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(said, dict) or not isinstance(said.get("phase"), str):
+        return None
+    return DriverWord(
+        phase=said["phase"],
+        result=_text(said.get("result")),
+        passed=said.get("passed"),
+        error=_text(said.get("last_error")),
+        figures=tuple((name, said[name]) for name in _FIGURES if said.get(name) is not None),
+    )
+
+
+def is_run(live: Json) -> bool:
+    """Tell whether a Job is a run of a CronJob: it has the labels of its pods, because Kubernetes gives it those."""
+    return any(
+        owner.get("kind") == "CronJob" for owner in live["metadata"].get("ownerReferences") or []
+    )
+
+
+def workload_of(live: Json, wanted: Json | None) -> Workload:
+    """Return what matters of a workload; *wanted* is the one that should be, without its pause."""
+    meta, spec = live["metadata"], live.get("spec") or {}
+    form = live["kind"]
+    current = wanted is not None and drift.contains(live, wanted)
+    state, error = "", ""
+    if form == "StatefulSet":
+        suspended = spec.get("replicas") == 0
+        current = current and spec.get("replicas") in {0, 1}
+    else:
+        suspended = bool(spec.get("suspend"))
+    if form == "Job":
+        state = next(
+            (
+                found["type"]
+                for found in (live.get("status") or {}).get("conditions") or []
+                if found["type"] in _ENDED and found["status"] == "True"
+            ),
+            "",
+        )
+    elif form == "SparkApplication":
+        told = (live.get("status") or {}).get("applicationState") or {}
+        state, error = told.get("state", ""), told.get("errorMessage", "")
+    return Workload(
+        form=form,
+        name=meta["name"],
+        work=(meta.get("annotations") or {}).get(names.ANNOTATION_WORK, ""),
+        suspended=suspended,
+        current=current,
+        deleting="deletionTimestamp" in meta,
+        ended=form == "Job" and state in _ENDED,
+        state=state,
+        error=error[:_TEXT_MAX],
+    )
+
+
+def without_pause(made: Json) -> tuple[Json, Json]:
+    """Return a workload without what pauses it, and that part alone."""
+    name = "replicas" if made["kind"] == "StatefulSet" else "suspend"
+    spec = dict(made["spec"])
+    pause = {name: spec.pop(name)}
+    return {**made, "spec": spec}, pause
+
+
+def pause_of(form: Form, *, suspend: bool) -> Json:
+    """Return the part of a workload's spec that pauses it or lets it go on."""
+    return {"replicas": 0 if suspend else 1} if form == "StatefulSet" else {"suspend": suspend}
+
+
+def status_facts(report: ReportPipeline, former: Mapping[str, Any], claim: str) -> Json:
+    """Return the status beside its conditions; a figure stays until a newer one is known."""
+    facts = dict(former)
+    facts.pop("driver", None)
+    facts |= {"phase": report.phase, "claim": claim}
+    if report.pod is not None:
+        facts["driver"] = report.pod
+    word = report.word
+    if word is None:
+        return facts
+    for name, value in word.figures:
+        shown = _shown(name, value)
+        if shown is not None:
+            facts[_FIGURES[name]] = shown
+    if word.result is not None:
+        facts["result"] = word.result
+    if word.error is not None:
+        facts["lastError"] = word.error
+    elif word.phase in {"Running", "Finished"}:
+        facts.pop("lastError", None)
+    return facts
+
+
+def _shown(name: str, value: Any) -> Any:
+    if name == "offsets":
+        return _offsets(value)
+    return round(value) if isinstance(value, int | float) and value >= 0 else None
+
+
+def _offsets(value: Any) -> list[Json] | None:
+    try:
+        return [
+            {"topic": topic, "broker": broker, "queue": int(queue), "offset": int(offset)}
+            for topic, brokers in sorted(value.items())
+            for broker, queues in sorted(brokers.items())
+            for queue, offset in sorted(queues.items(), key=lambda pair: int(pair[0]))
+        ][:QUEUES_MAX]
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return value[:_TEXT_MAX] if isinstance(value, str) and value else None

@@ -1,0 +1,176 @@
+"""
+What a pod and its volume claim say, reduced to what matters here.
+
+Pure. An API object of some kilobytes becomes a record of a few fields, so that thousands of pods of clients can be
+remembered.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.resources import Json
+
+_IMAGE_REASONS: Final = {
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "ErrImageNeverPull",
+    "ImageInspectError",
+    "RegistryUnavailable",
+}
+_HELPERS: Final = ("initContainerStatuses", "ephemeralContainerStatuses")
+_STARTING: Final = {"ContainerCreating", "PodInitializing"}
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a pod does not run: a reason of `conditions`, and a sentence."""
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod as it was read.
+
+    Attributes:
+        containers: names of all containers that the node tells of, helpers of every kind included.
+        starts: when each of them was started, as the node says; None for one that does not run.
+        ready_since: when it became ready, in seconds since the epoch; None while it is not.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    ip: str
+    node: str
+    phase: str
+    deleting: bool
+    host_network: bool
+    restarts: int
+    containers: tuple[str, ...]
+    starts: tuple[str | None, ...]
+    ready_since: float | None
+    labels: dict[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
+    trouble: Trouble | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether it has an address and has not ended."""
+        return bool(self.ip) and self.phase == "Running"
+
+    @property
+    def leads(self) -> bool:
+        """Whether it carries the label of the leader."""
+        return self.labels.get(names.LABEL_ROLE) == names.LEADER
+
+    @property
+    def term(self) -> int:
+        """The raft term in which it took the leader's label; 0 when it never did."""
+        text = self.annotations.get(names.ANNOTATION_TERM, "")
+        return int(text) if text.isdigit() else 0
+
+
+def pod_facts(pod: Json) -> PodFacts:
+    """Return what matters of a pod."""
+    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
+    containers = status.get("containerStatuses") or []
+    # A consumer may run in a helper that starts before the others, or in one that was added later.
+    every = [*containers, *(each for kind in _HELPERS for each in status.get(kind) or [])]
+    own = {key: value for key, value in (meta.get("labels") or {}).items() if key in _LABELS}
+    notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key in _NOTES}
+    return PodFacts(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        ip=status.get("podIP", ""),
+        node=spec.get("nodeName", ""),
+        phase=status.get("phase", ""),
+        deleting="deletionTimestamp" in meta,
+        host_network=bool(spec.get("hostNetwork")),
+        restarts=sum(container.get("restartCount", 0) for container in containers),
+        containers=tuple(container["name"] for container in every),
+        starts=tuple(
+            ((container.get("state") or {}).get("running") or {}).get("startedAt")
+            for container in every
+        ),
+        ready_since=_ready_since(status),
+        labels=own,
+        annotations=notes,
+        trouble=_trouble(meta["name"], status),
+    )
+
+
+_LABELS: Final = {
+    names.LABEL_CLUSTER,
+    names.LABEL_GROUP,
+    names.LABEL_ROLE,
+    "app.kubernetes.io/component",
+}
+_NOTES: Final = {names.ANNOTATION_REVISION, names.ANNOTATION_TERM}
+
+
+def _ready_since(status: Json) -> float | None:
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "Ready" and condition["status"] == "True":
+            since = condition.get("lastTransitionTime")
+            return datetime.fromisoformat(since).timestamp() if since else 0.0
+    return None
+
+
+def _trouble(name: str, status: Json) -> Trouble | None:
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            text = condition.get("message", "")
+            volume = any(
+                word in text for word in ("PersistentVolumeClaim", "storageclass", "volume")
+            )
+            return Trouble(
+                "VolumePending" if volume else "Unschedulable", f"pod {name}: {text or 'no node'}"
+            )
+    for container in status.get("containerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting")
+        if waiting and waiting.get("reason") not in _STARTING:
+            return _waiting_trouble(name, container, waiting)
+    return None
+
+
+def _waiting_trouble(name: str, container: Json, waiting: Json) -> Trouble:
+    reason = waiting.get("reason", "")
+    if reason in _IMAGE_REASONS:
+        image = container.get("image", "")
+        return Trouble(
+            "ImageUnavailable", f"pod {name}: image {image}: {waiting.get('message') or reason}"
+        )
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    last = f", its last exit code was {ended['exitCode']}" if "exitCode" in ended else ""
+    return Trouble("PodFailing", f"pod {name}: {reason}{last}: {waiting.get('message', '')}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """One volume claim: its size as asked for and as it is."""
+
+    name: str
+    phase: str
+    requested: str
+    capacity: str
+    class_name: str
+    deleting: bool
+
+
+def claim_facts(claim: Json) -> ClaimFacts:
+    """Return what matters of a volume claim."""
+    spec, status = claim["spec"], claim.get("status") or {}
+    return ClaimFacts(
+        name=claim["metadata"]["name"],
+        phase=status.get("phase", ""),
+        requested=((spec.get("resources") or {}).get("requests") or {}).get("storage", "0"),
+        capacity=(status.get("capacity") or {}).get("storage", "0"),
+        class_name=spec.get("storageClassName", ""),
+        deleting="deletionTimestamp" in claim["metadata"],
+    )

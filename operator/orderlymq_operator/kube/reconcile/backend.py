@@ -1,0 +1,365 @@
+"""
+Carries out the planner's actions on one Cluster in Kubernetes.
+
+Rules: what must survive a crash stands in annotations of the StatefulSet before the action begins; replicas come and
+go at the upper end, as StatefulSets have them; a pod is deleted only as the one that was looked at (by its UID).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import aiohttp
+
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.requests import perform_remote
+from orderlymq_operator.kube.api import Api, EvictionRefusedError
+from orderlymq_operator.kube.objects import drift, names
+from orderlymq_operator.kube.objects.cluster import (
+    GroupForm,
+    Surroundings,
+    account_objects,
+    budget_objects,
+    group_set,
+    name_server_set,
+    service_objects,
+    settings_objects,
+)
+from orderlymq_operator.kube.objects.pods import http_scheme, replica_host
+from orderlymq_operator.kube.observe.cluster import (
+    SILENT,
+    Live,
+    Tables,
+    observed_group,
+    read_name_servers,
+    read_statuses,
+    read_tables,
+    witnesses,
+)
+from orderlymq_operator.kube.observe.consumergroups import GroupSight, sight_of
+from orderlymq_operator.kube.resources import CLAIMS, PODS, SERVICES, STATEFUL_SETS, Json
+from orderlymq_operator.plan.actions import (
+    Action,
+    AddLearner,
+    ConditionReport,
+    Observed,
+    ObservedGroup,
+    PromoteReplica,
+    Refuse,
+    RemoveReplica,
+    ReportCondition,
+    RestartReplica,
+    StartNameServer,
+    StartReplica,
+    StopReplica,
+    Subject,
+    TransferLeadership,
+)
+from orderlymq_operator.plan.liveness import Silences
+from orderlymq_operator.plan.settings import revision
+from orderlymq_operator.plan.topics import growing_topics
+from orderlymq_operator.resources.kinds import Desired
+
+# Consumer groups that are asked about at a time.
+_AT_ONCE: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What the operator's own settings say about pods."""
+
+    image: str
+    pull_policy: str
+
+
+@dataclass(slots=True)
+class KubeBackend:
+    """One Cluster during one pass.
+
+    Attributes:
+        secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
+        reports: what the planner says about objects, filled by `perform`.
+        growing: topics that were growing at the last look.
+        silences: what the looks of former passes found silent.
+        held: why pods that are to be replaced must stay for now.
+    """
+
+    api: Api
+    session: aiohttp.ClientSession
+    admin: Admin
+    desired: Desired
+    live: Live
+    around: Surroundings
+    secrets: Mapping[str, str | None] = field(default_factory=dict)
+    fingerprints: Mapping[str, str | None] = field(default_factory=dict)
+    reports: dict[Subject, ConditionReport] = field(default_factory=dict)
+    paused: bool = False
+    growing: frozenset[str] = frozenset()
+    silences: Silences = field(default_factory=Silences)
+    held: list[str] = field(default_factory=list)
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def observe(self) -> Observed:
+        """Ask brokers and name servers; objects were read before."""
+        await read_statuses(self.session, self.live, http_scheme(self.desired.cluster))
+        forms = self.around.groups
+        started = [name for name in forms if self.live.find(STATEFUL_SETS, name) is not None]
+        count = self.desired.cluster.spec.name_servers.replicas
+        servers, tables = await asyncio.gather(
+            read_name_servers(self.admin, self.live, count, self.growing),
+            asyncio.gather(*map(self._tables, started)),
+        )
+        now_ms = time.monotonic_ns() // 1_000_000
+        places = witnesses(self.live.name_server_pods(), servers)
+        return Observed(
+            name_servers=self.silences.name_servers(servers, places, now_ms),
+            groups={
+                group: self._observed(group, forms[group], found, now_ms)
+                for group, found in zip(started, tables, strict=True)
+            },
+            secrets=dict(self.fingerprints),
+        )
+
+    def _observed(self, group: str, form: GroupForm, tables: Tables, now_ms: int) -> ObservedGroup:
+        cluster = self.desired.cluster
+        found = observed_group(
+            self.live,
+            group,
+            form,
+            tables,
+            min_ready_s=cluster.spec.update.min_ready.milliseconds / 1000,
+            current=self.around.revision,
+            wanted=revision(cluster),
+        )
+        places = witnesses(self.live.group_pods(group), found.replicas)
+        found = self.silences.group(group, found, places, now_ms)
+        if not self.paused:
+            return found
+        kept = {
+            node: replace(replica, revision=revision(cluster))
+            for node, replica in found.replicas.items()
+        }
+        return replace(found, replicas=kept)
+
+    async def _tables(self, group: str) -> Tables:
+        try:
+            address = self.group_address(group)
+        except AdminError:
+            return SILENT
+        declared = bool(self.desired.users or self.desired.deleted_users)
+        # Only an ordered topic can have been growing, whatever its manifest says now.
+        ordered = any(topic.ordered for topic in self.desired.topics)
+        return await read_tables(
+            self.admin,
+            address,
+            users=declared,
+            growing=growing_topics(self.desired.topics) if ordered else None,
+        )
+
+    async def sights(
+        self, groups: Sequence[str], zone_of: Callable[[str], str]
+    ) -> dict[str, GroupSight] | None:
+        """Return how the raft groups see consumer *groups*; None while one of them is silent.
+
+        *zone_of* tells the zone of a member by its address.
+        """
+        started = [
+            name for name in self.around.groups if self.live.find(STATEFUL_SETS, name) is not None
+        ]
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def see(name: str, places: Mapping[str, str]) -> GroupSight:
+            async with gate:
+                members, lags = await asyncio.gather(
+                    asyncio.gather(*(self.admin.members(place, name) for place in places.values())),
+                    asyncio.gather(*(self.admin.lag(place, name) for place in places.values())),
+                )
+            return sight_of(name, dict(zip(places, members, strict=True)), locks, lags, zone_of)
+
+        try:
+            places = {name: self.group_address(name) for name in started}
+            locks = {name: await self.admin.locks(place) for name, place in places.items()}
+            found = await asyncio.gather(*(see(name, places) for name in groups))
+        except AdminError:
+            return None
+        return dict(zip(groups, found, strict=True))
+
+    # -- what `remote` asks ----------------------------------------------------------------------
+
+    def group_address(self, group: str) -> str:
+        """Return where the leader itself answers, which needs no Service to follow it first."""
+        pod = self.live.leader(group)
+        if pod is None:
+            raise AdminError(f"nobody leads group {group} at present")
+        return f"{pod.ip}:{names.BROKER_PORT}"
+
+    def name_server_addresses(self) -> list[str]:
+        """Return the addresses of all name servers that run."""
+        return [
+            f"{pod.ip}:{names.NAME_SERVER_PORT}"
+            for pod in self.live.name_server_pods().values()
+            if pod.running
+        ]
+
+    def secret_of(self, user: str) -> str | None:
+        """Return what the Secret of a User held at the beginning of the pass."""
+        return self.secrets.get(user)
+
+    # -- objects -------------------------------------------------------------------------------
+
+    async def ensure(self) -> int:
+        """Apply every object that is not as it should be; return how many were not."""
+        cluster = self.desired.cluster
+        early = [
+            *account_objects(cluster),
+            *service_objects(cluster, self.around),
+        ]
+        count = await self._apply_changes(early)
+        self._learn_addresses()
+        late = [
+            *settings_objects(cluster, self.around),
+            *budget_objects(cluster),
+            name_server_set(cluster, self.around),
+        ]
+        late += [
+            group_set(cluster, group, self.around)
+            for group in self.around.groups
+            if self.live.find(STATEFUL_SETS, group) is not None
+        ]
+        return count + await self._apply_changes(late)
+
+    async def _apply_changes(self, wanted: list[Json]) -> int:
+        work = drift.changes(wanted, self.live.made.values())
+        for made in work:
+            self.live.put(await self.api.apply(made))
+        return len(work)
+
+    def _learn_addresses(self) -> None:
+        forms = dict(self.around.groups)
+        for group, form in forms.items():
+            service = self.live.find(SERVICES, group)
+            if service is not None and form.address is None:
+                forms[group] = replace(form, address=service["spec"]["clusterIP"])
+        self.around = replace(self.around, groups=forms)
+
+    async def _apply_group(self, group: str, form: GroupForm) -> None:
+        self.around = replace(self.around, groups={**self.around.groups, group: form})
+        cluster = self.desired.cluster
+        settings = settings_objects(cluster, self.around)
+        await self._apply_changes(settings)
+        await self._apply_changes([group_set(cluster, group, self.around)])
+
+    # -- carrying out --------------------------------------------------------------------------
+
+    async def perform(self, action: Action) -> None:
+        """Carry out one action.
+
+        Raises:
+            AdminError: a broker or name server refused or did not answer; try again later.
+            ApiError: the API server did.
+        """
+        match action:
+            case StartNameServer():
+                pass  # `ensure` has applied their StatefulSet
+            case StartReplica(group, node, join):
+                await self._start_replica(group, node, join=join)
+            case RestartReplica(group, node):
+                await self.replace_pod(names.pod_name(group, node))
+            case StopReplica(group, node):
+                await self._stop_replica(group, node)
+            case AddLearner(group, node):
+                await self._change_membership(group, "add-learner", node)
+            case PromoteReplica(group, node):
+                await self._change_membership(group, "promote", node)
+            case RemoveReplica(group, node):
+                await self._change_membership(group, "remove", node)
+            case TransferLeadership(group, target):
+                await self.admin.transfer_leadership(self.group_address(group), target)
+            case ReportCondition(subject, condition):
+                self.reports[subject] = condition
+            case Refuse():
+                raise AssertionError("a refused plan is not carried out")
+            case _:
+                await perform_remote(action, self.admin, self)
+
+    async def _start_replica(self, group: str, node: int, *, join: bool) -> None:
+        form = self.around.groups[group]
+        if self.live.find(STATEFUL_SETS, group) is None:
+            await self._apply_group(group, form)
+            return
+        if node <= form.replicas:
+            return  # Kubernetes starts it again
+        name = names.claim_name(group, node)
+        if join and name in self.live.claims:
+            # Left over from a replica that was taken away: one that joins begins empty.
+            await self.api.delete(CLAIMS, self.desired.cluster.metadata.namespace, name)
+            raise AdminError(f"volume claim {name} of a former replica is being deleted")
+        await self._apply_group(group, replace(form, replicas=node))
+
+    async def _stop_replica(self, group: str, node: int) -> None:
+        form = self.around.groups[group]
+        if node != form.replicas:
+            raise AdminError(f"replica {form.replicas} of {group} must go before replica {node}")
+        smaller = replace(form, replicas=node - 1, first=min(form.first, node - 1))
+        await self._apply_group(group, smaller)
+
+    async def replace_pod(self, name: str) -> None:
+        """Evict a pod, the very one that was looked at; its StatefulSet makes another one.
+
+        Where no container runs there is nothing that a disruption budget could protect.
+
+        Raises:
+            EvictionRefusedError: the budget keeps it for now; a later pass tries again.
+        """
+        pod = self.live.pods.get(name)
+        if pod is None or pod.deleting:
+            return
+        try:
+            await self.api.evict(pod.namespace, name, pod.uid)
+        except EvictionRefusedError as error:
+            if any(pod.starts):
+                text = f"pod {name} must stay for now: {error}"
+                raise EvictionRefusedError(text, error.status, error.reason) from error
+            await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)
+
+    async def _change_membership(self, group: str, action: str, node: int) -> None:
+        host = replica_host(self.desired.cluster, group, node)
+        address = f"{host}:{names.RAFT_PORT}"
+        await self.admin.change_membership(self.group_address(group), action, node, address)
+
+
+def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:
+    """Return the form of every group: as its StatefulSet says, or as a new one begins.
+
+    A group whose volumes outlived its StatefulSet begins with all replicas that have one.
+    """
+    found = {}
+    for group in groups:
+        present = live.find(STATEFUL_SETS, group)
+        service = live.find(SERVICES, group)
+        address = service["spec"]["clusterIP"] if service else None
+        if present is None:
+            volumes = [
+                names.node_of(claim.removeprefix("data-"))
+                for claim in live.claims
+                if claim.rpartition("-")[0] == f"data-{group}"
+            ]
+            count = max([desired.cluster.spec.replicas_per_group, *volumes])
+            size = str(desired.cluster.spec.storage.size)
+            found[group] = GroupForm(count, count, size, address)
+            continue
+        notes = present["metadata"].get("annotations") or {}
+        count = int(notes.get(names.ANNOTATION_REPLICAS) or present["spec"].get("replicas", 1))
+        first = int(notes.get(names.ANNOTATION_FIRST) or count)
+        kept = notes.get(names.ANNOTATION_ADDRESS) or address
+        found[group] = GroupForm(count, first, claim_size(present), address or kept)
+    return found
+
+
+def claim_size(stateful_set: Json) -> str:
+    """Return the size that a StatefulSet gives its volumes, which nobody can change."""
+    claims = stateful_set["spec"]["volumeClaimTemplates"]
+    return str(claims[0]["spec"]["resources"]["requests"]["storage"])

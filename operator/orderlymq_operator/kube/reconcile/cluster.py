@@ -1,0 +1,480 @@
+"""
+One pass over one Cluster: read live objects, ask the planner, apply, tell.
+
+Rules: a pass decides from what it read itself and may be repeated at any time; what could not be done is tried by the
+next pass; nothing is written that stands there already. What fails for want of a person's help becomes a
+condition, everything else a later try.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+import aiohttp
+
+from orderlymq_operator.brokers.admin import AdminError
+from orderlymq_operator.kube.api import (
+    Api,
+    ApiError,
+    EvictionRefusedError,
+    ForbiddenError,
+    RetryLaterError,
+)
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import (
+    Surroundings,
+    kube_revision,
+    name_server_revision,
+)
+from orderlymq_operator.kube.observe.cluster import Live, read_objects
+from orderlymq_operator.kube.observe.consumergroups import GroupSight
+from orderlymq_operator.kube.observe.credentials import Access
+from orderlymq_operator.kube.observe.desired import Wish, wish_of
+from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
+from orderlymq_operator.kube.observe.lister import Lists
+from orderlymq_operator.kube.observe.spreading import fault_tolerance
+from orderlymq_operator.kube.reconcile import scaling, volumes
+from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
+from orderlymq_operator.kube.reconcile.consumergroups import Tended
+from orderlymq_operator.kube.reconcile.debounce import Doubts
+from orderlymq_operator.kube.reconcile.executor import perform_all
+from orderlymq_operator.kube.reconcile.finalizers import Finalizers
+from orderlymq_operator.kube.reconcile.pace import Pace
+from orderlymq_operator.kube.reconcile.status import (
+    Circumstances,
+    cluster_conditions,
+    cluster_facts,
+    condition_of,
+    former_conditions,
+    former_facts,
+    step_of,
+)
+from orderlymq_operator.kube.reconcile.writer import Teller
+from orderlymq_operator.kube.resources import STATEFUL_SETS
+from orderlymq_operator.kube.takeover.handover import Target
+from orderlymq_operator.plan.actions import (
+    Action,
+    ConditionReport,
+    Observed,
+    Refuse,
+    ReportCondition,
+    Subject,
+)
+from orderlymq_operator.plan.liveness import Silences
+from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.plan.replicas import stale_name_server
+from orderlymq_operator.resources.kinds import Cluster
+
+_log = logging.getLogger(__name__)
+
+# While there is something to do, and while something is waited for that no watch shows.
+AT_WORK_S: Final = 0.2
+GROWING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
+# Members and lag are told at most so often: they change all the time, and metrics tell them at once.
+SIGHT_S: Final = 30.0
+_ATTEMPTS: Final = 4  # plans of one pass: each leaves out what the one before refused
+
+
+@dataclass(slots=True)
+class Scope:
+    """What one pass works on."""
+
+    item: Item
+    wish: Wish
+    live: Live
+    backend: KubeBackend
+    found: Circumstances
+    observed: Observed | None = None
+
+
+class Reconciler:
+    """Makes passes; `reconcile` is called for one key at a time."""
+
+    def __init__(
+        self,
+        api: Api,
+        inventory: Inventory,
+        defaults: Defaults,
+        metrics: OperatorMetrics,
+        access: Access,
+        zone_of: Callable[[str], str],
+        clock: Callable[[], float] = time.monotonic,
+        label_of: Callable[[str, str], str] = lambda node, key: "",
+    ) -> None:
+        self._api = api
+        self.inventory = inventory
+        self._label_of = label_of
+        self._lists = Lists(api, clock)
+        self._pace = Pace()
+        self._defaults = defaults
+        self._metrics = metrics
+        self._zone_of = zone_of
+        self._session = aiohttp.ClientSession()
+        self._access = access
+        self._finalizers = Finalizers(api, inventory)
+        self._teller = Teller(api, inventory)
+        self._growing: dict[ClusterKey, frozenset[str]] = {}
+        self._looked: dict[ClusterKey, float] = {}
+        self._doubts = Doubts()
+        self._silences: dict[ClusterKey, Silences] = {}
+        self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
+        self.seen: dict[ClusterKey, Scope] = {}
+
+    @property
+    def access(self) -> Access:
+        """How brokers are called; shared with whoever hands queues over."""
+        return self._access
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._access.close()
+        await self._session.close()
+
+    def targets(self) -> list[Target]:
+        """Return every Cluster whose consumers are looked after, with its leaders of the last pass."""
+        found = []
+        for key, scope in self.seen.items():
+            cluster = scope.wish.desired.cluster
+            if cluster.spec.lock.takeover != "ConfirmedPodDeath":
+                continue
+            leaders = [scope.live.leader(group) for group in scope.backend.around.groups]
+            addresses = tuple(f"{pod.ip}:{names.BROKER_PORT}" for pod in leaders if pod is not None)
+            complete = len(addresses) == len(leaders)
+            groups = tuple(sorted({each.group_name for each in scope.wish.desired.groups}))
+            found.append(Target(key, scope.backend.admin, addresses, complete, groups))
+        return found
+
+    def tended(self) -> dict[ClusterKey, Tended]:
+        """Return every Cluster whose consumer groups can be seen whole, as its last pass found it."""
+        found = {}
+        for key, scope in self.seen.items():
+            groups = {} if scope.observed is None else scope.observed.groups
+            leaders = {name: scope.live.leader(name) for name in groups}
+            tables = {name: group.topics for name, group in groups.items()}
+            leading = {
+                name: pod
+                for name, pod in leaders.items()
+                if pod is not None and tables[name] is not None
+            }
+            if groups and scope.wish.desired.groups and len(leading) == len(groups):
+                queues = {
+                    name: {topic: config.queues for topic, config in (table or {}).items()}
+                    for name, table in tables.items()
+                }
+                addresses = {name: f"{pod.ip}:{names.BROKER_PORT}" for name, pod in leading.items()}
+                nodes = {name: pod.node for name, pod in leading.items()}
+                found[key] = Tended(
+                    scope.backend.admin, scope.wish.desired, addresses, nodes, queues
+                )
+        return found
+
+    async def reconcile(self, key: ClusterKey) -> float | None:
+        """Make one pass; return after how many seconds the next is due, None for no special reason.
+
+        Raises:
+            ApiError: the API server could not be read or written; try again.
+        """
+        with self._metrics.passes.time():
+            await self.inventory.refresh(key)
+            item = self.inventory.cluster(key)
+            if item is None or item.deleting_since is not None:
+                self.seen.pop(key, None)
+                self._forget(key)
+                await self._without_cluster(key)
+                return None
+            if not isinstance(item.manifest, Cluster):
+                problem = ConditionReport("False", "Invalid", item.error)
+                await self._teller.tell(item, {"Ready": problem}, {})
+                return None
+            try:
+                return await self._pass(item, item.manifest)
+            except RetryLaterError:
+                raise
+            except ForbiddenError as error:
+                await self._tell_problem(item, "Forbidden", str(error))
+                raise
+            except ApiError as error:
+                await self._tell_problem(item, "ApiRefused", str(error))
+                raise
+
+    def _forget(self, key: ClusterKey) -> None:
+        self._silences.pop(key, None)
+        self._lists.forget(owner_of(key))
+        self._pace.forget(key)
+        self._metrics.forget_groups(key)
+
+    async def _tell_problem(self, item: Item, reason: str, text: str) -> None:
+        report = ConditionReport("False", reason, text)
+        former, facts = former_conditions(item), former_facts(item)
+        try:
+            await self._teller.tell(item, {**former, "Ready": report}, facts)
+        except ApiError as error:
+            _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
+
+    async def _without_cluster(self, key: ClusterKey) -> None:
+        """Tell everything that refers to a Cluster which is not there, and hold nothing back."""
+        report = ConditionReport(
+            "False", "ClusterNotFound", f"there is no Cluster {key[1]!r} in namespace {key[0]!r}"
+        )
+        for item in self.inventory.parts(key):
+            if item.deleting_since is not None:
+                await self._finalizers.release(item)
+            else:
+                await self._teller.tell(item, {"Ready": report}, {})
+
+    # -- a pass --------------------------------------------------------------------------------
+
+    async def _pass(self, item: Item, cluster: Cluster) -> float | None:
+        scope = await self._look(item, cluster)
+        backend = scope.backend
+        if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+            observed = await backend.observe()
+            self._tell_groups(scope, observed)
+            self.seen[(item.namespace, item.name)] = scope
+            # Nothing is done, but what is the case is told.
+            found = self._plan(scope, observed)
+            reports = [action for action in found if isinstance(action, ReportCondition)]
+            await perform_all(backend, reports, self._metrics)
+            await self._tell(scope, observed, [])
+            return self._pause_s(scope)
+        await self._finalizers.settle(scope.wish)
+        applied = await backend.ensure()
+        observed = await backend.observe()
+        self._tell_groups(scope, observed)
+        scope.observed = observed
+        # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
+        # lost, just when hand-overs need the leaders of the last pass.
+        self.seen[(item.namespace, item.name)] = scope
+        growing = self._growing[(item.namespace, item.name)] = _growing(observed)
+        actions = self._plan(scope, observed)
+        scope.found.step = step_of(actions, applied)
+        failed, work = await perform_all(backend, actions, self._metrics)
+        work += await volumes.settle(scope.backend, scope.found, observed)
+        surplus = scaling.surplus_groups(cluster, scope.live)
+        try:
+            work += await scaling.settle(self._api, backend, surplus, scope.found, observed)
+        except AdminError as error:
+            failed.append(error)
+        work += await self._replace_name_server(scope, observed)
+        if backend.held:
+            scope.found.step = ("RollingUpdate", backend.held[0])
+        mislabelled = await self._repair_labels(scope)
+        await self._finalizers.finish(scope.wish, observed)
+        await self._tell(scope, observed, failed)
+        if failed:
+            raise failed[0]
+        if work or applied:
+            return AT_WORK_S
+        if growing:
+            return GROWING_S
+        return self._pause_s(scope, mislabelled)
+
+    def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
+        """Return when to look again after a pass that had nothing to do; None when nothing is waited for."""
+        key = (scope.item.namespace, scope.item.name)
+        self._lists.keep(owner_of(key))
+        if self._is_calm(scope) and not mislabelled:
+            self._pace.forget(key)
+            return None
+        reports = tuple(sorted(scope.backend.reports.items()))
+        return self._pace.pause_s(key, (reports, scope.found.step, mislabelled))
+
+    async def _look(self, item: Item, cluster: Cluster) -> Scope:
+        live = await read_objects(self._api, self._lists, cluster)
+        wish = wish_of(cluster, self.inventory.parts((item.namespace, item.name)))
+        groups = scaling.planned_groups(cluster, live)
+        if len(groups) != cluster.spec.groups:
+            spec = cluster.spec.model_copy(update={"groups": len(groups)})
+            wanted = cluster.model_copy(update={"spec": spec})
+            wish.desired = replace(wish.desired, cluster=wanted)
+        wish.desired = replace(
+            wish.desired, draining=frozenset(scaling.surplus_groups(cluster, live))
+        )
+        image = self._image(cluster, live)
+        around = Surroundings(
+            image=image,
+            pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
+            revision=kube_revision(cluster, image),
+            name_server_revision=name_server_revision(cluster, image),
+            groups=forms_of(wish.desired, live, groups),
+        )
+        paused = cluster.spec.update.mode == "Paused"
+        admin = await self._access.admin(cluster)
+        found_secrets = await self._access.secrets(wish)
+        backend = KubeBackend(
+            self._api,
+            self._session,
+            admin,
+            wish.desired,
+            live,
+            around,
+            secrets=found_secrets,
+            fingerprints=self._access.fingerprints(wish, found_secrets),
+            paused=paused,
+            growing=self._growing.get((item.namespace, item.name), frozenset()),
+            silences=self._silences.setdefault((item.namespace, item.name), Silences()),
+        )
+        found = Circumstances(
+            paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",
+            default_image=self._defaults.image,
+        )
+        found.scale_down = scaling.refused(cluster, live)
+        found.tolerance = fault_tolerance(wish.desired.cluster, live, self._label_of)
+        told = former_conditions(item).get("FaultTolerant")
+        if found.tolerance.status == "Unknown" and told is not None:
+            found.tolerance = told  # a pod that is on its way to a node is no news
+        missing = await self._access.missing_certificate(cluster)
+        if missing:
+            found.problem = ConditionReport("False", "SecretMissing", missing)
+        return Scope(item, wish, live, backend, found)
+
+    def _image(self, cluster: Cluster, live: Live) -> str:
+        """Return the image of the pods: a new operator alone changes none that runs."""
+        if cluster.spec.image is not None:
+            return cluster.spec.image
+        present = live.find(STATEFUL_SETS, cluster.group_name(0))
+        if present is None or cluster.spec.update.on_operator_upgrade == "Adopt":
+            return self._defaults.image
+        kept = (present["metadata"].get("annotations") or {}).get(names.ANNOTATION_IMAGE)
+        # An operator of an earlier version has left no note.
+        return str(kept or present["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    def _plan(self, scope: Scope, observed: Observed) -> list[Action]:
+        """Plan without what is refused: it was accepted once, so say so and keep the rest in order."""
+        desired = scope.wish.desired
+        for _ in range(_ATTEMPTS):
+            actions = plan(desired, observed)
+            refused = [action for action in actions if isinstance(action, Refuse)]
+            if not refused:
+                return actions
+            for refusal in refused:
+                subject = Subject(refusal.kind, refusal.name)
+                scope.wish.verdicts[subject] = ConditionReport(
+                    "False", "ResourceConflict", str(refusal)
+                )
+            out = {(refusal.kind, refusal.name) for refusal in refused}
+            desired = replace(
+                desired,
+                topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
+                groups=tuple(
+                    g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out
+                ),
+            )
+        return []
+
+    async def _replace_name_server(self, scope: Scope, observed: Observed) -> int:
+        """Replace one name server that has a former form; return how many there were."""
+        pods = scope.live.name_server_pods()
+        current = scope.backend.around.name_server_revision
+        stale = {
+            index
+            for index, pod in pods.items()
+            if pod.annotations.get(names.ANNOTATION_REVISION) != current
+        }
+        chosen = stale_name_server(stale, observed.name_servers)
+        if chosen is None or scope.found.paused:
+            return 0
+        try:
+            await scope.backend.replace_pod(pods[chosen].name)
+        except EvictionRefusedError as refused:
+            scope.backend.held.append(str(refused))
+            return 0
+        return 1
+
+    async def _repair_labels(self, scope: Scope) -> int:
+        """Leave the leader's label only on the pod that leads, where brokers have not done so themselves.
+
+        What is wrong must have been wrong at the last pass, too, in the same term: a broker is quicker, and
+        the look of a moment ago may be old.
+        """
+        key = (scope.item.namespace, scope.item.name)
+        wrong: set[tuple[str, int]] = set()
+        for group in scope.backend.around.groups:
+            leader = scope.live.leader(group)
+            if leader is None:
+                continue
+            term = scope.live.statuses[leader.name].term
+            for pod in scope.live.group_pods(group).values():
+                leads = pod.name == leader.name
+                if pod.leads == leads or pod.deleting or (not leads and pod.term > term):
+                    continue
+                wrong.add((pod.name, term))
+                if (pod.name, term) in self._mislabelled.get(key, ()):
+                    await self._teller.label_leader(pod, term if leads else None)
+        self._mislabelled[key] = wrong
+        return len(wrong)
+
+    def _is_calm(self, scope: Scope) -> bool:
+        reports = scope.backend.reports
+        key = Subject("Cluster", scope.item.name)
+        return all(report.status == "True" for report in reports.values()) and (
+            reports.get(key) is not None and scope.found.step is None
+        )
+
+    # -- telling -------------------------------------------------------------------------------
+
+    async def _tell(self, scope: Scope, observed: Observed, failed: list[Exception]) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        cluster = scope.wish.desired.cluster
+        backend = scope.backend
+        conditions = cluster_conditions(
+            cluster, backend.reports, observed, scope.live, scope.found, backend.around
+        )
+        facts = cluster_facts(
+            scope.item, cluster, observed, scope.live, backend.around, scope.found, now
+        )
+        if self._is_doubtful(scope, conditions["Ready"]):
+            return  # the next pass is a second away
+        await self._teller.tell(scope.item, conditions, facts)
+        sights = await self._sights(scope)
+        await self._teller.tell_parts(
+            scope.wish, backend.reports, observed, sights, said=bool(failed)
+        )
+
+    def _tell_groups(self, scope: Scope, observed: Observed) -> None:
+        cluster = scope.wish.desired.cluster
+        self._metrics.tell_groups(
+            (scope.item.namespace, scope.item.name),
+            observed.groups,
+            cluster.group_names,
+            cluster.spec.replicas_per_group,
+        )
+
+    def _is_doubtful(self, scope: Scope, ready: ConditionReport) -> bool:
+        item = scope.item
+        former = condition_of(item.status, "Ready")
+        now_ms = time.monotonic_ns() // 1_000_000
+        return self._doubts.hold(
+            (item.namespace, item.name), former, ready, item.generation, now_ms
+        )
+
+    async def _sights(self, scope: Scope) -> dict[str, GroupSight]:
+        """Look at the members of all consumer groups, if the last look is old enough."""
+        key = (scope.item.namespace, scope.item.name)
+        now = time.monotonic()
+        names = [group.group_name for group in scope.wish.desired.groups]
+        if not names or now - self._looked.get(key, -SIGHT_S) < SIGHT_S:
+            return {}
+        found = await scope.backend.sights(names, self._zone_of)
+        if found is None:
+            return {}
+        self._looked[key] = now
+        return found
+
+
+def owner_of(key: ClusterKey) -> tuple[str, ...]:
+    """Return under which name the objects of a Cluster are kept."""
+    return ("Cluster", *key)
+
+
+def _growing(observed: Observed) -> frozenset[str]:
+    return frozenset(
+        name
+        for group in observed.groups.values()
+        for name, growth in group.growth.items()
+        if growth.phase != "open"
+    )

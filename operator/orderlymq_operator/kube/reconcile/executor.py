@@ -1,0 +1,54 @@
+"""
+Carries out a plan: what belongs together in order, what does not at the same time.
+
+Rule: an action that fails holds back what comes after it in its lane only; the next pass decides anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from orderlymq_operator.brokers.admin import AdminError
+from orderlymq_operator.kube.api import ApiError, EvictionRefusedError
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.reconcile.backend import KubeBackend
+from orderlymq_operator.plan.actions import Action, Lane, ReportCondition, lane_of
+
+_log = logging.getLogger(__name__)
+
+# Requests to brokers at a time: a group commits them together, and more would only wait there.
+_AT_ONCE: Final = 32
+
+
+async def perform_all(
+    backend: KubeBackend, actions: Sequence[Action], metrics: OperatorMetrics
+) -> tuple[list[Exception], int]:
+    """Carry out *actions*; return what failed, and how many were done that were more than reports."""
+    lanes: dict[Lane, list[Action]] = {}
+    for action in actions:
+        lanes.setdefault(lane_of(action), []).append(action)
+    failed: list[Exception] = []
+    done = 0
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def perform(lane: Sequence[Action]) -> None:
+        nonlocal done
+        async with gate:
+            for action in lane:
+                try:
+                    await backend.perform(action)
+                except EvictionRefusedError as refused:
+                    backend.held.append(str(refused))  # no failure: it is tried again later
+                    return
+                except (AdminError, ApiError) as error:
+                    _log.info("%s: %s", action, error)
+                    failed.append(error)
+                    return
+                if not isinstance(action, ReportCondition):
+                    _log.info("did %s", action)
+                    metrics.actions.labels(type(action).__name__).inc()
+                    done += 1
+
+    await asyncio.gather(*map(perform, lanes.values()))
+    return failed, done

@@ -1,0 +1,127 @@
+"""
+The operator's finalizer: on objects whose deletion deletes something in the brokers, and on no others.
+
+Rules: it never blocks. It goes when the brokers have let go, when there is no Cluster, when nobody answers for
+GIVE_UP_S, and with `--release-finalizers` from everything at once.
+"""
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Final
+
+from orderlymq_operator.kube.api import Api, ApiError, ConflictError
+from orderlymq_operator.kube.objects.names import FINALIZER
+from orderlymq_operator.kube.observe.desired import Wish, declared_name, must_delete
+from orderlymq_operator.kube.observe.inventory import Inventory, Item, read_item
+from orderlymq_operator.kube.resources import OWN_KINDS, Json
+from orderlymq_operator.plan.actions import Observed
+
+_log = logging.getLogger(__name__)
+
+# Longer than an election or the restart of a group; a namespace that is deleted should not wait longer.
+GIVE_UP_S: Final = 60.0
+
+
+class Finalizers:
+    """Puts finalizers on and takes them off."""
+
+    def __init__(self, api: Api, inventory: Inventory) -> None:
+        self._api = api
+        self._inventory = inventory
+
+    async def settle(self, wish: Wish) -> None:
+        """Give every living object the finalizer that its deletion policy asks for."""
+        for item in wish.subjects.values():
+            if item.manifest is None:
+                continue
+            needed = must_delete(item.manifest)
+            if needed and FINALIZER not in item.finalizers:
+                await self._write(item, [*item.finalizers, FINALIZER])
+            elif not needed and FINALIZER in item.finalizers:
+                await self.release(item)
+
+    async def finish(self, wish: Wish, observed: Observed) -> None:
+        """Let objects go whose topics, groups or accounts are gone, or about which nobody answers."""
+        for item in wish.leaving:
+            if (
+                item.manifest is None
+                or not must_delete(item.manifest)
+                or _is_gone(item, wish, observed)
+            ):
+                await self.release(item)
+            elif _age_s(item) > GIVE_UP_S:
+                _log.warning(
+                    "%s %s/%s is let go although no broker could be asked to delete it",
+                    *(item.kind, item.namespace, item.name),
+                )
+                await self.release(item)
+
+    async def release(self, item: Item) -> None:
+        """Take the finalizer off an object."""
+        if FINALIZER in item.finalizers:
+            await self._write(item, [name for name in item.finalizers if name != FINALIZER])
+
+    async def _write(self, item: Item, finalizers: list[str]) -> None:
+        change: Json = {"metadata": {"finalizers": finalizers, "resourceVersion": item.version}}
+        try:
+            found = await self._api.patch(item.resource, item.namespace, item.name, change)
+        except ConflictError:
+            self._inventory.invalidate(item.kind)
+            return
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return
+        if finalizers or item.deleting_since is None:
+            self._inventory.written(item.resource, found)
+
+
+def _is_gone(item: Item, wish: Wish, observed: Observed) -> bool:
+    """Tell whether every raft group says that it has no such thing."""
+    assert item.manifest is not None
+    name = declared_name(item.manifest)
+    wanted = {
+        "Topic": wish.desired.deleted_topics,
+        "ConsumerGroup": wish.desired.deleted_groups,
+        "User": wish.desired.deleted_users,
+    }[item.kind]
+    if name not in wanted:
+        return True  # another object has taken the name over
+    for group in wish.desired.cluster.group_names:
+        found = observed.groups.get(group)
+        table = (
+            None
+            if found is None
+            else {
+                "Topic": found.topics,
+                "ConsumerGroup": found.consumer_groups,
+                "User": found.users,
+            }[item.kind]
+        )
+        if table is None or name in table:
+            return False
+    return not any(
+        item.kind == "Topic" and name in (server.order_config or {})
+        for server in observed.name_servers.values()
+    )
+
+
+def _age_s(item: Item) -> float:
+    assert item.deleting_since is not None
+    begun = datetime.fromisoformat(item.deleting_since)
+    return (datetime.now(UTC) - begun).total_seconds()
+
+
+async def release_everything(api: Api, namespaces: tuple[str, ...]) -> int:
+    """Take the finalizer off every object of every kind; return how many had it."""
+    inventory = Inventory(api, namespaces)
+    finalizers = Finalizers(api, inventory)
+    count = 0
+    for resource in OWN_KINDS:
+        for namespace in namespaces or (None,):
+            items = [read_item(resource, found) for found in await api.list(resource, namespace)]
+            held = [item for item in items if FINALIZER in item.finalizers]
+            await asyncio.gather(*map(finalizers.release, held))
+            count += len(held)
+    return count

@@ -1,0 +1,338 @@
+"""
+One pass over one Pipeline: read its objects, ask its drivers how they are, ask the planner, apply, tell.
+
+Rules: as those of `reconciler`; and a driver is only read: it has no rights, and nothing that it says is carried out.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import aiohttp
+
+from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects import pipeline as driverforms
+from orderlymq_operator.kube.objects.drift import changes, quantity, stamped
+from orderlymq_operator.kube.objects.pipeline import DriverSurroundings
+from orderlymq_operator.kube.objects.sparkapplication import spark_application, unknown_fields
+from orderlymq_operator.kube.observe.drivers import (
+    driver_pod,
+    is_driver,
+    is_run,
+    pause_of,
+    read_word,
+    status_facts,
+    without_pause,
+    workload_of,
+)
+from orderlymq_operator.kube.observe.inventory import Inventory, Item
+from orderlymq_operator.kube.observe.lister import Lists
+from orderlymq_operator.kube.reconcile.pace import Pace
+from orderlymq_operator.kube.reconcile.status import former_conditions, former_facts
+from orderlymq_operator.kube.reconcile.writer import Teller
+from orderlymq_operator.kube.resources import (
+    CRON_JOBS,
+    DEFINITIONS,
+    JOBS,
+    MADE_FOR_PIPELINES,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SPARK_APPLICATIONS,
+    STATEFUL_SETS,
+    Json,
+    Resource,
+)
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.pipelines import (
+    ApplyDriver,
+    DriverPod,
+    Form,
+    ObservedPipeline,
+    PipelineAction,
+    ReportPipeline,
+    StopDriver,
+    SuspendDriver,
+    form_of,
+    plan_pipeline,
+)
+from orderlymq_operator.resources.pipeline import Pipeline
+
+_log = logging.getLogger(__name__)
+
+# Namespace and name of a Pipeline.
+PipelineKey = tuple[str, str]
+
+AT_WORK_S: Final = 0.2
+WAITING_S: Final = 2.0
+# How often a driver that runs is asked, and how often its figures alone are worth a write.
+ASKING_S: Final = 10.0
+FIGURES_S: Final = 30.0
+_ANSWER_S: Final = 2.0  # a driver with a busy JVM answers late
+_ANSWER_MAX_BYTES: Final = 1 << 20
+# Whether there are SparkApplications changes rarely.
+_DEFINITION_S: Final = 60.0
+_FORMS: Final[dict[Form, Resource]] = {
+    "StatefulSet": STATEFUL_SETS,
+    "Job": JOBS,
+    "CronJob": CRON_JOBS,
+    "SparkApplication": SPARK_APPLICATIONS,
+}
+_DEFINITION: Final = f"{SPARK_APPLICATIONS.plural}.{SPARK_APPLICATIONS.api_version.split('/')[0]}"
+
+
+@dataclass(slots=True)
+class _Sight:
+    """What a pass found."""
+
+    wanted: list[Json]
+    workload: Json
+    pause: Json
+    live: dict[Resource, list[Json]]
+    observed: ObservedPipeline = field(default_factory=ObservedPipeline)
+
+    @property
+    def everything(self) -> list[Json]:
+        """Every object that was read, pods left out."""
+        return [item for resource, items in self.live.items() if resource != PODS for item in items]
+
+    def surplus(self) -> list[Json]:
+        """Return rights that nothing needs any more."""
+        kept = {(item["kind"], item["metadata"]["name"]) for item in self.wanted}
+        return [
+            item
+            for resource in (ROLE_BINDINGS, ROLES)
+            for item in self.live[resource]
+            if (item["kind"], item["metadata"]["name"]) not in kept
+        ]
+
+
+class Drivers:
+    """Makes passes over Pipelines; `reconcile` is called for one key at a time."""
+
+    def __init__(
+        self,
+        api: Api,
+        inventory: Inventory,
+        metrics: OperatorMetrics,
+        *,
+        image: str,
+        pull_policy: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._inventory = inventory
+        self._metrics = metrics
+        self._image = image
+        self._pull_policy = pull_policy
+        self._teller = Teller(api, inventory)
+        self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
+        self._told: dict[PipelineKey, float] = {}
+        self._lists = Lists(api, clock)
+        self._pace = Pace()
+        self._definition: tuple[float, Json | None] | None = None
+
+    async def close(self) -> None:
+        """Let go of all connections."""
+        await self._session.close()
+
+    async def reconcile(self, key: PipelineKey) -> float | None:
+        """Make one pass; return after how many seconds the next is due, None for no special reason.
+
+        Raises:
+            ApiError: the API server could not be read or written; try again.
+        """
+        with self._metrics.passes.time():
+            await self._inventory.refresh(key)
+            item = self._inventory.pipeline(key)
+            if item is None or item.deleting_since is not None:
+                self._told.pop(key, None)
+                self._lists.forget(key)
+                self._pace.forget(key)
+                return None  # what it owns goes with it
+            if not isinstance(item.manifest, Pipeline):
+                problem = ConditionReport("False", "Invalid", item.error)
+                await self._teller.tell(item, {"Ready": problem}, former_facts(item))
+                return None
+            if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
+                return None
+            try:
+                return await self._pass(key, item, item.manifest)
+            except RetryLaterError:
+                raise
+            except ApiError as error:
+                reason = "Forbidden" if isinstance(error, ForbiddenError) else "ApiRefused"
+                report = ConditionReport("False", reason, str(error))
+                await self._teller.tell(item, {"Ready": report}, former_facts(item))
+                raise
+
+    async def _pass(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
+        around = DriverSurroundings(
+            pipeline.spec.image or self._image,
+            pipeline.spec.image_pull_policy or self._pull_policy,
+        )
+        sight = await self._look(pipeline, around)
+        actions = plan_pipeline(pipeline, driverforms.work_of(pipeline), sight.observed)
+        for action in actions:
+            await self._perform(pipeline, sight, action)
+        report = actions[-1]
+        assert isinstance(report, ReportPipeline), "a plan ends with a report"
+        await self._tell(key, item, report, driverforms.claim_name(pipeline))
+        if len(actions) > 1:
+            return AT_WORK_S
+        self._lists.keep(key)
+        if report.phase == "Running":
+            self._pace.forget(key)
+            return ASKING_S
+        # What has ended without a pod that lives, a watch or a change of the spec wakes.
+        waits = report.phase == "Starting" or report.pod is not None
+        if not waits or report.condition.reason == "ClusterNotFound":
+            return None
+        return max(WAITING_S, self._pace.pause_s(key, (report.phase, report.condition)))
+
+    # -- looking -------------------------------------------------------------------------------
+
+    async def _look(self, pipeline: Pipeline, around: DriverSurroundings) -> _Sight:
+        namespace = pipeline.metadata.namespace
+        chosen = f"{names.LABEL_PIPELINE}={pipeline.metadata.name}"
+        definition = await self._spark_definition()
+        known = [*MADE_FOR_PIPELINES, *([SPARK_APPLICATIONS] if definition else [])]
+        form = _FORMS[form_of(pipeline.spec)]
+        live, _ = await self._lists.read(
+            (namespace or "", pipeline.metadata.name),
+            (pipeline.metadata.uid, pipeline.metadata.generation, definition is not None),
+            namespace,
+            chosen,
+            fresh=[PODS, *([form] if form in known else [])],
+            kept=[resource for resource in known if resource != form],
+        )
+        made = (
+            spark_application(pipeline, around)
+            if form_of(pipeline.spec) == "SparkApplication"
+            else driverforms.workload(pipeline, around)
+        )
+        workload, pause = without_pause(made)
+        wanted = [
+            _no_smaller(each, live) for each in driverforms.supporting_objects(pipeline, around)
+        ]
+        sight = _Sight(wanted, stamped(workload), pause, live)
+        pods = await asyncio.gather(*map(self._ask, filter(is_driver, live[PODS])))
+        reference = pipeline.spec.cluster_ref
+        sight.observed = ObservedPipeline(
+            workloads=tuple(
+                workload_of(found, sight.workload if _same(found, sight.workload) else None)
+                for resource in _FORMS.values()
+                for found in live.get(resource, ())
+                if not is_run(found)
+            ),
+            pods=tuple(pods),
+            stale=len(changes(wanted, sight.everything)) + len(sight.surplus()),
+            cluster_found=reference is None
+            or self._inventory.cluster((reference.namespace or namespace or "", reference.name))
+            is not None,
+            definition_found=definition is not None,
+            unknown_fields=tuple(unknown_fields(definition, made))
+            if definition is not None and made["kind"] == SPARK_APPLICATIONS.kind
+            else (),
+        )
+        return sight
+
+    async def _ask(self, found: Json) -> DriverPod:
+        """Return a driver's pod with what its driver says now."""
+        pod = driver_pod(found)
+        address = (found.get("status") or {}).get("podIP")
+        if pod.ended or not address or not pod.ready:
+            return pod
+        url = f"http://{address}:{names.HTTP_PORT}/status"
+        try:
+            async with self._session.get(url) as answer:
+                text = (await _body(answer)).decode(errors="replace")
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return replace(pod, word=None)  # what a former container said is no news of this one
+        return replace(pod, word=read_word(text))
+
+    async def _spark_definition(self) -> Json | None:
+        now = time.monotonic()
+        if self._definition is None or now - self._definition[0] > _DEFINITION_S:
+            found = await self._api.get(DEFINITIONS, None, _DEFINITION)
+            self._definition = (now, found)
+        return self._definition[1]
+
+    # -- carrying out --------------------------------------------------------------------------
+
+    async def _perform(self, pipeline: Pipeline, sight: _Sight, action: PipelineAction) -> None:
+        namespace = pipeline.metadata.namespace
+        match action:
+            case StopDriver(form, name):
+                await self._api.delete(_FORMS[form], namespace, name, propagation="Background")
+            case ApplyDriver(form):
+                await self._apply(namespace, sight, form)
+            case SuspendDriver(form, name, suspend):
+                change = {"spec": pause_of(form, suspend=suspend)}
+                await self._api.patch(_FORMS[form], namespace, name, change)
+            case ReportPipeline():
+                return
+        _log.info("%s/%s: did %s", namespace, pipeline.metadata.name, action)
+        self._metrics.actions.labels(type(action).__name__).inc()
+
+    async def _apply(self, namespace: str | None, sight: _Sight, form: Form) -> None:
+        for made in changes(sight.wanted, sight.everything):
+            await self._api.apply(made)
+        for found in sight.surplus():
+            resource = ROLES if found["kind"] == ROLES.kind else ROLE_BINDINGS
+            await self._api.delete(resource, namespace, found["metadata"]["name"])
+        present = [each for each in sight.observed.workloads if each.form == form]
+        if not present or (form != "Job" and not present[0].current):
+            spec = {**sight.workload["spec"], **sight.pause}
+            await self._api.apply({**sight.workload, "spec": spec})
+
+    # -- telling -------------------------------------------------------------------------------
+
+    async def _tell(self, key: PipelineKey, item: Item, report: ReportPipeline, claim: str) -> None:
+        former = former_facts(item)
+        facts = status_facts(report, former, claim)
+        now = time.monotonic()
+        news = report.condition != former_conditions(item).get("Ready") or any(
+            facts.get(name) != former.get(name)
+            for name in ("phase", "driver", "result", "lastError")
+        )
+        if not news and now - self._told.get(key, -FIGURES_S) < FIGURES_S:
+            return
+        self._told[key] = now
+        await self._teller.tell(item, {"Ready": report.condition}, facts)
+
+
+async def _body(answer: aiohttp.ClientResponse) -> bytes:
+    """Return an answer's body, whole unless it is too long for a report: one read brings one packet."""
+    body = bytearray()
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) > _ANSWER_MAX_BYTES:
+            break
+    return bytes(body)
+
+
+def _same(found: Json, made: Json) -> bool:
+    return bool(
+        found["kind"] == made["kind"] and found["metadata"]["name"] == made["metadata"]["name"]
+    )
+
+
+def _no_smaller(made: Json, live: dict[Resource, list[Json]]) -> Json:
+    """Return a claim that asks for no less than the one that is there: what was retained may be larger."""
+    if made["kind"] != "PersistentVolumeClaim":
+        return made
+    for resource, items in live.items():
+        for found in items if resource.kind == made["kind"] else ():
+            if not _same(found, made):
+                continue
+            asked = found["spec"]["resources"]["requests"]["storage"]
+            ours = made["spec"]["resources"]["requests"]["storage"]
+            if (quantity(asked) or 0) > (quantity(ours) or 0):
+                return {**made, "spec": {**made["spec"], "resources": found["spec"]["resources"]}}
+    return made

@@ -1,0 +1,151 @@
+"""
+Groups that are to be taken away: whether they may go, what still holds them, and their end.
+
+Rules: a group goes only with proof that nothing in it is needed: no queue of an Ordered topic stands there, it takes no
+more messages, and it holds none. Until then everything about it stays; whoever sets spec.groups back gets it back.
+The highest group goes first.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from orderlymq_operator.brokers.admin import AdminError
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.reconcile.backend import KubeBackend
+from orderlymq_operator.kube.reconcile.status import Circumstances
+from orderlymq_operator.kube.resources import (
+    BUDGETS,
+    CLAIMS,
+    CONFIG_MAPS,
+    SERVICES,
+    STATEFUL_SETS,
+)
+from orderlymq_operator.plan.actions import ConditionReport, Observed
+from orderlymq_operator.plan.refusals import published_layout
+from orderlymq_operator.resources.kinds import Cluster
+
+_NAMED_MAX: Final = 5  # in a sentence
+
+
+def planned_groups(cluster: Cluster, live: Live) -> tuple[str, ...]:
+    """Return the groups that the planner keeps: those that are wanted, and those that still stand."""
+    count = cluster.spec.groups
+    while live.find(STATEFUL_SETS, cluster.group_name(count)) is not None:
+        count += 1
+    return tuple(cluster.group_name(index) for index in range(count))
+
+
+def surplus_groups(cluster: Cluster, live: Live) -> tuple[str, ...]:
+    """Return the groups that are to be emptied and taken away; none where the policy refuses."""
+    if cluster.spec.scale_down.policy == "Refuse":
+        return ()
+    return planned_groups(cluster, live)[cluster.spec.groups :]
+
+
+def refused(cluster: Cluster, live: Live) -> ConditionReport | None:
+    """Return the condition of a Cluster whose groups are above its wish and whose policy keeps them."""
+    present = len(planned_groups(cluster, live))
+    if present == cluster.spec.groups or cluster.spec.scale_down.policy == "Drain":
+        return None
+    text = f"{present} groups exist, {cluster.spec.groups} are wanted; their queues hold messages"
+    return ConditionReport("True", "PolicyRefuses", text)
+
+
+def ordered_topics(group: str, observed: Observed) -> list[str]:
+    """Return the Ordered topics that have queues in a group."""
+    published = {
+        topic for server in observed.name_servers.values() for topic in server.order_config or {}
+    }
+    found = observed.groups.get(group)
+    present = {} if found is None or found.topics is None else found.topics
+    return sorted(
+        {topic for topic in published if (published_layout(topic, observed) or {}).get(group)}
+        | {topic for topic, config in present.items() if config.order and config.queues}
+    )
+
+
+def held_text(group: str, retained: Mapping[str, int]) -> str:
+    """Say what a group still holds."""
+    shown = sorted(retained.items(), key=lambda held: -held[1])[:_NAMED_MAX]
+    return f"{group} still holds " + ", ".join(f"{count} of {topic}" for topic, count in shown)
+
+
+async def settle(
+    api: Api, backend: KubeBackend, surplus: Sequence[str], found: Circumstances, observed: Observed
+) -> int:
+    """Take one step with groups that are to go or to stay; return how many changes were made.
+
+    Raises:
+        AdminError: a group does not answer now.
+        ApiError: the API server refused.
+    """
+    count = await _reopen(backend, surplus)
+    if not surplus:
+        return count
+    group = surplus[-1]
+    blockers = ordered_topics(group, observed)
+    if blockers:
+        named = ", ".join(blockers[:_NAMED_MAX])
+        text = f"queues of Ordered topics stand in {group}: {named}"
+        found.scale_down = ConditionReport("True", "OrderedQueues", text)
+        return count
+    found.draining = frozenset({group})
+    found.step = ("DrainGroup", f"emptying {group}")
+    if not _is_closed(backend.live, group):
+        await _mark(backend, group, closed=True)
+        count += 1
+    # Each time: the mark alone closes nothing, and who commits this leads, so that what it tells next is no old news.
+    await backend.admin.set_writable(backend.group_address(group), writable=False)
+    tables = observed.groups.get(group)
+    if tables is None or tables.topics is None:
+        raise AdminError(f"group {group} does not answer; it is not taken away")
+    retained = await backend.admin.retained(backend.group_address(group))
+    if retained:
+        found.scale_down = ConditionReport("True", "Draining", held_text(group, retained))
+        return count
+    await _remove(api, backend, group)
+    return count + 1
+
+
+async def _reopen(backend: KubeBackend, surplus: Sequence[str]) -> int:
+    """Let groups take messages that were to go and are wanted again."""
+    count = 0
+    for group in backend.around.groups:
+        if group not in surplus and _is_closed(backend.live, group):
+            await backend.admin.set_writable(backend.group_address(group), writable=True)
+            await _mark(backend, group, closed=False)
+            count += 1
+    return count
+
+
+async def _mark(backend: KubeBackend, group: str, *, closed: bool) -> None:
+    change = {"metadata": {"annotations": {names.ANNOTATION_CLOSED: "true" if closed else None}}}
+    namespace = backend.desired.cluster.metadata.namespace
+    found = await backend.api.patch(STATEFUL_SETS, namespace or "", group, change)
+    backend.live.put(found)
+
+
+def _is_closed(live: Live, group: str) -> bool:
+    present = live.find(STATEFUL_SETS, group)
+    notes = {} if present is None else present["metadata"].get("annotations") or {}
+    return notes.get(names.ANNOTATION_CLOSED) == "true"
+
+
+async def _remove(api: Api, backend: KubeBackend, group: str) -> None:
+    cluster = backend.desired.cluster
+    namespace = cluster.metadata.namespace or ""
+    # The StatefulSet last: while it stands the group is known to be on its way out.
+    for resource, name in (
+        (SERVICES, group),
+        (SERVICES, names.replica_service(group)),
+        (CONFIG_MAPS, group),
+        (BUDGETS, group),
+        (STATEFUL_SETS, group),
+    ):
+        await api.delete(resource, namespace, name)
+    if cluster.spec.storage.delete_claim == "Delete":
+        for claim in backend.live.claims:
+            if claim.rpartition("-")[0] == f"data-{group}":
+                await api.delete(CLAIMS, namespace, claim)

@@ -1,0 +1,351 @@
+"""
+What the status of each object says: conditions and facts, made from what a pass found.
+
+Pure. Rules: a status is written only when it says something new; the time of a condition is when its status changed,
+never when it was written; a field that is not known is left out, because the schema refuses null.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import Surroundings
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
+from orderlymq_operator.kube.observe.inventory import Item
+from orderlymq_operator.kube.observe.pods import PodFacts, Trouble
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.actions import (
+    Action,
+    AddLearner,
+    ConditionReport,
+    Observed,
+    ObservedReplica,
+    PromoteReplica,
+    RemoveReplica,
+    RestartReplica,
+    StartReplica,
+    StopReplica,
+    Subject,
+    TransferLeadership,
+)
+from orderlymq_operator.plan.refusals import topic_layout
+from orderlymq_operator.plan.topics import topic_growth
+from orderlymq_operator.resources.conditions import BY_NAME
+from orderlymq_operator.resources.kinds import Cluster, Desired, Topic
+from orderlymq_operator.resources.topic import GrowthStatus
+
+_ROLES: Final = {"leader": "Leader", "follower": "Follower", "learner": "Learner"}
+
+
+@dataclass(slots=True)
+class Circumstances:
+    """What about a Cluster a pass found beside the planner's world.
+
+    Attributes:
+        scale_down: the condition ScaleDownBlocked.
+        storage: the condition StorageReady.
+        step: what is under way, as type and sentence; None when nothing is.
+        default_image: what the operator would take by itself.
+        tolerance: the condition FaultTolerant.
+    """
+
+    paused: bool = False
+    scale_down: ConditionReport | None = None
+    storage: ConditionReport | None = None
+    step: tuple[str, str] | None = None
+    draining: frozenset[str] = field(default_factory=frozenset)
+    default_image: str = ""
+    problem: ConditionReport | None = None
+    tolerance: ConditionReport | None = None
+
+
+def status_object(
+    item: Item, conditions: Mapping[str, ConditionReport], facts: Json, now: str
+) -> Json | None:
+    """Return the object whose status is to be applied; None when it says all that already."""
+    status = {
+        **facts,
+        "observedGeneration": item.generation,
+        "conditions": _conditions(item, conditions, now),
+    }
+    live = dict(item.status)
+    order = {condition["type"]: condition for condition in live.get("conditions") or []}
+    live["conditions"] = [
+        order[condition["type"]] for condition in status["conditions"] if condition["type"] in order
+    ]
+    surplus = [value for key, value in live.items() if key not in status]
+    same = {key: live.get(key) for key in status} == status
+    if same and len(order) == len(status["conditions"]) and all(map(_is_empty, surplus)):
+        return None
+    return {
+        "apiVersion": item.resource.api_version,
+        "kind": item.kind,
+        "metadata": {"name": item.name, "namespace": item.namespace},
+        "status": status,
+    }
+
+
+def _conditions(item: Item, reports: Mapping[str, ConditionReport], now: str) -> list[Json]:
+    former = {condition["type"]: condition for condition in item.status.get("conditions") or []}
+    made = []
+    for kind, report in reports.items():
+        assert report.reason in BY_NAME, f"reason {report.reason} is not in the table"
+        before = former.get(kind)
+        kept = before is not None and before.get("status") == report.status
+        made.append(
+            {
+                "type": kind,
+                "status": report.status,
+                "reason": report.reason,
+                "message": report.message[:MESSAGE_MAX],
+                "observedGeneration": item.generation,
+                "lastTransitionTime": before["lastTransitionTime"] if before and kept else now,
+            }
+        )
+    return made
+
+
+def _is_empty(value: Any) -> bool:
+    """Tell whether a value can only be a default that the API server filled in."""
+    if isinstance(value, Mapping):
+        return all(map(_is_empty, value.values()))
+    return not value
+
+
+def former_facts(item: Item) -> Json:
+    """Return what the status said beside conditions: it stays until something newer is known."""
+    said = {"conditions", "observedGeneration"}
+    return {key: value for key, value in item.status.items() if key not in said}
+
+
+def former_conditions(item: Item) -> dict[str, ConditionReport]:
+    """Return what the conditions said, but for reasons of another version."""
+    return {
+        condition["type"]: ConditionReport(
+            condition["status"], condition["reason"], condition.get("message", "")
+        )
+        for condition in item.status.get("conditions") or []
+        if condition["reason"] in BY_NAME
+    }
+
+
+def topic_facts(topic: Topic, desired: Desired, observed: Observed) -> Json:
+    """Return what is known of a topic beside its conditions; every raft group answers."""
+    layout = topic_layout(topic.topic_name, observed)
+    growth = topic_growth(topic, desired, observed)
+    facts = {} if growth is None or growth.status is None else {"growth": _dumped(growth.status)}
+    return facts | {
+        "topicName": topic.topic_name,
+        "queueLayout": [
+            {"group": group, "queues": config.queues} for group, config in sorted(layout.items())
+        ],
+    }
+
+
+def _dumped(model: GrowthStatus) -> Json:
+    found: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return found
+
+
+# -- the Cluster -------------------------------------------------------------------------------
+
+
+def cluster_conditions(
+    cluster: Cluster,
+    reports: Mapping[Subject, ConditionReport],
+    observed: Observed,
+    live: Live,
+    found: Circumstances,
+    around: Surroundings,
+) -> dict[str, ConditionReport]:
+    """Return every condition of a Cluster."""
+    ready = reports.get(Subject("Cluster", cluster.metadata.name)) or ConditionReport(
+        "False", "Progressing", "the first replicas are being started"
+    )
+    trouble = found.problem or _pod_trouble(live)
+    if trouble is not None:
+        told = found.storage
+        # The scheduler does not say which class is missing.
+        better = told is not None and trouble.reason == told.reason == "VolumePending"
+        ready = told if told is not None and better else trouble
+    elif ready.status == "True" and found.step is not None:
+        ready = ConditionReport("False", "Progressing", found.step[1])
+    if found.step is None:
+        progressing = ConditionReport("False", "Settled", "nothing is left to do")
+    else:
+        progressing = ConditionReport("True", "Progressing", found.step[1])
+    return {
+        "Ready": ready,
+        "Available": _available(cluster, observed),
+        "QuorumHealthy": _quorum(cluster, observed),
+        "Progressing": progressing,
+        "StorageReady": found.storage or ConditionReport("True", "Bound", "every volume is bound"),
+        "UpdateAvailable": _update(around, found.default_image, cluster),
+        "FaultTolerant": found.tolerance
+        or ConditionReport("Unknown", "NotPlaced", "nobody has looked yet"),
+        "ScaleDownBlocked": found.scale_down
+        or ConditionReport("False", "NotBlocked", "no group is to be taken away"),
+        "Paused": ConditionReport("True", "Paused", "no pod is restarted")
+        if found.paused
+        else ConditionReport("False", "NotPaused", "changes are carried out"),
+    }
+
+
+def _pod_trouble(live: Live) -> ConditionReport | None:
+    troubles: list[Trouble] = [
+        pod.trouble for _, pod in sorted(live.pods.items()) if pod.trouble is not None
+    ]
+    if not troubles:
+        return None
+    # What a person must change comes before what may pass by itself.
+    order = ("ImageUnavailable", "VolumePending", "Unschedulable", "PodFailing")
+    first = min(troubles, key=lambda trouble: order.index(trouble.reason))
+    return ConditionReport("False", first.reason, first.text[:MESSAGE_MAX])
+
+
+def _available(cluster: Cluster, observed: Observed) -> ConditionReport:
+    for name in cluster.group_names:
+        group = observed.groups.get(name)
+        if group is None or group.leader is None:
+            return ConditionReport("False", "GroupWithoutLeader", f"{name} has no leader")
+    return ConditionReport("True", "AllGroupsLead", "every group has a leader")
+
+
+def _quorum(cluster: Cluster, observed: Observed) -> ConditionReport:
+    for name in cluster.group_names:
+        group = observed.groups.get(name)
+        replicas = {} if group is None else group.replicas
+        for node in range(1, cluster.spec.replicas_per_group + 1):
+            replica = replicas.get(node)
+            if replica is None or not replica.healthy:
+                text = f"replica {node} of {name} does not answer"
+                return ConditionReport("False", "ReplicaMissing", text)
+            if replica.member != "voter":
+                text = f"replica {node} of {name} does not vote yet"
+                return ConditionReport("False", "ReplicaMissing", text)
+    return ConditionReport("True", "AllReplicasWell", "every replica answers and votes")
+
+
+def _update(around: Surroundings, default_image: str, cluster: Cluster) -> ConditionReport:
+    if cluster.spec.image is None and default_image and around.image != default_image:
+        return ConditionReport(
+            "True",
+            "NewDefaultImage",
+            f"pods run {around.image}, the operator brings {default_image}",
+        )
+    return ConditionReport("False", "UpToDate", f"pods run {around.image}")
+
+
+def cluster_facts(
+    item: Item,
+    cluster: Cluster,
+    observed: Observed,
+    live: Live,
+    around: Surroundings,
+    found: Circumstances,
+    now: str,
+) -> Json:
+    """Return what is known of a Cluster beside its conditions."""
+    leaders = sum(
+        observed.groups[name].leader is not None
+        for name in cluster.group_names
+        if name in observed.groups
+    )
+    chosen = names.selector(cluster, names.BROKER)
+    name = names.name_server_set(cluster)
+    voters = [
+        sum(replica.member == "voter" for replica in group.replicas.values())
+        for group in observed.groups.values()
+    ]
+    facts: Json = {
+        "leaders": f"{leaders}/{len(cluster.group_names)}",
+        "replicas": min(voters, default=0),
+        "selector": ",".join(f"{key}={value}" for key, value in sorted(chosen.items())),
+        "image": around.image,
+        "revision": around.revision,
+        "nameServerAddress": f"{name}.{item.namespace}.svc:{names.NAME_SERVER_PORT}",
+        "groups": [
+            _group(name, observed, live, found) for name in sorted(observed.groups, key=_index)
+        ],
+    }
+    if found.step is not None:
+        before = item.status.get("operation") or {}
+        same = before.get("type") == found.step[0]
+        facts["operation"] = {
+            "type": found.step[0],
+            "step": found.step[1][:256],
+            "startedAt": before["startedAt"] if same and "startedAt" in before else now,
+        }
+    return facts
+
+
+def _index(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def _group(name: str, observed: Observed, live: Live, found: Circumstances) -> Json:
+    group = observed.groups[name]
+    pods = live.group_pods(name)
+    leader = live.leader(name)
+    facts: Json = {
+        "name": name,
+        "replicas": sum(replica.healthy for replica in group.replicas.values()),
+        "members": [
+            _replica(node, replica, pods.get(node), live)
+            for node, replica in sorted(group.replicas.items())
+        ],
+        "draining": name in found.draining,
+    }
+    if group.leader is not None:
+        facts["leader"] = group.leader
+    if leader is not None:
+        facts["term"] = live.statuses[leader.name].term
+    return facts
+
+
+def _replica(node: int, replica: ObservedReplica, pod: PodFacts | None, live: Live) -> Json:
+    near = replica.caught_up or replica.keeps_up
+    facts: Json = {"node": node, "role": "Unknown", "caughtUp": near}
+    if pod is None:
+        return facts
+    facts |= {"pod": pod.name, "podUid": pod.uid}
+    if revision := pod.annotations.get(names.ANNOTATION_REVISION):
+        facts["revision"] = revision
+    status = live.statuses.get(pod.name)
+    if status is not None:
+        # A candidate is a follower that may lead soon; that lasts for a moment and is no news.
+        facts["role"] = (
+            "Outside" if replica.member == "outside" else _ROLES.get(status.role, "Follower")
+        )
+    return facts
+
+
+def step_of(actions: Sequence[Action], applied: int) -> tuple[str, str] | None:
+    """Return what is under way, for people; None when a plan holds nothing but reports."""
+    for action in actions:
+        match action:
+            case RestartReplica(group, node):
+                return "RollingUpdate", f"replacing replica {node} of {group}"
+            case TransferLeadership(group, target):
+                return "RollingUpdate", f"handing the lead of {group} to replica {target}"
+            case StartReplica(group, node, join):
+                kind = "ChangeReplicas" if join else "AddGroup"
+                return kind, f"starting replica {node} of {group}"
+            case AddLearner(group, node) | PromoteReplica(group, node):
+                return "ChangeReplicas", f"taking replica {node} into {group}"
+            case RemoveReplica(group, node) | StopReplica(group, node):
+                return "ChangeReplicas", f"taking replica {node} out of {group}"
+            case _:
+                continue
+    return ("RollingUpdate", f"applying {applied} objects") if applied else None
+
+
+def condition_of(status: Mapping[str, Any], kind: str) -> Json | None:
+    """Return one condition of a status."""
+    for condition in status.get("conditions") or []:
+        if condition["type"] == kind:
+            found: Json = condition
+            return found
+    return None

@@ -1,0 +1,107 @@
+"""
+Volumes: they grow with spec.storage.size, and those of replicas that were taken away go.
+
+Rule: a claim is deleted only when its number is above the planner's, no pod has it, and the leader says that the
+replica is no member; everything else is left for people.
+"""
+
+from decimal import Decimal
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.drift import quantity
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.pods import ClaimFacts
+from orderlymq_operator.kube.reconcile.backend import KubeBackend
+from orderlymq_operator.kube.reconcile.status import Circumstances
+from orderlymq_operator.kube.resources import CLAIMS, STORAGE_CLASSES
+from orderlymq_operator.plan.actions import ConditionReport, Observed
+
+
+async def settle(backend: KubeBackend, found: Circumstances, observed: Observed) -> int:
+    """Let volumes grow and former ones go; return how many changes were made.
+
+    Raises:
+        ApiError: the API server refused.
+    """
+    count = await _remove_former(backend, observed)
+    found.storage = await _unbound(backend)
+    cluster = backend.desired.cluster
+    wanted = str(cluster.spec.storage.size)
+    small = [
+        claim
+        for group in backend.around.groups
+        for claim in _claims_of(backend.live, group)
+        if _size(claim.requested) < _size(wanted) and not claim.deleting
+    ]
+    pending = [
+        claim
+        for group in backend.around.groups
+        for claim in _claims_of(backend.live, group)
+        if claim.phase == "Bound" and _size(claim.capacity) < _size(claim.requested)
+    ]
+    if not small:
+        if pending:
+            text = f"{pending[0].name} has {pending[0].capacity} of {pending[0].requested}"
+            found.storage = ConditionReport("False", "Resizing", text)
+        return count
+    allowed = {name: await _expandable(backend, name) for name in {c.class_name for c in small}}
+    fixed = [claim for claim in small if not allowed[claim.class_name]]
+    if fixed:
+        text = f"StorageClass {fixed[0].class_name!r} does not let {fixed[0].name} grow to {wanted}"
+        found.storage = ConditionReport("False", "NotExpandable", text)
+    for claim in small:
+        if allowed[claim.class_name]:
+            change = {"spec": {"resources": {"requests": {"storage": wanted}}}}
+            await backend.api.patch(CLAIMS, cluster.metadata.namespace, claim.name, change)
+            text = f"{claim.name} grows from {claim.requested} to {wanted}"
+            found.storage = ConditionReport("False", "Resizing", text)
+            count += 1
+    return count
+
+
+async def _unbound(backend: KubeBackend) -> ConditionReport | None:
+    """Return what keeps a volume from being bound, where it is that its class does not exist."""
+    claims = sorted(backend.live.claims.values(), key=lambda claim: claim.name)
+    waiting = {
+        claim.class_name: claim.name for claim in reversed(claims) if claim.phase == "Pending"
+    }
+    for name, claim in waiting.items():
+        if name and await backend.api.get(STORAGE_CLASSES, None, name) is None:
+            text = f"{claim} waits: there is no StorageClass {name!r}"
+            return ConditionReport("False", "VolumePending", text)
+    return None
+
+
+async def _remove_former(backend: KubeBackend, observed: Observed) -> int:
+    count = 0
+    for group, form in backend.around.groups.items():
+        leader = backend.live.leader(group)
+        if leader is None:
+            continue
+        status = backend.live.statuses[leader.name]
+        members = (status.voters or frozenset()) | (status.learners or frozenset())
+        pods = backend.live.group_pods(group)
+        for claim in _claims_of(backend.live, group):
+            node = names.node_of(claim.name)
+            surplus = node > form.replicas and status.voters is not None and node not in members
+            if surplus and node not in pods and not claim.deleting:
+                await backend.api.delete(
+                    CLAIMS, backend.desired.cluster.metadata.namespace, claim.name
+                )
+                count += 1
+    return count
+
+
+async def _expandable(backend: KubeBackend, name: str) -> bool:
+    found = await backend.api.get(STORAGE_CLASSES, None, name) if name else None
+    return bool((found or {}).get("allowVolumeExpansion"))
+
+
+def _claims_of(live: Live, group: str) -> list[ClaimFacts]:
+    return [
+        claim for claim in live.claims.values() if claim.name.rpartition("-")[0] == f"data-{group}"
+    ]
+
+
+def _size(text: str) -> Decimal:
+    return quantity(text) or Decimal(0)

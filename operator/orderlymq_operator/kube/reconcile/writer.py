@@ -1,0 +1,159 @@
+"""
+Writes what is known: statuses, events, and the label of a leader that its broker could not write.
+
+Rule: every write is preceded by a comparison, so that nothing is written twice; a status that somebody else changed
+meanwhile is applied all the same, because fields have one owner.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.observe.consumergroups import GroupSight, group_conditions, group_facts
+from orderlymq_operator.kube.observe.desired import Wish
+from orderlymq_operator.kube.observe.inventory import Inventory, Item
+from orderlymq_operator.kube.observe.pods import PodFacts
+from orderlymq_operator.kube.reconcile.status import (
+    condition_of,
+    former_conditions,
+    former_facts,
+    status_object,
+    topic_facts,
+)
+from orderlymq_operator.kube.resources import EVENTS, PODS, Json
+from orderlymq_operator.plan.actions import ConditionReport, Observed, Subject
+from orderlymq_operator.resources.kinds import ConsumerGroup, Topic
+
+_log = logging.getLogger(__name__)
+
+# Writes of statuses at a time: thousands of Topics at once must leave room for others.
+_AT_ONCE: Final = 8
+_PASSING: Final = {"Progressing"}
+# What passes by itself, as an election does: a condition says it, an event for each would bury the others.
+_QUIET: Final = _PASSING | {"GroupNotReady", "BrokerUnavailable", "NameServerUnavailable"}
+
+
+class Teller:
+    """Writes statuses of one operator."""
+
+    def __init__(self, api: Api, inventory: Inventory) -> None:
+        self._api = api
+        self._inventory = inventory
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def tell(
+        self, item: Item, conditions: Mapping[str, ConditionReport], facts: Json
+    ) -> None:
+        """Write the status of an object, if it says something new.
+
+        Raises:
+            ApiError: it could not be written.
+        """
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        made = status_object(item, conditions, facts, now)
+        if made is None:
+            return
+        async with self._gate:
+            try:
+                found = await self._api.apply_status(made)
+            except ApiError as error:
+                if error.status == 404:
+                    self._inventory.invalidate(item.kind)
+                    return
+                raise
+        self._inventory.written(item.resource, found)
+        await self._announce(item, conditions["Ready"])
+
+    async def tell_parts(
+        self,
+        wish: Wish,
+        reports: Mapping[Subject, ConditionReport],
+        observed: Observed,
+        sights: Mapping[str, GroupSight],
+        *,
+        said: bool,
+    ) -> None:
+        """Write the statuses of Topics, ConsumerGroups and Users; *sights* of groups by clients' name.
+
+        What is only under way is told when it fails (*said*): otherwise the next pass has better news at once.
+        """
+        work = []
+        for subject, item in wish.subjects.items():
+            report = wish.verdicts.get(subject) or reports.get(subject)
+            if report is None or (report.reason in _PASSING and not said):
+                continue
+            facts = former_facts(item)
+            if isinstance(item.manifest, Topic) and report.reason != "BrokerUnavailable":
+                facts = topic_facts(item.manifest, wish.desired, observed)
+            kept = former_conditions(item)
+            if isinstance(item.manifest, ConsumerGroup) and subject not in wish.verdicts:
+                sight = sights.get(item.manifest.group_name)
+                if sight is not None:
+                    facts = group_facts(item.manifest, sight, observed)
+                    kept = group_conditions(item.manifest, sight, observed)
+            work.append(
+                self.tell(
+                    item,
+                    {"Ready": report, **{k: v for k, v in kept.items() if k != "Ready"}},
+                    facts,
+                )
+            )
+        results = await asyncio.gather(*work, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    async def label_leader(self, pod: PodFacts, term: int | None) -> None:
+        """Put the leader's label on a pod, or take it off when *term* is None."""
+        change: Json = {"labels": {names.LABEL_ROLE: None if term is None else names.LEADER}}
+        if term is not None:
+            change["annotations"] = {names.ANNOTATION_TERM: str(term)}
+        _log.info("pod %s: the leader's label %s", pod.name, "set" if term is not None else "taken")
+        await self._api.patch(
+            PODS, pod.namespace, pod.name, {"metadata": {"uid": pod.uid, **change}}
+        )
+
+    async def _announce(self, item: Item, ready: ConditionReport) -> None:
+        """Write an event when an object becomes ready or stops being so for a reason worth one."""
+        former = condition_of(item.status, "Ready")
+        known = (former or {}).get("reason")
+        if ready.reason in {known, *_QUIET} or known in {None, *_QUIET}:
+            return
+        await self.event(
+            item, "Normal" if ready.status == "True" else "Warning", ready.reason, ready.message
+        )
+
+    async def event(self, item: Item, kind: str, reason: str, text: str) -> None:
+        """Write an event; that it fails changes nothing."""
+        now = datetime.now(UTC)
+        stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        made: Json = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {
+                "name": f"{item.name[:200]}.{now.timestamp():.6f}".replace("_", "-"),
+                "namespace": item.namespace,
+            },
+            "involvedObject": {
+                "apiVersion": item.resource.api_version,
+                "kind": item.kind,
+                "namespace": item.namespace,
+                "name": item.name,
+                "uid": item.uid,
+            },
+            "reason": reason,
+            "message": text[:1024],
+            "type": kind,
+            "source": {"component": "orderlymq-operator"},
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        try:
+            await self._api.create(EVENTS, item.namespace, made)
+        except ApiError as error:
+            _log.info("event %s about %s %s: %s", reason, item.kind, item.name, error)

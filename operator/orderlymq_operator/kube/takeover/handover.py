@@ -1,0 +1,315 @@
+"""
+Hands the queues of a dead consumer over: watches hint, live reads prove, brokers forget the client.
+
+Rules: while consumers live their clients are bound to pods, at every pass of `_bind` and whenever a pod changes; a
+hint about a pod leads to a look at exactly the clients bound to it; without proof nothing happens and the lease decides.
+Whatever goes wrong on the way is tried again while the hint is fresh. See `deaths` for what counts as proof.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq_operator.brokers.admin import Admin, AdminError, LockHolder
+from orderlymq_operator.kube.api import Api, ApiError
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects.names import LABEL_CLUSTER
+from orderlymq_operator.kube.observe.inventory import ClusterKey
+from orderlymq_operator.kube.observe.pods import PodFacts, pod_facts
+from orderlymq_operator.kube.resources import EVENTS, NODES, PODS, Json
+from orderlymq_operator.kube.takeover.proof import KILLING, Binding, Proof, bind, host_of, proof_of
+
+_log = logging.getLogger(__name__)
+
+# Between looks at who is connected; who is there twice is bound to its pod.
+BIND_S: Final = 2.0
+# Between looks at a pod that may be dead, and how long one hint keeps somebody looking.
+_LOOK_FIRST_S: Final = 0.05
+_LOOK_MAX_S: Final = 0.5
+# A kubelet that has not told within some seconds is probably down: looking less often is enough.
+_SOON_S: Final = 10.0
+_LATE_LOOK_S: Final = 5.0
+# Beyond the lease of any lock of RocketMQ's clients there is nothing left to hand over.
+_LOOKS_S: Final = 90.0
+# A leader that was just elected, or just replaced, may not know a client that the log holds: nobody of a dead pod
+# has to be seen for this long, by leaders that all answer, before it is let go.
+_SURE_S: Final = 3.0
+# Members without locks may be connected, which nobody tells; the kubelet gives processes two seconds to end.
+_ABSENT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A Cluster with consumers: how its leaders are called, at present.
+
+    Attributes:
+        complete: every raft group had a leader at the last look; else somebody is missing in *addresses*.
+        groups: the consumer groups whose members are asked for.
+    """
+
+    key: ClusterKey
+    admin: Admin
+    addresses: tuple[str, ...]
+    complete: bool
+    groups: tuple[str, ...] = ()
+
+
+class Takeover:
+    """Watches over the pods of consumers; `run` until cancelled.
+
+    Args:
+        targets: the Clusters that want this, as they were at their last pass.
+        leads: whether this process may act.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        metrics: OperatorMetrics,
+        targets: Callable[[], Iterable[Target]],
+        leads: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._metrics = metrics
+        self._targets = targets
+        self._leads = leads
+        self._pods: dict[str, PodFacts] = {}  # by address, only living ones
+        self._uids: dict[str, PodFacts] = {}
+        self._bindings: dict[ClusterKey, dict[str, Binding]] = {}
+        self._pending: dict[ClusterKey, dict[str, Binding]] = {}
+        self._looking: dict[str, asyncio.Task[None]] = {}  # by UID of the pod
+        self._last: dict[str, PodFacts] = {}  # how a watch showed those last, by UID
+        self._proofs: dict[str, Proof] = {}  # by UID
+
+    # -- hints ---------------------------------------------------------------------------------
+
+    def pod_shown(self, found: Json, *, gone: bool) -> None:
+        """Note what a watch shows of a pod, and look if it may mean the end of a consumer."""
+        labels = found["metadata"].get("labels") or {}
+        if LABEL_CLUSTER in labels:
+            return  # our own pods consume nothing
+        pod = pod_facts(found)
+        known = self._uids.get(pod.uid)
+        if pod.host_network:
+            return
+        dying = gone or pod.phase in {"Succeeded", "Failed"}
+        ended = set() if known is None else {*known.starts} - {*pod.starts, None}
+        if gone:
+            self._uids.pop(pod.uid, None)
+        else:
+            self._uids[pod.uid] = pod
+        if pod.ip and not dying:
+            self._pods[pod.ip] = pod
+        elif pod.ip and self._pods.get(pod.ip, pod).uid == pod.uid:
+            self._pods.pop(pod.ip, None)
+        if dying or ended:
+            self._look(known or pod)
+        if pod.uid in self._looking:
+            self._last[pod.uid] = pod
+
+    def node_shown(self, found: Json) -> None:
+        """Look at the pods of a node that may be out of service."""
+        name = found["metadata"]["name"]
+        if (found.get("spec") or {}).get("taints"):
+            for pod in list(self._uids.values()):
+                if pod.node == name:
+                    self._look(pod)
+
+    def ghost(self, uid: str) -> None:
+        """Look at a pod that a watch still showed although it is gone."""
+        pod = self._uids.pop(uid, None)
+        if pod is not None:
+            if self._pods.get(pod.ip, pod).uid == uid:
+                self._pods.pop(pod.ip, None)
+            self._look(pod)
+
+    def node_of(self, address: str) -> str:
+        """Return the node of the living pod behind `host:port`; empty where none is known."""
+        pod = self._pods.get(host_of(address))
+        return "" if pod is None else pod.node
+
+    # -- binding -------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Bind clients to pods until cancelled."""
+        try:
+            while True:
+                if self._leads():
+                    for target in self._targets():
+                        try:
+                            await self._bind(target, settled=True)
+                        except Exception:
+                            _log.exception("cannot bind the clients of %s/%s", *target.key)
+                await asyncio.sleep(BIND_S)
+        finally:
+            for task in self._looking.values():
+                task.cancel()
+            await asyncio.gather(*self._looking.values(), return_exceptions=True)
+
+    async def _bind(self, target: Target, *, settled: bool) -> tuple[dict[str, LockHolder], bool]:
+        """Read who holds locks, and bind those who were connected BIND_S ago, too, when *settled*.
+
+        Returns the holders, and whether every raft group has answered.
+        """
+        known = self._bindings.setdefault(target.key, {})
+        holders: dict[str, LockHolder] = {}
+        complete = target.complete
+        for address in target.addresses:
+            try:
+                holders |= await target.admin.lock_holders(address)
+            except AdminError as error:
+                complete = False
+                _log.debug("%s", error)
+        pending = self._pending.pop(target.key, {})
+        for client_id, holder in holders.items():
+            if client_id in known or not holder.connected:
+                continue
+            found = bind(client_id, holder.address, self._pods)
+            # Seen twice: what a watch shows of a container that was just started anew may be old.
+            if found is not None and settled and pending.get(client_id) == found:
+                known[client_id] = found
+            elif found is not None:
+                self._pending.setdefault(target.key, {})[client_id] = found
+        if complete:
+            for client_id in known.keys() - holders.keys():
+                del known[client_id]
+        return holders, complete
+
+    # -- looking -------------------------------------------------------------------------------
+
+    def _look(self, pod: PodFacts) -> None:
+        if pod.uid not in self._looking:
+            task = asyncio.get_running_loop().create_task(self._watch_over(pod), name="takeover")
+            self._looking[pod.uid] = task
+            task.add_done_callback(lambda _: self._forget_pod(pod.uid))
+
+    def _forget_pod(self, uid: str) -> None:
+        self._looking.pop(uid, None)
+        self._last.pop(uid, None)
+        self._proofs.pop(uid, None)
+
+    async def _watch_over(self, pod: PodFacts) -> None:
+        """Look at a pod until it is proven gone and its clients forgotten, or the hint is old."""
+        began = time.monotonic()
+        delay_s = _LOOK_FIRST_S
+        clear_since: float | None = None
+        while time.monotonic() - began < _LOOKS_S:
+            try:
+                # Who stands by for a moment must not forget what it was told meanwhile.
+                first = clear_since is None
+                left = await self._settle(pod, began, members=first) if self._leads() else 1
+                if left is None:
+                    return
+                if left:
+                    clear_since = None
+                elif clear_since is None:
+                    clear_since = time.monotonic()
+                elif time.monotonic() - clear_since >= _SURE_S:
+                    return
+            except (ApiError, AdminError) as error:
+                clear_since = None
+                _log.warning("cannot look after the clients of pod %s: %s", pod.name, error)
+            await asyncio.sleep(delay_s)
+            soon = time.monotonic() - began < _SOON_S
+            delay_s = min(2 * delay_s, _LOOK_MAX_S if soon else _LATE_LOOK_S)
+
+    async def _settle(self, pod: PodFacts, began: float, *, members: bool) -> int | None:
+        """Take one look; return how many clients were there, or None when the pod lives.
+
+        Who holds no lock is looked for only when *members* is true: that asks for every consumer group.
+        """
+        proof = self._proofs.get(pod.uid)
+        if proof is None:
+            found, node = await asyncio.gather(
+                self._api.get(PODS, pod.namespace, pod.name), self._node(pod.node)
+            )
+            present = None if found is None else pod_facts(found)
+            absent = present is None or present.uid != pod.uid
+            kills = await self._kills(pod) if absent and node is not None else []
+            proof = proof_of(pod, present, node, self._last.get(pod.uid), kills)
+            if proof is None:
+                # It lives, and when that changes another hint comes; or nobody knows yet, and the kubelet may tell.
+                return 1 if absent else None
+            if proof.whole and absent:
+                self._proofs[pod.uid] = proof  # nothing takes it back
+        left = 0
+        for target in self._targets():
+            found_here = await self._release(target, pod, proof, began)
+            if not found_here and members:
+                found_here = await self._part(target, pod, proof, began)
+            left += found_here
+        return left
+
+    async def _node(self, name: str) -> Json | None:
+        return await self._api.get(NODES, None, name) if name else None
+
+    async def _kills(self, pod: PodFacts) -> list[Json]:
+        chosen = f"involvedObject.uid={pod.uid},reason={KILLING}"
+        return await self._api.list(EVENTS, pod.namespace, fields=chosen)
+
+    async def _release(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
+        """Have the clients of a dead pod forgotten; return how many there were, and whether somebody did not answer."""
+        holders, complete = await self._bind(target, settled=False)
+        known = self._bindings[target.key]
+        left = 0 if complete else 1  # who could not be asked may know more
+        for client_id, holder in holders.items():
+            binding = known.get(client_id)
+            if binding is not None:
+                mine = binding.uid == pod.uid and binding.starts == pod.starts
+            else:
+                mine = self._is_address_of(pod, holder.address)
+            if not mine:
+                continue
+            left += 1  # also who is forgotten now: the next look tells whether that has come into the log
+            if holder.connected and not (proof.overrules and host_of(holder.address) == pod.ip):
+                continue
+            await self._forget(target, client_id, proof)
+            known.pop(client_id, None)
+            self._metrics.takeovers.observe(time.monotonic() - began)
+        return left
+
+    def _is_address_of(self, pod: PodFacts, address: str) -> bool:
+        """Tell whether a client that was not seen before it died was in *pod*.
+
+        The address alone tells, unless another living pod has it by now, or another start of this one. On a lost
+        node the pod itself still stands there as living.
+        """
+        host = host_of(address)
+        having = self._pods.get(host, pod)
+        same = having.uid == pod.uid and having.starts == pod.starts
+        return bool(pod.ip) and host == pod.ip and same
+
+    async def _part(self, target: Target, pod: PodFacts, proof: Proof, began: float) -> int:
+        """Have members of a dead pod forgotten whose locks have ended; return how many there were.
+
+        A leader that was just elected keeps a member of its log for half a minute, and a share of the queues for it.
+        """
+        places = [(address, group) for address in target.addresses for group in target.groups]
+        found = await asyncio.gather(*(target.admin.members(*place) for place in places))
+        members = {each.client_id: each.address for answer in found for each in answer}
+        gone = {name for name, address in members.items() if self._is_address_of(pod, address)}
+        sure = proof.whole and time.monotonic() - began >= _ABSENT_S
+        if not (sure or proof.overrules):
+            return len(gone)  # it may be connected
+        for client_id in sorted(gone):
+            await self._forget(target, client_id, proof)
+        return len(gone)
+
+    async def _forget(self, target: Target, client_id: str, proof: Proof) -> None:
+        began = time.monotonic()
+        await asyncio.gather(
+            *(
+                target.admin.bury_client(address, client_id, proof.text)
+                for address in target.addresses
+            )
+        )
+        _log.info(
+            "client %s of %s/%s is dead: %s; told in %.0f ms",
+            client_id,
+            *target.key,
+            proof.text,
+            1000 * (time.monotonic() - began),
+        )

@@ -1,0 +1,147 @@
+"""
+Proof that a consumer can no longer act, from live reads of its pod, its node and the node's own reports.
+
+Pure. Rule: a queue leaves a running lease only on proof; a lost connection or silence is none, and neither is a pod
+that does not exist any more: deleted by force it is gone before its processes are, and where its kubelet is down they
+run on. A proof is the word of who ends processes: the kubelet, or whoever says that the machine is off. What a client
+is bound to was looked up while it was alive: the pod that had its address, and when its containers had been started.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import ip_address
+from typing import Final
+
+from orderlymq_operator.kube.observe.pods import PodFacts
+from orderlymq_operator.kube.resources import Json
+
+OUT_OF_SERVICE: Final = "node.kubernetes.io/out-of-service"
+KILLING: Final = "Killing"
+_KUBELET: Final = "kubelet"
+_CONTAINER: Final = re.compile(r"\{(.*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A client and the pod that it runs in.
+
+    Attributes:
+        starts: when each container had been started, as far as it ran.
+    """
+
+    client_id: str
+    uid: str
+    starts: tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """Why a client is certainly gone, as soon as its connection is, too.
+
+    A connection that is still there belongs to a client that was bound wrongly, or to one that is ending.
+
+    Attributes:
+        whole: all processes of the pod have ended or are being killed, not only those of former containers.
+        overrules: it holds whatever becomes of the connection: from a machine that is off nobody closes it.
+    """
+
+    text: str
+    whole: bool = True
+    overrules: bool = False
+
+
+def bind(client_id: str, address: str, pods: dict[str, PodFacts]) -> Binding | None:
+    """Return which pod a client runs in; None when its address is no pod's own.
+
+    The address is that of its connection as the broker sees it; *pods* are those with an address of their own.
+    """
+    pod = pods.get(host_of(address))
+    if pod is None:
+        return None
+    return Binding(client_id, pod.uid, pod.starts)
+
+
+def host_of(address: str) -> str:
+    """Return the host of `host:port`, without the form of an IPv4 address on an IPv6 socket."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        found = ip_address(host)
+    except ValueError:
+        return host
+    mapped = getattr(found, "ipv4_mapped", None)
+    return str(mapped or found)
+
+
+def proof_of(
+    was: PodFacts,
+    pod: PodFacts | None,
+    node: Json | None,
+    last: PodFacts | None = None,
+    kills: Sequence[Json] = (),
+) -> Proof | None:
+    """Return the proof that every client in a pod is gone; None when one may live.
+
+    Args:
+        was: the pod when its clients were seen.
+        pod: the pod of that name now, read live; None where there is none.
+        node: the node that it ran on, read live; None where there is none.
+        last: how a watch showed it last. A watch may be late, but an end is never taken back.
+        kills: events of reason Killing about it.
+    """
+    name = f"pod {was.namespace}/{was.name}"
+    if is_out_of_service(node):
+        return Proof(f"node {was.node} of {name} is out of service", overrules=True)
+    if pod is not None and pod.uid == was.uid:
+        # One container may be a helper: only when each has ended since is the client certainly among them.
+        if _has_ended(was, pod):
+            return Proof(f"every container of {name} was started anew or has ended", whole=False)
+        return None
+    what = f"{name} does not exist any more" if pod is None else f"{name} is another one now"
+    if last is not None and _has_ended(was, last):
+        return Proof(f"{what}, and its kubelet had ended it")
+    if was.node and node is None:
+        return Proof(f"{what}, and neither does node {was.node}")
+    if _are_killed(was, kills):
+        return Proof(f"{what}, and its kubelet kills its containers")
+    return None
+
+
+def is_out_of_service(node: Json | None) -> bool:
+    """Tell whether somebody gave their word that a machine is off."""
+    taints = ((node or {}).get("spec") or {}).get("taints") or []
+    return any(taint.get("key") == OUT_OF_SERVICE for taint in taints)
+
+
+def _has_ended(was: PodFacts, now: PodFacts) -> bool:
+    """Tell whether the kubelet says that none of the containers runs any more that ran then."""
+    known = set(was.starts) - {None}
+    return bool(known) and now.uid == was.uid and not known & set(now.starts)
+
+
+def _are_killed(was: PodFacts, kills: Sequence[Json]) -> bool:
+    """Tell whether the kubelet has begun to kill every container that ran then.
+
+    Both times are of the clock of that node. They have seconds: what happened in the second of the start may have been
+    about the container before, and proves nothing.
+    """
+    running = {
+        name: datetime.fromisoformat(start)
+        for name, start in zip(was.containers, was.starts, strict=True)
+        if start is not None
+    }
+    killed: dict[str, str] = {}
+    for event in kills:
+        place = event.get("involvedObject") or {}
+        found = _CONTAINER.search(place.get("fieldPath") or "")
+        at = event.get("lastTimestamp") or event.get("eventTime") or event.get("firstTimestamp")
+        source = (event.get("source") or {}).get("component") or event.get("reportingComponent")
+        ours = place.get("uid") == was.uid and source == _KUBELET and event.get("reason") == KILLING
+        if found and at and ours:
+            name = found.group(1)
+            killed[name] = max(killed.get(name, ""), at)
+    return bool(running) and all(
+        name in killed and datetime.fromisoformat(killed[name]) > start
+        for name, start in running.items()
+    )

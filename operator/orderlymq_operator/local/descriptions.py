@@ -1,0 +1,78 @@
+"""Say in words what an action does; for progress, logs and dry runs."""
+
+from orderlymq_operator.plan.actions import (
+    Action,
+    AddLearner,
+    CreateTopic,
+    DeleteGroup,
+    DeleteOrderConfig,
+    DeleteTopic,
+    DeleteUser,
+    PromoteReplica,
+    PutOrderConfig,
+    Refuse,
+    RemoveReplica,
+    ReportCondition,
+    RestartReplica,
+    SetGroup,
+    SetUser,
+    StartNameServer,
+    StartReplica,
+    StopReplica,
+    TransferLeadership,
+    UpdateTopic,
+)
+from orderlymq_operator.plan.expansion import FenceTopic, LiftTopic, PublishTopic, SwitchTopic
+
+
+def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line per kind
+    """Return a short imperative phrase."""
+    match action:
+        case StartNameServer(index):
+            return f"start name server {index}"
+        case StartReplica(group, node, join):
+            return f"start replica {group}-{node}" + (" as a new member" if join else "")
+        case RestartReplica(group, node):
+            return f"restart replica {group}-{node} with new settings"
+        case StopReplica(group, node):
+            return f"stop replica {group}-{node} and set its data aside"
+        case AddLearner(group, node):
+            return f"let {group}-{node} receive the log"
+        case PromoteReplica(group, node):
+            return f"give {group}-{node} its vote"
+        case RemoveReplica(group, node):
+            return f"take {group}-{node} out of the membership"
+        case TransferLeadership(group, target):
+            return f"hand the lead of {group} to node {target}"
+        case PutOrderConfig(topic, value):
+            return f"publish the queue list of {topic}: {value}"
+        case DeleteOrderConfig(topic):
+            return f"withdraw the queue list of {topic}"
+        case CreateTopic(topic, group, config):
+            return f"create topic {topic} with {config.queues} queues on {group}"
+        case UpdateTopic(topic, group, config):
+            return f"change topic {topic} on {group}: {config.queues} queues"
+        case DeleteTopic(topic, group):
+            return f"delete topic {topic} from {group}"
+        case FenceTopic(topic, group, attempt, total):
+            return f"fence writes to {topic} on {group}: growth {attempt}, to {total} queues"
+        case LiftTopic(topic, group, attempt, reason):
+            return (
+                f"let writes to {topic} in again on {group}, growth {attempt} is given up: {reason}"
+            )
+        case SwitchTopic(topic, group, _, total, queues):
+            return f"switch {topic} to {total} queues, {queues} of them on {group}"
+        case PublishTopic(topic, group, total):
+            return f"tell {group} that {topic} is published with {total} queues"
+        case SetGroup(consumer_group, group):
+            return f"set consumer group {consumer_group} on {group}"
+        case DeleteGroup(consumer_group, group):
+            return f"delete consumer group {consumer_group} from {group}"
+        case SetUser(_, access_key, group):
+            return f"set account {access_key} on {group}"
+        case DeleteUser(access_key, group):
+            return f"delete account {access_key} from {group}"
+        case ReportCondition(subject, condition):
+            return f"{subject.kind} {subject.name}: {condition.message}"
+        case Refuse():
+            return f"refuse {action}"

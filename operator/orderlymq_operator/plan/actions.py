@@ -1,0 +1,415 @@
+"""
+What a plan may ask of a backend (one closed union), and what a backend reports about the world.
+
+Rule: an action names what is to be done, never how; the same actions serve processes on one machine and pods.
+Every action may be repeated: a backend that crashed half way is asked again. `plan` makes them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, assert_never
+
+from orderlymq_operator.plan.expansion import (
+    FenceTopic,
+    LiftTopic,
+    ObservedGrowth,
+    PublishTopic,
+    SwitchTopic,
+)
+from orderlymq_operator.resources.kinds import Desired
+
+Member: TypeAlias = Literal["outside", "learner", "voter"]
+Truth: TypeAlias = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicConfig:
+    """A topic in one group: number of read and write queues, permission bits, order flag."""
+
+    queues: int
+    permission: int
+    order: bool
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupConfig:
+    """A consumer group in one raft group, in the terms of RocketMQ's SubscriptionGroupConfig."""
+
+    orderly: bool
+    enabled: bool
+    retry_times: int
+    retry_queues: int
+    consume_timeout_minutes: int
+    on_dead_letter: str = "Continue"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UserConfig:
+    """An account in one raft group; permissions by name, and a fingerprint instead of the secret."""
+
+    admin: bool
+    default_topic_permission: str
+    default_group_permission: str
+    topics: tuple[tuple[str, str], ...]
+    groups: tuple[tuple[str, str], ...]
+    white_remote_address: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionReport:
+    """A condition without its time stamp."""
+
+    status: Truth
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Subject:
+    """Which object a condition is about."""
+
+    kind: str
+    name: str
+    type: str = "Ready"
+
+
+@dataclass(frozen=True, slots=True)
+class StartNameServer:
+    """Start name server *index*."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartReplica:
+    """Start a replica; one that joins later starts without a vote."""
+
+    group: str
+    node: int
+    join: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RestartReplica:
+    """Stop a replica in good order and start it with the settings of today."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplica:
+    """Stop a replica that is no member any more; its data is set aside, not deleted."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class AddLearner:
+    """Let a running replica receive the log, without a vote."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteReplica:
+    """Give a learner that has caught up its vote."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveReplica:
+    """Take a replica out of the membership; the process goes on until it is stopped."""
+
+    group: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLeadership:
+    """Hand the lead of a group to *target* in good order."""
+
+    group: str
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class PutOrderConfig:
+    """Publish the queue list of an ordered topic (`broker:queues;...`) on every name server."""
+
+    topic: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOrderConfig:
+    """Withdraw the queue list of a deleted topic from every name server."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Create a topic in one raft group."""
+
+    topic: str
+    group: str
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateTopic:
+    """Change a topic in one raft group."""
+
+    topic: str
+    group: str
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """Delete a topic with its messages from one raft group."""
+
+    topic: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetGroup:
+    """Create or change a consumer group in one raft group.
+
+    Attributes:
+        seed: topics on which a group that is created now begins at *start_from*.
+    """
+
+    consumer_group: str
+    group: str
+    config: GroupConfig
+    start_from: Literal["Client", "Latest", "Earliest"] = "Client"
+    seed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """Delete a consumer group with its offsets from one raft group."""
+
+    consumer_group: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetUser:
+    """Create or change an account in one raft group; the backend knows where *user*'s secret is."""
+
+    user: str
+    access_key: str
+    group: str
+    config: UserConfig
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUser:
+    """Delete an account from one raft group."""
+
+    access_key: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCondition:
+    """Write down what is known about an object."""
+
+    subject: Subject
+    condition: ConditionReport
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """A change that is not allowed; a plan with one of these holds nothing else.
+
+    Attributes:
+        field: path of the field in the manifest.
+        reason: why not.
+        advice: what to do instead.
+    """
+
+    kind: str
+    name: str
+    field: str
+    reason: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}, {self.field}: {self.reason}; {self.advice}"
+
+
+# Requests to brokers and name servers, which every backend carries out alike: `remote`.
+RemoteAction: TypeAlias = (
+    PutOrderConfig
+    | DeleteOrderConfig
+    | CreateTopic
+    | UpdateTopic
+    | DeleteTopic
+    | FenceTopic
+    | LiftTopic
+    | SwitchTopic
+    | PublishTopic
+    | SetGroup
+    | DeleteGroup
+    | SetUser
+    | DeleteUser
+)
+Action: TypeAlias = (
+    StartNameServer
+    | StartReplica
+    | RestartReplica
+    | StopReplica
+    | AddLearner
+    | PromoteReplica
+    | RemoveReplica
+    | TransferLeadership
+    | RemoteAction
+    | ReportCondition
+    | Refuse
+)
+
+
+Lane: TypeAlias = tuple[str, str]
+
+
+def lane_of(action: Action) -> Lane:
+    """Return what *action* is about: one that fails holds back those of the same lane that come after it.
+
+    A plan puts what depends on something behind it in the same lane: the queue list of a topic is published before its
+    first queue exists and withdrawn after the last one is gone; a replica starts before it learns. Lanes do not depend
+    on each other, so that a raft group which does not answer holds back nothing but itself.
+    """
+    match action:
+        case StartNameServer(index):
+            return "NameServer", str(index)
+        case SetGroup(name) | DeleteGroup(name):
+            return "ConsumerGroup", name
+        case SetUser(access_key=key) | DeleteUser(key):
+            return "User", key
+        case ReportCondition(subject):
+            return "Report", f"{subject.kind} {subject.name} {subject.type}"
+        case Refuse():
+            return action.kind, action.name
+        case (
+            StartReplica()
+            | RestartReplica()
+            | StopReplica()
+            | AddLearner()
+            | PromoteReplica()
+            | RemoveReplica()
+            | TransferLeadership()
+        ):
+            return "RaftGroup", action.group
+        case (
+            PutOrderConfig()
+            | DeleteOrderConfig()
+            | CreateTopic()
+            | UpdateTopic()
+            | DeleteTopic()
+            | FenceTopic()
+            | LiftTopic()
+            | SwitchTopic()
+            | PublishTopic()
+        ):
+            return "Topic", action.topic
+        case _:
+            assert_never(action)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedReplica:
+    """One replica as it is found.
+
+    Attributes:
+        running: somebody keeps it alive (it may be restarting at this moment).
+        answers: it says how it is.
+        healthy: it answers, and follows or leads.
+        join: it was started as a later member.
+        caught_up: the leader says that it has nearly the whole log, and has heard of it just now.
+        keeps_up: it has nearly the whole log and follows; on a busy machine a leader may not have heard of it
+            for a moment, which is no news, and no leave to do something either.
+        failing: several looks found it not healthy, and its keeper says that it does not serve.
+        ended: several looks got no answer, and its keeper says that no process runs.
+        leaving: it is being replaced at this moment.
+        revision: settings revision it runs with; None when it does not run.
+    """
+
+    member: Member = "outside"
+    running: bool = False
+    answers: bool = False
+    healthy: bool = False
+    join: bool = False
+    caught_up: bool = False
+    keeps_up: bool = False
+    failing: bool = False
+    ended: bool = False
+    leaving: bool = False
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedGroup:
+    """One raft group as it is found; a group that was never started is not observed at all.
+
+    Attributes:
+        replicas: every replica that was ever started and not set aside, by node id.
+        topics: topics by name; None while nobody answers for the group.
+        consumer_groups: likewise.
+        users: accounts by access key, likewise.
+        growth: how far topics that grow are, by topic; without those that are not asked for.
+    """
+
+    leader: int | None = None
+    replicas: Mapping[int, ObservedReplica] = field(default_factory=dict)
+    topics: Mapping[str, TopicConfig] | None = None
+    consumer_groups: Mapping[str, GroupConfig] | None = None
+    users: Mapping[str, UserConfig] | None = None
+    growth: Mapping[str, ObservedGrowth] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNameServer:
+    """One name server.
+
+    Attributes:
+        order_config: its ORDER_TOPIC_CONFIG, or None while it does not answer.
+        routes: queues written per group in its routes of the topics that grow.
+        brokers: names of the groups that are registered with it; None where nobody has asked.
+        failing: several looks got no answer, and its keeper says that it does not serve.
+        leaving: it is being replaced at this moment.
+    """
+
+    order_config: Mapping[str, str] | None = None
+    routes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    brokers: frozenset[str] | None = None
+    failing: bool = False
+    leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """The world as a backend sees it.
+
+    Attributes:
+        accepted: what was wanted before, with which immutable fields are compared.
+        name_servers: those that are kept running, by index.
+        groups: raft groups by broker name.
+        conditions: what was reported last.
+        secrets: fingerprint of each User's secret by its name; None where it cannot be read.
+    """
+
+    accepted: Desired | None = None
+    name_servers: Mapping[int, ObservedNameServer] = field(default_factory=dict)
+    groups: Mapping[str, ObservedGroup] = field(default_factory=dict)
+    conditions: Mapping[Subject, ConditionReport] = field(default_factory=dict)
+    secrets: Mapping[str, str | None] = field(default_factory=dict)

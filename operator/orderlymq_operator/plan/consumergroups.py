@@ -1,0 +1,145 @@
+"""
+Tending a consumer group: keep its division decided and stored, and tell its members to look again when that helps.
+
+The tender remembers between looks what no broker tells: since when the members are the same, since when a queue has
+nobody. Forgetting it (a restart of the operator) only makes it wait longer. Pure: time is given, steps are returned.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq_operator.plan.assignment import (
+    Division,
+    GroupWorld,
+    Holding,
+    Member,
+    divide,
+    examine,
+)
+from orderlymq_operator.resources.consumergroup import Assignment
+from orderlymq_protocol.messagequeue import MessageQueue
+
+# A notice makes every member ask for members, routes and locks; more often would be a load of its own.
+NOTIFY_PAUSE_MS: Final = 15_000
+
+Owners = tuple[tuple[str, int, str], ...]
+"""Broker name, queue and client id."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetDivision:
+    """Store who takes which queue of a topic on every raft group; no owners end a decision."""
+
+    consumer_group: str
+    topic: str
+    owners: Owners
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyMembers:
+    """Tell the members of a consumer group to look again."""
+
+    consumer_group: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A consumer group as its raft groups tell it at one moment.
+
+    Attributes:
+        members: by raft group.
+        queues: of the topics it reads.
+        holders: client id by queue that is locked.
+        stored: by raft group, the decisions by topic.
+        zones: zone of each raft group's leader, where known.
+        wanted: who was refused a queue a moment ago, by queue.
+    """
+
+    ordered: bool
+    members: Mapping[str, Sequence[Member]]
+    queues: Sequence[MessageQueue]
+    holders: Mapping[MessageQueue, str] = field(default_factory=dict)
+    stored: Mapping[str, Mapping[str, Owners]] = field(default_factory=dict)
+    zones: Mapping[str, str] = field(default_factory=dict)
+    wanted: Mapping[MessageQueue, str] = field(default_factory=dict)
+
+
+class GroupTender:
+    """Tends one consumer group; `look` as often as its members should be served."""
+
+    def __init__(self, consumer_group: str) -> None:
+        self._group = consumer_group
+        self._members: frozenset[str] = frozenset()
+        self._changed_ms: int | None = None
+        self._holders: dict[MessageQueue, tuple[str, int]] = {}
+        self._notified_ms: int | None = None
+
+    def look(
+        self, spec: Assignment, view: GroupView, now_ms: int
+    ) -> list[SetDivision | NotifyMembers]:
+        """Return what to do now."""
+        names = frozenset(member.client_id for found in view.members.values() for member in found)
+        if self._changed_ms is None or names != self._members:
+            self._members, self._changed_ms = names, now_ms
+        calm = now_ms - self._changed_ms >= spec.rebalance_delay.milliseconds
+        steps: list[SetDivision | NotifyMembers] = []
+        decided: dict[MessageQueue, str] = {}
+        if spec.strategy in ("Averagely", "AveragelyByCircle"):
+            steps += self._end_decisions(view)
+        else:
+            for topic in sorted({queue.topic for queue in view.queues}):
+                found = self._divide(spec, view, topic, calm=calm)
+                decided |= found
+                steps += self._store(view, topic, found)
+        holdings = self._holdings(view, now_ms)
+        world = GroupWorld(view.ordered, view.members, view.queues, holdings, decided, view.wanted)
+        waited = self._notified_ms is None or now_ms - self._notified_ms >= NOTIFY_PAUSE_MS
+        if examine(world).notify and waited:
+            self._notified_ms = now_ms
+            steps.append(NotifyMembers(self._group))
+        return steps
+
+    def _divide(
+        self, spec: Assignment, view: GroupView, topic: str, *, calm: bool
+    ) -> dict[MessageQueue, str]:
+        queues = [queue for queue in view.queues if queue.topic == topic]
+        members = {member.client_id: member for found in view.members.values() for member in found}
+        # Who does not subscribe to the topic could take its queues and never read them.
+        wanting = [
+            member
+            for member in members.values()
+            if any(name == topic for name, _ in member.subscriptions)
+        ]
+        # The first raft group that has a decision: all get the same, the first one gets it first.
+        present = next((found[topic] for found in view.stored.values() if topic in found), ())
+        owners = {MessageQueue(topic, broker, number): owner for broker, number, owner in present}
+        first = not present
+        return divide(
+            spec.strategy,
+            self._group,
+            Division(queues, wanting, owners, view.zones, calm=calm or first),
+        )
+
+    def _store(
+        self, view: GroupView, topic: str, found: Mapping[MessageQueue, str]
+    ) -> list[SetDivision]:
+        owners = tuple(sorted((q.broker_name, q.queue_id, owner) for q, owner in found.items()))
+        stale = any(decisions.get(topic, ()) != owners for decisions in view.stored.values())
+        return [SetDivision(self._group, topic, owners)] if owners and stale else []
+
+    def _end_decisions(self, view: GroupView) -> list[SetDivision]:
+        topics = {topic for decisions in view.stored.values() for topic in decisions}
+        return [SetDivision(self._group, topic, ()) for topic in sorted(topics)]
+
+    def _holdings(self, view: GroupView, now_ms: int) -> dict[MessageQueue, Holding]:
+        """Return who has had each queue for how long, as far as this tender has seen it."""
+        known = self._holders
+        self._holders = {}
+        for queue in view.queues:
+            holder = view.holders.get(queue, "")
+            before = known.get(queue)
+            since = before[1] if before is not None and before[0] == holder else now_ms
+            # A group that has just changed hands its queues over: nothing is late yet.
+            self._holders[queue] = (holder, max(since, self._changed_ms or 0))
+        return {q: Holding(h, now_ms - since) for q, (h, since) in self._holders.items()}

@@ -1,0 +1,84 @@
+"""
+How long replicas and name servers have been silent: what one look cannot show.
+
+Pure: time is given. Rule: somebody is taken for lost only after several looks in a row over some seconds, and only when
+whoever keeps the process (the kubelet, the supervisor) says so, too. A busy machine answers late and is not lost.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from orderlymq_operator.plan.actions import ObservedGroup, ObservedNameServer
+
+LOOKS_MIN: Final = 3
+SURE_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What the keeper of a process says of it.
+
+    Attributes:
+        identity: which process it is; another one has not been silent yet.
+        ready: it serves.
+        runs: there is a process at all.
+        leaving: it is being ended or was ended, and its successor is not there yet.
+    """
+
+    identity: str = ""
+    ready: bool = False
+    runs: bool = False
+    leaving: bool = False
+
+
+class Silences:
+    """Since when and for how many looks each process of one cluster has been seen wanting."""
+
+    def __init__(self) -> None:
+        self._since: dict[Hashable, tuple[str, int, int]] = {}
+
+    def group(
+        self, name: str, found: ObservedGroup, witnesses: Mapping[int, Witness], now_ms: int
+    ) -> ObservedGroup:
+        """Return a raft group with what several looks tell of its replicas."""
+        replicas = {}
+        for node, replica in found.replicas.items():
+            witness = witnesses.get(node, Witness())
+            one = witness.identity
+            ill = self._lasts((name, node, "ill"), one, not replica.healthy, now_ms)
+            silent = self._lasts((name, node, "silent"), one, not replica.answers, now_ms)
+            replicas[node] = replace(
+                replica,
+                failing=ill and not witness.ready,
+                ended=silent and not witness.runs,
+                leaving=witness.leaving,
+            )
+        return replace(found, replicas=replicas)
+
+    def name_servers(
+        self,
+        found: Mapping[int, ObservedNameServer],
+        witnesses: Mapping[int, Witness],
+        now_ms: int,
+    ) -> dict[int, ObservedNameServer]:
+        """Return the name servers with what several looks tell of them."""
+        servers = {}
+        for index, server in found.items():
+            witness = witnesses.get(index, Witness())
+            mute = server.order_config is None
+            silent = self._lasts(("name server", index), witness.identity, mute, now_ms)
+            servers[index] = replace(
+                server, failing=silent and not witness.ready, leaving=witness.leaving
+            )
+        return servers
+
+    def _lasts(self, key: Hashable, identity: str, wanting: bool, now_ms: int) -> bool:
+        known = self._since.pop(key, None)
+        if not wanting:
+            return False
+        since, looks = now_ms, 0
+        if known is not None and known[0] == identity:
+            _, since, looks = known
+        self._since[key] = identity, since, looks + 1
+        return looks + 1 >= LOOKS_MIN and now_ms - since >= SURE_MS

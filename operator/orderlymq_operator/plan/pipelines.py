@@ -1,0 +1,354 @@
+"""
+The planner of Pipelines: what must be done so that the right driver runs, and no other beside it.
+
+Pure and level-based, as `plan`. Rules: two drivers never work on one checkpoint, so a driver of another kind or of
+former work is ended, and its pods are gone, before the next one is made; a run that has ended is repeated only when
+its work has changed; what cannot be served leaves alone what runs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeAlias
+
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.resources.pipeline import Pipeline, PipelineSpec
+
+Form = Literal["StatefulSet", "Job", "CronJob", "SparkApplication"]
+Phase = Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Finished", "Failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class DriverWord:
+    """What a driver says of itself, or said last.
+
+    Attributes:
+        passed: false when an audit has found something; None while it runs.
+        figures: last batch, rows, rate, lag and offsets, as the driver writes them.
+    """
+
+    phase: str
+    result: str | None = None
+    passed: bool | None = None
+    error: str | None = None
+    figures: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPod:
+    """A pod of a driver.
+
+    Attributes:
+        form: what made it.
+        work: the work that it was made for.
+        ended: it has succeeded or failed and runs no more.
+        trouble: why it does not run.
+        word: what its driver says, or said last; None when that is not known.
+    """
+
+    name: str
+    form: Form
+    work: str
+    created: str = ""
+    ended: bool = False
+    succeeded: bool = False
+    ready: bool = False
+    trouble: ConditionReport | None = None
+    word: DriverWord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What makes drivers, as it is in the API server.
+
+    Attributes:
+        work: the work that it was made for.
+        current: it has everything that is wanted of it, but for being suspended.
+        ended: it makes no more pods: the Job is complete or has given up.
+        state: what it says of itself: of a SparkApplication its state, otherwise Complete or Failed.
+    """
+
+    form: Form
+    name: str
+    work: str
+    suspended: bool = False
+    current: bool = True
+    deleting: bool = False
+    ended: bool = False
+    state: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPipeline:
+    """What there is of a Pipeline.
+
+    Attributes:
+        stale: objects beside the workload that are not as they should be.
+        cluster_found: whether the Cluster of clusterRef is there; true where none is named.
+        definition_found: whether the API server knows SparkApplications.
+        unknown_fields: what would be written and its definition does not know.
+    """
+
+    workloads: tuple[Workload, ...] = ()
+    pods: tuple[DriverPod, ...] = ()
+    stale: int = 0
+    cluster_found: bool = True
+    definition_found: bool = False
+    unknown_fields: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StopDriver:
+    """Delete a workload and let its pods end."""
+
+    form: Form
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyDriver:
+    """Make the workload and everything that it needs as they should be."""
+
+    form: Form
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendDriver:
+    """Let a workload make no driver, or let it make one again; nothing else of it is touched."""
+
+    form: Form
+    name: str
+    suspend: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPipeline:
+    """Say how the Pipeline is."""
+
+    phase: Phase
+    condition: ConditionReport
+    word: DriverWord | None = field(default=None)
+    pod: str | None = None
+
+
+PipelineAction: TypeAlias = StopDriver | ApplyDriver | SuspendDriver | ReportPipeline
+
+# States of Kubeflow's SparkApplications, by what they mean here; all others are on their way.
+_SPARK_RUNS: Final = {"RUNNING"}
+_SPARK_ENDED: Final = {"COMPLETED"}
+_SPARK_FAILED: Final = {"FAILED", "SUBMISSION_FAILED"}
+_READY: Final = "True"
+_NOT: Final = "False"
+
+
+def form_of(spec: PipelineSpec) -> Form:
+    """Return what makes the drivers of a pipeline."""
+    if spec.backend == "sparkApplication":
+        return "SparkApplication"
+    if spec.continuous:
+        return "StatefulSet"
+    return "Job" if spec.schedule is None else "CronJob"
+
+
+def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list[PipelineAction]:
+    """Return the next steps of a Pipeline; the last one always reports how it is.
+
+    Args:
+        pipeline: what is wanted.
+        work: a text that differs when a driver has other work to do.
+        seen: what there is.
+    """
+    form = form_of(pipeline.spec)
+    refusal = _refusal(pipeline, form, seen)
+    if refusal is not None:
+        return [_report("Waiting", refusal, seen.pods)]
+    own = [each for each in seen.workloads if _is_own(each, form, work)]
+    former = [each for each in seen.workloads if each not in own]
+    if former:
+        stops: list[PipelineAction] = [
+            StopDriver(each.form, each.name) for each in former if not each.deleting
+        ]
+        return [*stops, _former(former[0].name, seen.pods)]
+    for pod in seen.pods:
+        if not pod.ended and _is_former(pod, form, work, own):
+            return [_former(pod.name, seen.pods)]
+    return [*_steps(pipeline.spec, form, own, seen), _told(pipeline.spec, form, own, seen)]
+
+
+def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> ConditionReport | None:
+    reference = pipeline.spec.cluster_ref
+    if reference is not None and not seen.cluster_found:
+        namespace = reference.namespace or pipeline.metadata.namespace
+        text = f"there is no Cluster {reference.name!r} in namespace {namespace!r}"
+        return ConditionReport(_NOT, "ClusterNotFound", text)
+    if form == "SparkApplication" and not seen.definition_found:
+        text = "the API server knows no SparkApplication (sparkoperator.k8s.io/v1beta2)"
+        return ConditionReport(_NOT, "DefinitionMissing", text)
+    if form == "SparkApplication" and seen.unknown_fields:
+        text = f"the API server's definition of SparkApplication has no {', '.join(seen.unknown_fields)}"
+        return ConditionReport(_NOT, "DefinitionTooOld", text)
+    return None
+
+
+def _is_own(each: Workload, form: Form, work: str) -> bool:
+    """Tell whether a workload may become what is wanted; of a Job only `suspend` can change."""
+    if each.form != form or each.deleting:
+        return False
+    if form != "Job":
+        return True
+    return each.work == work and (each.current or each.ended)
+
+
+def _is_former(pod: DriverPod, form: Form, work: str, own: Sequence[Workload]) -> bool:
+    # A StatefulSet replaces its only pod itself, a run of a CronJob may end as it began; of other Jobs a pod may
+    # be left that Kubernetes is still ending.
+    return pod.form != form or (form == "Job" and (pod.work != work or not own))
+
+
+def _former(name: str, pods: Sequence[DriverPod]) -> ReportPipeline:
+    text = f"{name} of the former spec is ending"
+    return _report("Starting", ConditionReport(_NOT, "FormerDriver", text), pods)
+
+
+def _steps(
+    spec: PipelineSpec, form: Form, own: Sequence[Workload], seen: ObservedPipeline
+) -> Iterator[PipelineAction]:
+    present = own[0] if own else None
+    if present is None:
+        yield ApplyDriver(form)
+        return
+    if seen.stale or (not present.current and form != "Job"):
+        yield ApplyDriver(form)
+    if not present.ended and present.suspended != spec.suspend:
+        yield SuspendDriver(form, present.name, spec.suspend)
+
+
+# -- telling -----------------------------------------------------------------------------------
+
+
+def newest(pods: Sequence[DriverPod]) -> DriverPod | None:
+    """Return the pod to look at: one that has not ended before one that has, then the youngest."""
+    return max(pods, key=lambda pod: (not pod.ended, pod.created, pod.name), default=None)
+
+
+def _told(
+    spec: PipelineSpec, form: Form, own: Sequence[Workload], seen: ObservedPipeline
+) -> ReportPipeline:
+    present = own[0] if own else None
+    pod = newest([each for each in seen.pods if each.form == form])
+    alive = pod is not None and not pod.ended
+    over = present is not None and present.ended
+    if spec.suspend and not over:
+        text = f"{pod.name} is ending" if alive and pod is not None else "no driver runs"
+        return _report("Suspended", ConditionReport(_NOT, "Suspended", text), seen.pods)
+    if form == "SparkApplication":
+        phase, condition = _of_application(present, pod)
+    elif form == "Job":
+        phase, condition = _of_job(present, pod, _last_failure(seen.pods))
+    elif form == "CronJob":
+        phase, condition = _of_schedule(present, pod)
+    else:
+        phase, condition = _of_stream(present, pod)
+    return _report(phase, condition, seen.pods)
+
+
+_Told: TypeAlias = tuple[Phase, ConditionReport]
+
+
+def _last_failure(pods: Sequence[DriverPod]) -> DriverPod | None:
+    """Return the attempt before the present one."""
+    return newest([pod for pod in pods if pod.form == "Job" and pod.ended and not pod.succeeded])
+
+
+def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Told:
+    if present is None or pod is None:
+        return _starting("the driver is being made")
+    if pod.ready:
+        return "Running", ConditionReport(_READY, "DriverRuns", f"{pod.name} runs")
+    return _trouble(pod) or _starting(f"{pod.name} starts")
+
+
+def _of_job(present: Workload | None, pod: DriverPod | None, before: DriverPod | None) -> _Told:
+    if present is None:
+        return _starting("the driver is being made")
+    if present.ended:
+        word = None if pod is None else pod.word
+        if present.state == "Complete":
+            return _ended_well(word)
+        return _found(word) or _failed(word, f"{present.name} has given up")
+    return _on_its_way(pod, before)
+
+
+def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Told:
+    if present is None:
+        return _starting("the schedule is being made")
+    if pod is not None and not pod.ended:
+        trouble = _trouble(pod)
+        if trouble is not None:
+            return trouble
+        return "Running", ConditionReport(_READY, "Scheduled", f"{pod.name} runs")
+    if pod is not None and not pod.succeeded:
+        return _found(pod.word) or _failed(pod.word, f"{pod.name} has failed")
+    return "Scheduled", ConditionReport(_READY, "Scheduled", "waits for its time")
+
+
+def _of_application(present: Workload | None, pod: DriverPod | None) -> _Told:
+    if present is None:
+        return _starting("the SparkApplication is being made")
+    if present.state in _SPARK_RUNS:
+        return "Running", ConditionReport(_READY, "DriverRuns", "the SparkApplication runs")
+    word = None if pod is None else pod.word
+    if present.state in _SPARK_ENDED:
+        return _ended_well(word)
+    if present.state in _SPARK_FAILED:
+        text = present.error or f"the SparkApplication is {present.state}"
+        return _found(word) or _failed(word, text)
+    return _starting(f"the SparkApplication is {present.state or 'new'}")
+
+
+def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Told:
+    if pod is None:
+        return _starting("the driver's pod is being made")
+    if pod.succeeded:
+        return _starting(f"{pod.name} has ended")  # the Job has not noticed yet
+    if pod.ready and not pod.ended:
+        return "Running", ConditionReport(_NOT, "Progressing", f"{pod.name} runs")
+    trouble = None if pod.ended else _trouble(pod)
+    if trouble is None and before is not None:
+        # Until another attempt runs, the last one is what there is to say.
+        return _found(before.word) or _failed(before.word, f"{before.name} has failed")
+    return trouble or _starting(f"{pod.name} starts")
+
+
+def _ended_well(word: DriverWord | None) -> _Told:
+    text = (word.result if word is not None else None) or "the run has ended well"
+    return "Finished", ConditionReport(_READY, "Finished", text)
+
+
+def _found(word: DriverWord | None) -> _Told | None:
+    if word is None or word.passed is not False:
+        return None
+    text = word.result or "the audit has found something"
+    return "Finished", ConditionReport(_NOT, "FindingsFound", text)
+
+
+def _failed(word: DriverWord | None, otherwise: str) -> _Told:
+    text = (word.error if word is not None else None) or otherwise
+    return "Failed", ConditionReport(_NOT, "DriverFailed", text)
+
+
+def _trouble(pod: DriverPod) -> _Told | None:
+    if pod.word is not None and pod.word.phase == "Failed":
+        return _failed(pod.word, f"{pod.name} has failed")
+    return None if pod.trouble is None else ("Failed", pod.trouble)
+
+
+def _starting(text: str) -> _Told:
+    return "Starting", ConditionReport(_NOT, "Progressing", text)
+
+
+def _report(phase: Phase, condition: ConditionReport, pods: Sequence[DriverPod]) -> ReportPipeline:
+    pod = newest(pods)
+    if pod is None:
+        return ReportPipeline(phase, condition)
+    return ReportPipeline(phase, condition, pod.word, None if pod.ended else pod.name)

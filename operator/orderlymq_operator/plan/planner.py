@@ -1,0 +1,288 @@
+"""
+The planner: what must be done so that the world becomes what is wanted.
+
+Pure and level-based: it looks at what is wanted and what is, never at what happened, and returns the steps that
+are safe now. The caller does them in order, looks again and asks again, until the answer is empty. Rules: a
+plan that refuses anything does nothing else; of one raft group at most one replica is touched at a time, and
+only while the others are well; the queue list of an ordered topic changes only as `growth` says. `membership`
+holds the part about replicas.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from orderlymq_operator.plan.actions import (
+    Action,
+    ConditionReport,
+    CreateTopic,
+    DeleteGroup,
+    DeleteOrderConfig,
+    DeleteTopic,
+    DeleteUser,
+    GroupConfig,
+    Observed,
+    ObservedGroup,
+    PutOrderConfig,
+    ReportCondition,
+    SetGroup,
+    SetUser,
+    StartNameServer,
+    Subject,
+    TopicConfig,
+    UpdateTopic,
+    UserConfig,
+)
+from orderlymq_operator.plan.expansion import GrowthPlan
+from orderlymq_operator.plan.placement import order_text, spread
+from orderlymq_operator.plan.refusals import published_layout, refusals, topic_layout
+from orderlymq_operator.plan.replicas import group_problem, replica_actions
+from orderlymq_operator.plan.topics import growth_actions, growth_reason, topic_growth
+from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Resource, Topic, User
+from orderlymq_operator.resources.topic import PERMISSION_BITS
+
+__all__ = ["plan"]
+
+_MINUTE_MS: Final = 60_000
+
+
+def plan(desired: Desired, observed: Observed) -> list[Action]:
+    """Return the next steps towards *desired*; empty when *observed* is what is wanted.
+
+    When anything about *desired* is not allowed the answer holds only `Refuse`.
+    """
+    refused = refusals(desired, observed)
+    if refused:
+        return list(refused)
+
+    work: list[Action] = list(_name_servers(desired, observed))
+    work += replica_actions(desired.cluster, observed.groups)
+    about: dict[Subject, list[Action]] = {}
+    for topic in desired.topics:
+        about[_subject(topic)] = list(_topic(topic, desired, observed))
+    for group in desired.groups:
+        about[_subject(group)] = list(_group(group, desired, observed))
+    for user in desired.users:
+        about[_subject(user)] = list(_user(user, desired, observed))
+    for actions in about.values():
+        work += actions
+    work += _deletions(desired, observed)
+    return work + list(_conditions(desired, observed, about))
+
+
+def _name_servers(desired: Desired, observed: Observed) -> Iterator[Action]:
+    for index in range(desired.cluster.spec.name_servers.replicas):
+        if index not in observed.name_servers:
+            yield StartNameServer(index)
+
+
+def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Action]:
+    name = topic.topic_name
+    if _unreachable(desired, observed) or not _name_server_answers(observed):
+        return  # what exists is not known now; a guess could create a second queue list
+    growth = topic_growth(topic, desired, observed)
+    if growth is not None and growth.holds:
+        yield from growth_actions(growth)
+        return
+    existing = topic_layout(name, observed)
+    layout = wanted_layout(topic, desired, observed)
+    if topic.ordered:
+        # The list is published before the first queue exists, so that no client ever sees a part of it.
+        text = order_text(layout)
+        servers = observed.name_servers.values()
+        if any(
+            server.order_config is not None and server.order_config.get(name) != text
+            for server in servers
+        ):
+            yield PutOrderConfig(name, text)
+    for group, queues in sorted(layout.items()):
+        config = TopicConfig(queues, PERMISSION_BITS[topic.spec.permission], topic.ordered)
+        if group not in existing:
+            yield CreateTopic(name, group, config)
+        elif existing[group] != config:
+            yield UpdateTopic(name, group, config)
+
+
+def wanted_layout(topic: Topic, desired: Desired, observed: Observed) -> Mapping[str, int]:
+    """Return how many queues of *topic* each group should hold.
+
+    An ordered topic's published list is the truth, also when groups were added since.
+    """
+    if topic.ordered and (published := published_layout(topic.topic_name, observed)):
+        return published
+    existing = topic_layout(topic.topic_name, observed)
+    present = {group: config.queues for group, config in existing.items()}
+    # A group that is to go keeps what it has and gets nothing new.
+    places = [
+        group
+        for group in desired.cluster.group_names
+        if group in present or group not in desired.draining
+    ]
+    return spread(topic.spec.queues, places, present)
+
+
+def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterator[Action]:
+    """Plan a consumer group: it must exist in every raft group that may hold its queues."""
+    if _unreachable(desired, observed):
+        return
+    config = group_config(group)
+    seed = tuple(topic.name for topic in group.spec.topics)
+    own_topics = [topic for topic in desired.topics if topic.topic_name in seed]
+    known = any(
+        group.group_name in (item.consumer_groups or {}) for item in observed.groups.values()
+    )
+    # A group that exists already gets everything from queues in a raft group that was added later:
+    # "Latest" would skip what came in between.
+    start = "Earliest" if known and group.spec.start_from != "Client" else group.spec.start_from
+    for name in desired.cluster.group_names:
+        found = observed.groups[name]
+        existing = found.topics or {}
+        if any(
+            name in wanted_layout(topic, desired, observed) and topic.topic_name not in existing
+            for topic in own_topics
+        ):
+            continue  # its topics come first: a start position needs queues
+        present = (found.consumer_groups or {}).get(group.group_name)
+        if present is None:
+            yield SetGroup(group.group_name, name, config, start, seed)
+        elif present != config:
+            yield SetGroup(group.group_name, name, config)
+
+
+def group_config(group: ConsumerGroup) -> GroupConfig:
+    """Return what the brokers are told about *group*."""
+    minutes = -(
+        -group.spec.consume_timeout.milliseconds // _MINUTE_MS
+    )  # rounded up: never too short
+    return GroupConfig(
+        orderly=group.spec.ordering == "Ordered",
+        enabled=group.spec.enabled,
+        retry_times=group.spec.retry.max_times,
+        retry_queues=group.spec.retry.queues,
+        consume_timeout_minutes=minutes,
+        on_dead_letter=group.spec.on_dead_letter,
+    )
+
+
+def _user(user: User, desired: Desired, observed: Observed) -> Iterator[Action]:
+    """Plan an account: every raft group knows it."""
+    secret = observed.secrets.get(user.metadata.name)
+    if secret is None or _unreachable(desired, observed):
+        return
+    config = user_config(user, secret)
+    for name in desired.cluster.group_names:
+        if (observed.groups[name].users or {}).get(user.access_key) != config:
+            yield SetUser(user.metadata.name, user.access_key, name, config)
+
+
+def user_config(user: User, secret: str) -> UserConfig:
+    """Return what the brokers are told about *user*, whose secret has the fingerprint *secret*."""
+    spec = user.spec
+    return UserConfig(
+        admin=spec.admin,
+        default_topic_permission=spec.default_topic_permission,
+        default_group_permission=spec.default_group_permission,
+        topics=tuple(sorted((grant.name, grant.permission) for grant in spec.topics)),
+        groups=tuple(sorted((grant.name, grant.permission) for grant in spec.groups)),
+        white_remote_address=spec.white_remote_address.strip(),
+        fingerprint=secret,
+    )
+
+
+def _deletions(desired: Desired, observed: Observed) -> Iterator[Action]:
+    for name in sorted(desired.deleted_groups):
+        for group, found in sorted(observed.groups.items()):
+            if name in (found.consumer_groups or {}):
+                yield DeleteGroup(name, group)
+    for key in sorted(desired.deleted_users):
+        for group, found in sorted(observed.groups.items()):
+            if key in (found.users or {}):
+                yield DeleteUser(key, group)
+    for name in sorted(desired.deleted_topics):
+        for group in sorted(topic_layout(name, observed)):
+            yield DeleteTopic(name, group)
+        # Who does not answer may hold queues of it still: the list stays as long as one may be there.
+        known = all(found.topics is not None for found in observed.groups.values())
+        listed = any(name in (each.order_config or {}) for each in observed.name_servers.values())
+        if known and listed:
+            yield DeleteOrderConfig(name)
+
+
+def _unreachable(desired: Desired, observed: Observed) -> list[str]:
+    """Return the groups whose topics nobody could tell."""
+    return [
+        name
+        for name in desired.cluster.group_names
+        if observed.groups.get(name, ObservedGroup()).topics is None
+    ]
+
+
+def _name_server_answers(observed: Observed) -> bool:
+    return any(server.order_config is not None for server in observed.name_servers.values())
+
+
+def _unregistered(desired: Desired, observed: Observed) -> str | None:
+    """Return what keeps clients from finding a group: a name server that does not know it, although it answers."""
+    for index, server in sorted(observed.name_servers.items()):
+        if server.brokers is not None:
+            for name in desired.cluster.group_names:
+                if name not in server.brokers:
+                    return f"{name} is not registered with name server {index} yet"
+    return None
+
+
+def _subject(resource: Resource) -> Subject:
+    return Subject(resource.kind, resource.metadata.name)
+
+
+def _conditions(
+    desired: Desired, observed: Observed, about: Mapping[Subject, list[Action]]
+) -> Iterator[Action]:
+    """Report what changed of the Ready conditions."""
+    reports = {_subject(desired.cluster): _cluster_condition(desired, observed)}
+    silent = _unreachable(desired, observed)
+    unregistered = _unregistered(desired, observed)
+    growths = _growths(desired, observed)
+    for subject, actions in about.items():
+        growth = None if silent else growths.get(subject)
+        if silent:
+            report = ConditionReport("False", "BrokerUnavailable", f"{silent[0]} does not answer")
+        elif not _name_server_answers(observed):
+            report = ConditionReport("False", "BrokerUnavailable", "no name server answers")
+        elif unregistered is not None:
+            report = ConditionReport("False", "BrokerUnavailable", unregistered)
+        elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
+            report = ConditionReport("False", "SecretMissing", "its secret cannot be read")
+        elif growth is not None:
+            report = ConditionReport("False", growth_reason(growth), growth.message)
+        elif actions:
+            report = ConditionReport("False", "Progressing", "not in force everywhere yet")
+        else:
+            report = ConditionReport("True", "Synced", "in force")
+        reports[subject] = report
+    for subject, report in reports.items():
+        if observed.conditions.get(subject) != report:
+            yield ReportCondition(subject, report)
+
+
+def _growths(desired: Desired, observed: Observed) -> dict[Subject, GrowthPlan]:
+    if _unreachable(desired, observed) or not _name_server_answers(observed):
+        return {}
+    found = {_subject(topic): topic_growth(topic, desired, observed) for topic in desired.topics}
+    return {subject: growth for subject, growth in found.items() if growth is not None}
+
+
+def _cluster_condition(desired: Desired, observed: Observed) -> ConditionReport:
+    for index in range(desired.cluster.spec.name_servers.replicas):
+        server = observed.name_servers.get(index)
+        if server is None or server.order_config is None:
+            return ConditionReport(
+                "False", "NameServerUnavailable", f"name server {index} is silent"
+            )
+    for name in desired.cluster.group_names:
+        problem = group_problem(desired.cluster, observed.groups.get(name))
+        if problem is not None:
+            return ConditionReport("False", "GroupNotReady", f"{name}: {problem}")
+    unregistered = _unregistered(desired, observed)
+    if unregistered is not None:
+        return ConditionReport("False", "GroupNotReady", unregistered)
+    return ConditionReport("True", "Ready", "every group has a leader and all its replicas")

@@ -1,0 +1,203 @@
+"""
+Which changes of a running cluster are refused, why, and what to do instead.
+
+Rule: everything is judged before anything is touched; one refusal refuses the whole change. What was wanted
+before is compared field by field; what really exists in the brokers is compared too, because a topic may have
+been made by a client or a tool.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from orderlymq_operator.plan.actions import Observed, Refuse, TopicConfig
+from orderlymq_operator.plan.placement import parse_order_text
+from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Desired, Topic
+
+
+def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
+    """Return every reason why *desired* must not be put in force."""
+    found: list[Refuse] = []
+    before = observed.accepted
+    if before is not None:
+        found += _cluster_changes(before.cluster, desired.cluster)
+        topics = {topic.metadata.name: topic for topic in before.topics}
+        groups = {group.metadata.name: group for group in before.groups}
+        for topic in desired.topics:
+            if (old_topic := topics.get(topic.metadata.name)) is not None:
+                found += _topic_changes(old_topic, topic)
+        for group in desired.groups:
+            if (old_group := groups.get(group.metadata.name)) is not None:
+                found += _group_changes(old_group, group)
+    named = {(refusal.kind, refusal.name) for refusal in found}
+    for topic in desired.topics:
+        if ("Topic", topic.metadata.name) not in named:
+            found += _conflicts(topic, observed)
+    return found
+
+
+def _cluster_changes(old: Cluster, new: Cluster) -> Iterator[Refuse]:
+    name = new.metadata.name
+    if old.metadata.name != name:
+        yield Refuse(
+            "Cluster",
+            name,
+            "metadata.name",
+            f"the data belongs to Cluster {old.metadata.name!r}",
+            "use another data directory for another Cluster",
+        )
+        return
+    if new.spec.groups < old.spec.groups:
+        yield Refuse(
+            "Cluster",
+            name,
+            "spec.groups",
+            f"{old.spec.groups} groups cannot become {new.spec.groups}: their queues hold messages",
+            f"keep {old.spec.groups}",
+        )
+    if new.spec.name_servers.replicas < old.spec.name_servers.replicas:
+        yield Refuse(
+            "Cluster",
+            name,
+            "spec.nameServers.replicas",
+            "clients hold the addresses of all name servers, so none is taken away",
+            f"keep {old.spec.name_servers.replicas}",
+        )
+    if new.spec.storage.size.size_bytes < old.spec.storage.size.size_bytes:
+        yield Refuse(
+            "Cluster",
+            name,
+            "spec.storage.size",
+            f"storage never shrinks: {old.spec.storage.size} cannot become {new.spec.storage.size}",
+            f"keep {old.spec.storage.size}, or shorten retention",
+        )
+    if new.spec.local != old.spec.local:
+        yield Refuse(
+            "Cluster",
+            name,
+            "spec.local",
+            "the addresses are part of stored message ids and of what clients know",
+            "keep the old values, or start a new cluster in another data directory",
+        )
+
+
+def _topic_changes(old: Topic, new: Topic) -> Iterator[Refuse]:
+    name = new.metadata.name
+    if old.topic_name != new.topic_name:
+        yield _immutable("Topic", name, "spec.topicName", old.topic_name)
+    if old.spec.type != new.spec.type:
+        yield _immutable("Topic", name, "spec.type", old.spec.type)
+    if old.spec.queues != new.spec.queues:
+        yield from _queue_change(new, old.spec.queues)
+
+
+def _queue_change(topic: Topic, present: int) -> Iterator[Refuse]:
+    """Refuse what a topic with *present* queues must not become."""
+    name, wanted = topic.metadata.name, topic.spec.queues
+    policy = topic.spec.effective_queue_change_policy
+    if topic.ordered and policy == "DrainAndSwitch" and wanted > present:
+        return
+    if topic.ordered and policy == "DrainAndSwitch":
+        yield Refuse(
+            "Topic",
+            name,
+            "spec.queues",
+            f"an Ordered topic never shrinks: {present} queues cannot become {wanted}",
+            f"keep {present}",
+        )
+    elif topic.ordered:
+        yield Refuse(
+            "Topic",
+            name,
+            "spec.queues",
+            f"an Ordered topic keeps its {present} queues: with {wanted} the same key would go to "
+            "another queue and overtake itself",
+            f"keep {present}; to grow, set queueChangePolicy to DrainAndSwitch",
+        )
+    elif wanted < present:
+        yield Refuse(
+            "Topic",
+            name,
+            "spec.queues",
+            f"{present} queues cannot become {wanted}: the last ones may hold messages",
+            f"keep {present}",
+        )
+    elif topic.spec.effective_queue_change_policy != "Expand":
+        yield Refuse(
+            "Topic",
+            name,
+            "spec.queues",
+            f"queueChangePolicy {topic.spec.effective_queue_change_policy} does not allow {present} "
+            f"queues to become {wanted}",
+            "set queueChangePolicy to Expand",
+        )
+
+
+def _group_changes(old: ConsumerGroup, new: ConsumerGroup) -> Iterator[Refuse]:
+    name = new.metadata.name
+    if old.group_name != new.group_name:
+        yield _immutable("ConsumerGroup", name, "spec.groupName", old.group_name)
+    if old.spec.ordering != new.spec.ordering:
+        yield _immutable("ConsumerGroup", name, "spec.ordering", old.spec.ordering)
+
+
+def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
+    return Refuse(
+        kind,
+        name,
+        field,
+        f"it is {value!r} and cannot be changed",
+        "give the changed object another metadata.name",
+    )
+
+
+def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
+    """Refuse a topic that exists in the brokers as something else."""
+    existing = topic_layout(topic.topic_name, observed)
+    if not existing or grows(topic.topic_name, observed):
+        return  # a growth that has begun is led to its end, whatever the manifest says by now
+    present = sum(config.queues for config in existing.values())
+    published = published_layout(topic.topic_name, observed)
+    if topic.ordered:
+        if published is None and not all(config.order for config in existing.values()):
+            yield Refuse(
+                "Topic",
+                topic.metadata.name,
+                "spec.type",
+                f"the topic {topic.topic_name!r} exists already and is not ordered",
+                "choose another topicName: brokers have topics called after their cluster and groups"
+                if topic.topic_name in {topic.spec.cluster_ref.name, *observed.groups}
+                else "delete it first, declare type Normal, or choose another topicName",
+            )
+        elif (count := sum((published or {}).values()) or present) != topic.spec.queues:
+            yield from _queue_change(topic, count)
+    elif present != topic.spec.queues:
+        yield from _queue_change(topic, present)
+
+
+def topic_layout(name: str, observed: Observed) -> dict[str, TopicConfig]:
+    """Return in which groups the topic exists, as far as groups answer."""
+    return {
+        group: found.topics[name]
+        for group, found in observed.groups.items()
+        if found.topics is not None and name in found.topics
+    }
+
+
+def grows(name: str, observed: Observed) -> bool:
+    """Tell whether a raft group is in the midst of a growth of the topic."""
+    return any(
+        found.growth[name].phase != "open"
+        for found in observed.groups.values()
+        if name in found.growth
+    )
+
+
+def published_layout(name: str, observed: Observed) -> Mapping[str, int] | None:
+    """Return the queue list that a name server publishes for the topic; None without one."""
+    for _, server in sorted(observed.name_servers.items()):
+        text = (server.order_config or {}).get(name)
+        if text is not None:
+            try:
+                return parse_order_text(text)
+            except ValueError:
+                continue  # written by somebody else's tool: the next server, or the plan, repairs it
+    return None

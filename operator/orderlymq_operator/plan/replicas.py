@@ -1,0 +1,200 @@
+"""
+The planner's part about replicas: start, add, remove and restart them, one of a group at a time.
+
+Rules: only a leader knows who is a member, so without one nothing but missing processes is started; a replica
+is touched only while all other voters are well; a learner votes after it has caught up (raft dissertation
+section 4.2.1); followers go before the leader, and the leader hands over first. What is taken for lost was so in
+several looks (`silence`): one look without an answer only makes the planner wait.
+"""
+
+from collections.abc import Collection, Mapping
+
+from orderlymq_operator.plan.actions import (
+    Action,
+    AddLearner,
+    ObservedGroup,
+    ObservedNameServer,
+    ObservedReplica,
+    PromoteReplica,
+    RemoveReplica,
+    RestartReplica,
+    StartReplica,
+    StopReplica,
+    TransferLeadership,
+)
+from orderlymq_operator.plan.settings import revision
+from orderlymq_operator.resources.cluster import Cluster
+
+
+def replica_actions(cluster: Cluster, groups: Mapping[str, ObservedGroup]) -> list[Action]:
+    """Return the next step of every raft group."""
+    current = revision(cluster)
+    nodes = range(1, cluster.spec.replicas_per_group + 1)
+    work: list[Action] = []
+    for name in cluster.group_names:
+        found = groups.get(name)
+        if found is None:
+            work += [StartReplica(name, node, join=False) for node in nodes]
+        else:
+            work += _next_step(name, nodes, found, current)
+    return work
+
+
+def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
+    """Return why a raft group is not what it should be; None when it is."""
+    nodes = range(1, cluster.spec.replicas_per_group + 1)
+    if found is None:
+        return "not started"
+    if found.leader is None:
+        return "no leader"
+    voters = {node for node, replica in found.replicas.items() if replica.member == "voter"}
+    if voters != set(nodes):
+        return f"its voters are {sorted(voters)}"
+    if set(found.replicas) != set(nodes):
+        return "a former replica still runs"
+    ill = sorted(node for node, replica in found.replicas.items() if not replica.healthy)
+    if ill:
+        return f"replica {ill[0]} does not answer"
+    if found.topics is None or found.consumer_groups is None:
+        return "its address does not answer"
+    current = revision(cluster)
+    if any(replica.revision != current for replica in found.replicas.values()):
+        return "a replica runs with former settings"
+    return None
+
+
+def stale_name_server(
+    stale: Collection[int], servers: Mapping[int, ObservedNameServer]
+) -> int | None:
+    """Return which name server with a former form is to be replaced now; None while one is being replaced or ill.
+
+    One that fails anyway goes first; the former form may be why.
+    """
+    if any(server.leaving for server in servers.values()):
+        return None
+    silent = {index for index, server in servers.items() if server.order_config is None}
+    if any(index not in stale or not servers[index].failing for index in silent):
+        return None
+    return min(silent or stale, default=None)
+
+
+def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> list[Action]:
+    stopped = [node for node, replica in sorted(found.replicas.items()) if not replica.running]
+    if stopped:
+        return [StartReplica(name, node, found.replicas[node].join) for node in stopped]
+    if found.leader is None:
+        return _replace_dead(name, found, current)
+
+    surplus = sorted(set(found.replicas) - set(nodes))
+    if surplus:
+        return _remove_one(name, surplus, nodes, found)
+    pending = [node for node in sorted(found.replicas) if found.replicas[node].member != "voter"]
+    missing = sorted(set(nodes) - set(found.replicas))
+    if pending or missing:
+        return _add_one(name, pending, missing, found)
+    stale = [node for node in sorted(nodes) if found.replicas[node].revision != current]
+    return _restart_one(name, stale, found) if stale else []
+
+
+def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]:
+    """Restart, in a group without a leader, what does not even run and has former settings.
+
+    Such a replica gives its group nothing, and the former settings may be why: an image that does not exist.
+    """
+    if any(replica.leaving for replica in found.replicas.values()):
+        return []
+    dead = [
+        node
+        for node, replica in sorted(found.replicas.items())
+        if replica.ended and replica.revision not in (None, current)
+    ]
+    return [RestartReplica(name, dead[0])] if dead else []
+
+
+def _add_one(
+    name: str, pending: list[int], missing: list[int], found: ObservedGroup
+) -> list[Action]:
+    if _ill_voters(found):
+        return []  # with one voter down a further voter would cost the majority
+    if not pending:
+        return [StartReplica(name, missing[0], join=True)]
+    node = pending[0]
+    replica = found.replicas[node]
+    if not replica.healthy:
+        return []
+    if replica.member == "outside":
+        return [AddLearner(name, node)]
+    return [PromoteReplica(name, node)] if replica.caught_up else []
+
+
+def _remove_one(name: str, surplus: list[int], nodes: range, found: ObservedGroup) -> list[Action]:
+    """Take the highest replica, for StatefulSets have no gaps; a leader hands over first."""
+    node = surplus[-1]
+    replica = found.replicas[node]
+    if replica.member == "outside":
+        return [StopReplica(name, node)]
+    ill = _ill_voters(found)
+    if ill - {node} and not (replica.failing and _majority_without(node, found)):
+        return []
+    if node == found.leader:
+        return _hand_over(name, [heir for heir in nodes if heir in found.replicas], found)
+    return [RemoveReplica(name, node)]
+
+
+def _restart_one(name: str, stale: list[int], found: ObservedGroup) -> list[Action]:
+    """Restart one replica: one that is down anyway first, then followers, the leader last.
+
+    The others must be well and have the whole log: with one that still catches up nothing could be committed.
+    """
+    if any(replica.leaving for replica in found.replicas.values()):
+        return []
+    ill = _ill_voters(found)
+    known = {node for node in ill & set(stale) if found.replicas[node].failing}
+    if len(ill) > 1 or ill != known:
+        return []
+    followers = [node for node in stale if node != found.leader]
+    order = [*sorted(ill & set(followers)), *followers]
+    if order:
+        waits = not ill and _lagging_voters(found) - {order[0]}
+        return [] if waits else [RestartReplica(name, order[0])]
+    if len(found.replicas) == 1:
+        return [RestartReplica(name, stale[0])]
+    return _hand_over(name, [node for node in found.replicas if node != found.leader], found)
+
+
+def _hand_over(name: str, heirs: list[int], found: ObservedGroup) -> list[Action]:
+    """Transfer leadership to the first replica that could lead at once; wait when there is none."""
+    for node in sorted(heirs):
+        replica = found.replicas[node]
+        if node != found.leader and replica.member == "voter" and _fit(replica):
+            return [TransferLeadership(name, node)]
+    return []
+
+
+def _fit(replica: ObservedReplica) -> bool:
+    return replica.healthy and replica.caught_up
+
+
+def _ill_voters(found: ObservedGroup) -> set[int]:
+    return {
+        node
+        for node, replica in found.replicas.items()
+        if replica.member == "voter" and not replica.healthy
+    }
+
+
+def _lagging_voters(found: ObservedGroup) -> set[int]:
+    return {
+        node
+        for node, replica in found.replicas.items()
+        if replica.member == "voter" and not replica.caught_up
+    }
+
+
+def _majority_without(node: int, found: ObservedGroup) -> bool:
+    rest = [
+        replica
+        for other, replica in found.replicas.items()
+        if other != node and replica.member == "voter"
+    ]
+    return sum(replica.healthy for replica in rest) > len(rest) // 2

@@ -1,0 +1,98 @@
+"""
+Broker settings that follow from a Cluster, as plain data, and the revision that tells whether they changed.
+
+The keys are those of the broker's settings file; addresses and identities are added by the backend. Two
+clusters with equal options need no restart between them, whatever else differs in their manifests.
+"""
+
+import hashlib
+import json
+from typing import Any, Final
+
+from orderlymq_operator.resources.cluster import Cluster
+
+# The store needs room for compaction and for two raft logs during a snapshot.
+_MESSAGES_SHARE_PERCENT: Final = 80
+# Sends are accepted again when use has fallen this far below the limit; without a gap they would flap.
+_DISK_RESUME_GAP: Final = 0.02
+# Raft notices silence in whole ticks; two per heartbeat keep the error below half a heartbeat.
+_TICKS_PER_HEARTBEAT: Final = 2
+REVISION_LENGTH: Final = 12
+
+
+def broker_options(cluster: Cluster) -> dict[str, Any]:
+    """Return what every replica of *cluster* has in common, in the form of its settings file."""
+    spec, config = cluster.spec, cluster.spec.config
+    heartbeat_ms = config.raft_heartbeat.milliseconds
+    retention, hours = spec.retention, config.file_reserved_time
+    size = retention.size or spec.storage.size
+    share = 100 if retention.size else _MESSAGES_SHARE_PERCENT
+    return {
+        "cluster": cluster.metadata.name,
+        "auto_create_topic": config.auto_create_topic_enable,
+        "auto_create_group": config.auto_create_subscription_group,
+        "trace_topic_enable": config.trace_topic_enable,
+        "enable_property_filter": config.enable_property_filter,
+        "reject_transactions": config.reject_transaction_message,
+        "default_topic_queues": config.default_topic_queue_nums,
+        "permission": config.broker_permission,
+        "access": {"enable": config.acl_enable},
+        "tls": tls_options(cluster),
+        "raft": {
+            "tick_ms": max(1, heartbeat_ms // _TICKS_PER_HEARTBEAT),
+            "heartbeat_ms": heartbeat_ms,
+            "election_ms": config.raft_election_timeout.milliseconds,
+        },
+        "timers": {
+            "lock_lease_ms": config.lock_max_live_time or spec.lock.lease_seconds * 1000,
+            "timer_enable": config.timer_wheel_enable,
+            "timer_delay_max_ms": config.timer_max_delay_sec * 1000,
+            "recall_enable": config.recall_message_enable,
+            "register_ms": config.register_name_server_period.milliseconds,
+            "client_expiry_ms": config.client_expiry.milliseconds,
+            "delay_levels": config.message_delay_level,
+            "transaction_timeout_ms": config.transaction_time_out.milliseconds,
+            "transaction_check_interval_ms": config.transaction_check_interval.milliseconds,
+            "transaction_check_max": config.transaction_check_max,
+        },
+        "storage": {
+            "flush": config.flush_disk_type or spec.flush_disk_type,
+            "retention_ms": hours * 3_600_000 if hours else retention.time.milliseconds,
+            "retention_size": size.size_bytes * share // 100,
+            "disk_refuse_ratio": config.disk_max_used_space_ratio / 100,
+            "disk_resume_ratio": round(
+                config.disk_max_used_space_ratio / 100 - _DISK_RESUME_GAP, 2
+            ),
+            "body_size_max": config.max_message_size.size_bytes,
+            "dedup_window_count": config.dedup_window_count,
+            "dedup_window_ms": config.dedup_window_time.milliseconds,
+            "tail_cache_size": config.tail_cache_size.size_bytes,
+            "block_cache_size": config.block_cache_size.size_bytes,
+        },
+        "log_level": config.log_level,
+        "log_format": config.log_format,
+    }
+
+
+def http_scheme(cluster: Cluster) -> str:
+    """Return how the HTTP pages of the cluster's processes are asked for."""
+    return "https" if cluster.spec.tls.mode == "Enforcing" else "http"
+
+
+def tls_options(cluster: Cluster) -> dict[str, Any]:
+    """Return the TLS settings that brokers and name servers have in common."""
+    tls = cluster.spec.tls
+    return {
+        "mode": tls.mode.lower(),
+        "certificate": tls.certificate_file,
+        "key": tls.key_file,
+        "ca": tls.ca_file,
+        "client_auth": tls.client_auth.lower(),
+    }
+
+
+def revision(cluster: Cluster) -> str:
+    """Return a short text that differs when replicas must be restarted to obey *cluster*."""
+    facts = {"options": broker_options(cluster), "name_servers": cluster.spec.name_servers.replicas}
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:REVISION_LENGTH]

@@ -1,0 +1,101 @@
+"""
+Settings of brokers under RocketMQ's names: what a manifest's `config` takes over from a broker.conf.
+
+Rule: a key has RocketMQ's name, default and unit; a number of milliseconds or bytes may stand there as plainly
+as in RocketMQ. A key without a meaning here is refused with the reason, which `orderlymq_protocol.brokerkeys`
+knows, because whoever wrote it expects something of it.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from orderlymq_operator.resources.meta import Model
+from orderlymq_operator.resources.quantities import Duration
+from orderlymq_protocol.brokerkeys import BROKER_KEYS, Use, why_not
+
+LOCK_KEY: Final = "rocketmq.broker.rebalance.lockMaxLiveTime"
+# Keys whose values are plain numbers of milliseconds in RocketMQ, and times such as 6s here.
+_MILLISECONDS: Final = (
+    "transactionTimeOut",
+    "transactionCheckInterval",
+    "registerNameServerPeriod",
+)
+_BYTES: Final = ("maxMessageSize",)
+_TAKEN: Final = frozenset({Use.LIVE, Use.START})
+
+_LOCK: Final = BROKER_KEYS[LOCK_KEY]
+_HOURS: Final = BROKER_KEYS["fileReservedTime"]
+_TIMER: Final = BROKER_KEYS["timerMaxDelaySec"]
+_QUEUES: Final = BROKER_KEYS["defaultTopicQueueNums"]
+
+
+class BrokerConfig(Model):
+    """RocketMQ's keys that are settings of their own nowhere else in a manifest."""
+
+    reject_transaction_message: bool = Field(
+        default=False, description="Refuse half messages with code 16."
+    )
+    default_topic_queue_nums: Annotated[int, Field(ge=_QUEUES.low, le=_QUEUES.high)] = Field(
+        default=8, description="Most queues of a topic that a send creates in passing."
+    )
+    broker_permission: Literal[2, 4, 6] = Field(
+        default=6, description="6 serves sends and pulls, 4 only pulls, 2 only sends."
+    )
+    register_name_server_period: Duration = Field(
+        default=Duration("30s"),
+        description="From one registration with the name servers to the next; 10s to 60s.",
+    )
+    recall_message_enable: bool = Field(
+        default=True, description="Let senders take messages for any time back by their handles."
+    )
+    timer_wheel_enable: bool = Field(
+        default=True, description="Take messages that say at which time they are wanted."
+    )
+    timer_max_delay_sec: Annotated[int, Field(ge=_TIMER.low, le=_TIMER.high)] = Field(
+        default=259_200, description="Seconds that such a message may wait at most."
+    )
+    file_reserved_time: Annotated[int, Field(ge=_HOURS.low, le=_HOURS.high)] | None = Field(
+        default=None, description="Hours that messages are kept; the same as retention.time."
+    )
+    flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] | None = Field(
+        default=None, description="The same as flushDiskType of the spec."
+    )
+    lock_max_live_time: Annotated[int, Field(ge=_LOCK.low, le=_LOCK.high)] | None = Field(
+        default=None,
+        alias=LOCK_KEY,
+        description="Milliseconds after which a silent holder loses its queues; lock.leaseSeconds.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_in_a_broker_conf(cls, data: Any) -> Any:
+        """Read plain numbers as RocketMQ does, and say why a key of RocketMQ is refused."""
+        if not isinstance(data, dict):
+            return data
+        found = dict(data)
+        for name in data:
+            key = BROKER_KEYS.get(name)
+            if key is not None and key.use not in _TAKEN:
+                raise ValueError(
+                    f"{name} is a key of RocketMQ that is not taken here: {why_not(name)}"
+                )
+        for name in _MILLISECONDS:
+            if type(found.get(name)) is int:
+                found[name] = f"{found[name]}ms"
+        for name in _BYTES:
+            if type(found.get(name)) is int:
+                found[name] = str(found[name])
+
+        return found
+
+    @model_validator(mode="after")
+    def _registers_in_time(self) -> "BrokerConfig":
+        key = BROKER_KEYS["registerNameServerPeriod"]
+        if not key.low <= self.register_name_server_period.milliseconds <= key.high:
+            # Above it name servers would take a living group for gone; RocketMQ bounds it likewise.
+            raise ValueError(
+                f"registerNameServerPeriod {self.register_name_server_period} is outside of "
+                f"{key.low // 1000}s to {key.high // 1000}s"
+            )
+        return self

@@ -1,0 +1,451 @@
+"""
+The kind Cluster: raft groups of brokers, their name servers, their storage and their settings.
+
+What changes of a running cluster are allowed stands in `changes`; here only what one manifest may say.
+"""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from orderlymq_operator.resources.brokerconfig import LOCK_KEY, BrokerConfig
+from orderlymq_operator.resources.meta import (
+    API_VERSION,
+    IMMUTABLE,
+    Model,
+    Name,
+    ObjectMeta,
+    Status,
+    rule,
+    rules,
+)
+from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_operator.resources.workload import (
+    BROKER_RESOURCES,
+    NAME_SERVER_RESOURCES,
+    Image,
+    ImagePullPolicy,
+    ImagePullSecrets,
+    Placement,
+    Resources,
+    ScaleDown,
+    Update,
+)
+from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
+
+Port = Annotated[int, Field(ge=1024, le=65535)]
+
+GROUPS_MAX: Final = 64  # of one cluster; a client sends one heartbeat per group
+NAME_SERVERS_MAX: Final = 5
+REPLICAS_MAX: Final = 5
+PORT_STEP: Final = 10  # between groups: room for a group's port, its port - 2 and five replicas
+# RocketMQ clients up to 4.4 send to the broker's port - 2 (MixAll.brokerVIPChannel).
+VIP_DISTANCE: Final = 2
+
+
+class NameServers(Model):
+    """The route registry; its members know nothing of each other, so two outlive the loss of one."""
+
+    replicas: Annotated[int, Field(ge=1, le=NAME_SERVERS_MAX)] = Field(
+        default=2,
+        description="Number of name servers; can only grow, because clients hold their addresses.",
+        json_schema_extra=rules(
+            rule("self >= oldSelf", "name servers cannot be removed: clients hold their addresses")
+        ),
+    )
+    resources: Resources = Field(
+        default=NAME_SERVER_RESOURCES,
+        description="What the pod of a name server is promised and may use; only in Kubernetes.",
+    )
+
+
+class Storage(Model):
+    """Disk of each replica."""
+
+    size: Quantity = Field(
+        default=Quantity("20Gi"),
+        description="Disk of one replica; old messages go before it is full. Never shrinks.",
+        json_schema_extra=rules(
+            rule(
+                "quantity(self).compareTo(quantity(oldSelf)) >= 0",
+                "storage never shrinks; keep the old size or choose a larger one",
+            )
+        ),
+    )
+    delete_claim: Literal["Retain", "Delete"] = Field(
+        default="Retain",
+        description="What becomes of a replica's data when the Cluster is deleted.",
+    )
+    class_name: Annotated[str, StringConstraints(min_length=1, max_length=253)] | None = Field(
+        default=None,
+        description="StorageClass of the volumes, the default one when absent; only in Kubernetes.",
+        json_schema_extra=IMMUTABLE,
+    )
+
+
+class Retention(Model):
+    """How long messages stay readable."""
+
+    time: Duration = Field(
+        default=Duration("72h"), description="Messages older than this are dropped."
+    )
+    size: Quantity | None = Field(
+        default=None,
+        description="Bytes of messages that a group keeps; four fifths of storage.size when absent.",
+    )
+
+
+class Lock(Model):
+    """Queue locks of ordered consumers."""
+
+    lease_seconds: Annotated[int, Field(ge=LOCK_LEASE_MS_MIN // 1000, le=300)] = Field(
+        default=60,
+        description="How long a silent RocketMQ client keeps its queues: at least 32 s and the longest "
+        "run of its listener. The Python SDK asks for its own lease, 15 s.",
+    )
+    takeover: Literal["LeaseExpiry", "ConfirmedPodDeath"] = Field(
+        default="ConfirmedPodDeath",
+        description="ConfirmedPodDeath gives the queues of a consumer away as soon as its pod is proven to "
+        "be gone, LeaseExpiry waits for leaseSeconds; only in Kubernetes.",
+    )
+
+
+_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+
+class Config(BrokerConfig):
+    """Settings of the brokers; RocketMQ's names where RocketMQ has the setting."""
+
+    auto_create_topic_enable: bool = Field(
+        default=True, description="Create a Normal topic when somebody sends to an unknown one."
+    )
+    auto_create_subscription_group: bool = Field(
+        default=True, description="Create a consumer group when an unknown one appears."
+    )
+    message_delay_level: Annotated[
+        str,
+        StringConstraints(pattern=r"^[0-9]{1,6}[smhd]( [0-9]{1,6}[smhd]){0,31}$", max_length=255),
+    ] = Field(default=_DELAY_LEVELS, description="The delay levels, from level 1 on.")
+    max_message_size: Quantity = Field(
+        default=Quantity("4Mi"), description="Largest body of a message."
+    )
+    disk_max_used_space_ratio: Annotated[int, Field(ge=10, le=99)] = Field(
+        default=90,
+        description="Sends are refused when more than this percentage of the disk is used.",
+    )
+    dedup_window_count: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
+        default=100_000, description="Sends that are remembered to recognise a repeated one."
+    )
+    dedup_window_time: Duration = Field(
+        default=Duration("10m"),
+        description="How long a send is remembered to recognise its repeat.",
+    )
+    raft_heartbeat: Duration = Field(
+        default=Duration("50ms"), description="Interval between signs of life of a leader."
+    )
+    raft_election_timeout: Duration = Field(
+        default=Duration("200ms"),
+        description="Silence after which a follower asks for votes; at least twice raftHeartbeat.",
+    )
+    client_expiry: Duration = Field(
+        default=Duration("120s"), description="A client without a heartbeat for this long is gone."
+    )
+    transaction_time_out: Duration = Field(
+        default=Duration("6s"),
+        description="Age of a half message when its producer is first asked what became of it.",
+    )
+    transaction_check_interval: Duration = Field(
+        default=Duration("60s"),
+        description="From one question about a half message to the next.",
+    )
+    transaction_check_max: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=15,
+        description="Questions without an answer before a half message is put aside in "
+        "TRANS_CHECK_MAX_TIME_TOPIC.",
+    )
+    tail_cache_size: Quantity = Field(
+        default=Quantity("64Mi"), description="Newest messages kept in memory, per replica."
+    )
+    block_cache_size: Quantity = Field(
+        default=Quantity("64Mi"), description="Cache of the store, per replica."
+    )
+    trace_topic_enable: bool = Field(
+        default=False, description="Create RMQ_SYS_TRACE_TOPIC, to which clients send traces."
+    )
+    enable_property_filter: bool = Field(
+        default=True, description="Serve subscriptions by SQL92; RocketMQ's default is false."
+    )
+    acl_enable: bool = Field(
+        default=False,
+        description="Serve only requests that are signed by a User who may do what they ask.",
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO", description="Least important line that is logged."
+    )
+    log_format: Literal["text", "json"] = Field(default="text", description="Form of a log line.")
+
+
+_File = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+
+
+class Tls(Model):
+    """TLS towards clients: brokers and name servers serve it on the ports that they have."""
+
+    mode: Literal["Disabled", "Permissive", "Enforcing"] = Field(
+        default="Disabled",
+        description="Permissive serves plain clients, too; Enforcing closes their connections.",
+    )
+    certificate_file: _File | None = Field(
+        default=None,
+        description="Certificate chain as PEM; a relative path begins at the manifest.",
+    )
+    key_file: _File | None = Field(default=None, description="Private key as PEM, no passphrase.")
+    ca_file: _File | None = Field(
+        default=None, description="Authorities that are trusted: for clients, and by our processes."
+    )
+    client_auth: Literal["None", "Optional", "Required"] = Field(
+        default="None", description="Whether clients must show a certificate of the CA."
+    )
+    secret_name: Name | None = Field(
+        default=None,
+        description="Secret with tls.crt, tls.key and ca.crt, in place of the files; only in Kubernetes.",
+    )
+
+    @model_validator(mode="after")
+    def _has_its_files(self) -> Self:
+        if self.secret_name is not None:
+            if self.certificate_file or self.key_file or self.ca_file:
+                raise ValueError("name secretName or files, not both")
+            return self
+        if self.mode != "Disabled" and not (self.certificate_file and self.key_file):
+            raise ValueError("TLS needs certificateFile and keyFile, in Kubernetes secretName")
+        if self.client_auth != "None" and not self.ca_file:
+            raise ValueError(f"clientAuth {self.client_auth} needs caFile")
+        return self
+
+
+class Local(Model):
+    """Addresses when the cluster runs as processes on one machine (`orderlymq up`).
+
+    Name server i listens on nameServerPort + i. Group g answers clients on brokerPort + 10 g and on
+    that port - 2. Replica n of group g speaks raft on raftPort + 10 g + n and HTTP on
+    httpPort + 10 g + n. Name server i speaks HTTP on httpPort - 10 + i.
+    """
+
+    host: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
+        default="127.0.0.1", description="Address that processes bind and clients connect to."
+    )
+    name_server_port: Port = Field(default=9876, description="Port of the first name server.")
+    broker_port: Port = Field(default=10911, description="Port of the first group.")
+    raft_port: Port = Field(default=12910, description="Base of the ports between replicas.")
+    http_port: Port = Field(default=13910, description="Base of the HTTP ports.")
+
+    def name_server(self, index: int) -> int:
+        """Return the port on which name server *index* answers clients."""
+        return self.name_server_port + index
+
+    def name_server_http(self, index: int) -> int:
+        """Return the HTTP port of name server *index*."""
+        return self.http_port - PORT_STEP + index
+
+    def broker(self, group: int) -> int:
+        """Return the stable client port of *group*; the port - 2 answers as well."""
+        return self.broker_port + PORT_STEP * group
+
+    def raft(self, group: int, node: int) -> int:
+        """Return the port on which *node* (from 1) of *group* hears the other replicas."""
+        return self.raft_port + PORT_STEP * group + node
+
+    def http(self, group: int, node: int) -> int:
+        """Return the HTTP port of *node* (from 1) of *group*."""
+        return self.http_port + PORT_STEP * group + node
+
+
+class ClusterSpec(Model):
+    """What a cluster is made of."""
+
+    groups: Annotated[int, Field(ge=1, le=GROUPS_MAX)] = Field(
+        default=1,
+        description="Number of raft groups; the index of a group is its identity. Shrinks only with "
+        "scaleDown.policy Drain.",
+    )
+    replicas_per_group: Literal[1, 3, 5] = Field(
+        default=3, description="Replicas of each group; 3 survive the loss of one, 5 of two."
+    )
+    name_servers: NameServers = Field(default=NameServers(), description="The route registry.")
+    storage: Storage = Field(default=Storage(), description="Disk of each replica.")
+    retention: Retention = Field(
+        default=Retention(), description="How long messages stay readable."
+    )
+    flush_disk_type: Literal["SYNC_FLUSH", "ASYNC_FLUSH"] = Field(
+        default="SYNC_FLUSH",
+        description="SYNC_FLUSH acknowledges a send when a majority has it on disk, ASYNC_FLUSH when a "
+        "majority has it in memory.",
+    )
+    lock: Lock = Field(default=Lock(), description="Queue locks of ordered consumers.")
+    tls: Tls = Field(default=Tls(), description="TLS towards clients.")
+    config: Config = Field(default=Config(), description="Settings of the brokers.")
+    local: Local = Field(
+        default=Local(),
+        description="Addresses when the cluster runs as processes on one machine.",
+        json_schema_extra=IMMUTABLE,
+    )
+    image: Image | None = Field(
+        default=None,
+        description="Image of brokers and name servers, the operator's own when absent; only in Kubernetes.",
+    )
+    image_pull_policy: ImagePullPolicy = None
+    image_pull_secrets: ImagePullSecrets = Field(default=[])
+    resources: Resources = Field(
+        default=BROKER_RESOURCES,
+        description="What the pod of a replica is promised and may use; only in Kubernetes.",
+    )
+    placement: Placement = Placement()
+    update: Update = Field(
+        default=Update(), description="How changes reach running pods; only in Kubernetes."
+    )
+    scale_down: ScaleDown = Field(
+        default=ScaleDown(), description="Whether groups may be taken away."
+    )
+
+    @model_validator(mode="after")
+    def _settings_fit_each_other(self) -> Self:
+        heartbeat, election = self.config.raft_heartbeat, self.config.raft_election_timeout
+        if election.milliseconds < 2 * heartbeat.milliseconds:
+            raise ValueError(
+                f"config.raftElectionTimeout {election} must be at least twice config.raftHeartbeat "
+                f"{heartbeat}, or one late heartbeat starts an election"
+            )
+        _check_one_meaning(self)
+        _check_ports(self.local, self.groups)
+        return self
+
+
+def _check_one_meaning(spec: ClusterSpec) -> None:
+    """Raise ValueError when a key of RocketMQ's and a field of ours say different things."""
+    config, plain = spec.config, ClusterSpec.model_fields
+    pairs = (
+        ("fileReservedTime", config.file_reserved_time, "retention.time", spec.retention.time),
+        ("flushDiskType", config.flush_disk_type, "flushDiskType", spec.flush_disk_type),
+        (LOCK_KEY, config.lock_max_live_time, "lock.leaseSeconds", spec.lock.lease_seconds),
+    )
+    defaults = (plain["retention"].default.time, "SYNC_FLUSH", plain["lock"].default.lease_seconds)
+    for (key, given, field, ours), default in zip(pairs, defaults, strict=True):
+        if given is not None and ours != default:
+            raise ValueError(f"config.{key} and {field} say the same thing; write one of them")
+
+
+def _check_ports(local: Local, groups: int) -> None:
+    """Raise ValueError when two ports of the layout are one, or a port does not exist."""
+    users: dict[int, str] = {}
+
+    def claim(port: int, user: str) -> None:
+        other = users.setdefault(port, user)
+        if other != user:
+            raise ValueError(
+                f"local: port {port} would be used by {other} and by {user}; move a base"
+            )
+        if not 0 < port <= 65535:
+            raise ValueError(f"local: port {port} of {user} does not exist; choose a lower base")
+
+    for index in range(NAME_SERVERS_MAX):
+        claim(local.name_server(index), f"name server {index}")
+        claim(local.name_server_http(index), f"HTTP of name server {index}")
+    for group in range(groups):
+        claim(local.broker(group), f"group {group}")
+        claim(local.broker(group) - VIP_DISTANCE, f"the second port of group {group}")
+        for node in range(1, REPLICAS_MAX + 1):
+            claim(local.raft(group, node), f"raft of replica {group}-{node}")
+            claim(local.http(group, node), f"HTTP of replica {group}-{node}")
+
+
+class ReplicaStatus(Model):
+    """One replica of a raft group as it is."""
+
+    node: Annotated[int, Field(ge=1)] = Field(description="Its number in the group, from 1.")
+    pod: str | None = Field(default=None, description="Pod that it runs in.")
+    pod_uid: str | None = Field(default=None, description="UID of the pod.")
+    role: Literal["Leader", "Follower", "Learner", "Outside", "Unknown"] = Field(
+        default="Unknown", description="What it is in the group."
+    )
+    caught_up: bool = Field(default=False, description="Whether it could lead at once.")
+    zone: str | None = Field(default=None, description="Failure domain that it runs in.")
+    revision: str | None = Field(default=None, description="Settings that it runs with.")
+
+
+class GroupStatus(Model):
+    """One raft group as it is."""
+
+    name: str = Field(description="Broker name that clients see.")
+    leader: int | None = Field(default=None, description="Node that leads.")
+    term: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Raft term of the leader."
+    )
+    replicas: Annotated[int, Field(ge=0)] = Field(default=0, description="Replicas that answer.")
+    members: list[ReplicaStatus] = Field(
+        default=[], max_length=2 * REPLICAS_MAX, description="The replicas, one by one."
+    )
+    draining: bool = Field(default=False, description="Whether the group is being taken away.")
+
+
+class Operation(Model):
+    """Something that takes several steps and is not finished."""
+
+    type: Literal["RollingUpdate", "ChangeReplicas", "AddGroup", "DrainGroup"] = Field(
+        description="What is being done."
+    )
+    step: Annotated[str, StringConstraints(max_length=256)] = Field(
+        default="", description="The step that is under way, or what it waits for."
+    )
+    started_at: str | None = Field(
+        default=None,
+        description="When it began.",
+        json_schema_extra={"format": "date-time"},
+    )
+
+
+class ClusterStatus(Status):
+    """What is known about a running cluster."""
+
+    phase: str | None = Field(default=None, description="One word for people; not a contract.")
+    leaders: str | None = Field(default=None, description='Groups that have a leader, as in "3/3".')
+    replicas: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="Replicas that every group has at least; what `kubectl scale` reads.",
+    )
+    selector: str | None = Field(default=None, description="Labels of the brokers' pods, as text.")
+    image: str | None = Field(default=None, description="Image that the pods are made from.")
+    revision: str | None = Field(
+        default=None, description="Revision of settings and pod form that is wanted of every pod."
+    )
+    template_version: str | None = Field(
+        default=None, description="Pod form that is in force; a newer operator may know another."
+    )
+    name_server_address: str | None = Field(
+        default=None, description="What clients are given as their name server address."
+    )
+    operation: Operation | None = Field(
+        default=None, description="What is being done to the cluster; absent when nothing is."
+    )
+    groups: list[GroupStatus] = Field(
+        default=[], max_length=GROUPS_MAX, description="The raft groups."
+    )
+
+
+class Cluster(Model):
+    """A set of broker groups that serve one name space of topics."""
+
+    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    kind: Literal["Cluster"] = "Cluster"
+    metadata: ObjectMeta
+    spec: ClusterSpec = ClusterSpec()
+    status: ClusterStatus | None = None
+
+    def group_name(self, index: int) -> str:
+        """Return the broker name of group *index*, as clients see it in routes."""
+        return f"{self.metadata.name}-{index}"
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """Broker names of all groups, in the order of their index."""
+        return tuple(self.group_name(index) for index in range(self.spec.groups))

@@ -1,0 +1,302 @@
+"""
+CustomResourceDefinitions, generated from the models into `crds/` and into the chart, which cannot look outside itself.
+
+`python -m orderlymq_operator.resources.crd` writes the files, `--check` only tells whether they are up to date. Rule: the
+schemas are structural (no references, no alternatives, every value has a type), because the API server
+refuses others; what a schema cannot say is said in CEL rules that stand beside the models.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from orderlymq_operator.resources import consumergroup, pipeline, topic, user
+from orderlymq_operator.resources.jobtypes import SPEC_RULES
+from orderlymq_operator.resources.kinds import KINDS
+from orderlymq_operator.resources.meta import GROUP, VERSION, rule, rules
+
+_CATEGORY: Final = "mq"
+_PLURALS: Final = {
+    "Cluster": ("clusters", "mqc"),
+    "Topic": ("topics", "mqt"),
+    "ConsumerGroup": ("consumergroups", "mqg"),
+    "User": ("users", "mqu"),
+    "Pipeline": ("pipelines", "mqp"),
+}
+_READY: Final = '.status.conditions[?(@.type=="Ready")].status'
+_COLUMNS: Final[dict[str, list[tuple[str, str, str]]]] = {
+    "Cluster": [
+        ("Ready", "string", _READY),
+        ("Groups", "integer", ".spec.groups"),
+        ("Replicas", "integer", ".spec.replicasPerGroup"),
+        ("Leaders", "string", ".status.leaders"),
+    ],
+    "Topic": [
+        ("Cluster", "string", ".spec.clusterRef.name"),
+        ("Type", "string", ".spec.type"),
+        ("Queues", "integer", ".spec.queues"),
+        ("Ready", "string", _READY),
+    ],
+    "ConsumerGroup": [
+        ("Cluster", "string", ".spec.clusterRef.name"),
+        ("Ordering", "string", ".spec.ordering"),
+        ("Members", "integer", ".status.members"),
+        ("Lag", "integer", ".status.lag"),
+        ("Ready", "string", _READY),
+    ],
+    "User": [
+        ("Cluster", "string", ".spec.clusterRef.name"),
+        ("Admin", "boolean", ".spec.admin"),
+        ("Ready", "string", _READY),
+    ],
+    "Pipeline": [
+        ("Type", "string", ".spec.type"),
+        ("Phase", "string", ".status.phase"),
+        ("Batch", "integer", ".status.lastBatch"),
+        ("Lag", "integer", ".status.lag"),
+        ("Rows/s", "integer", ".status.rowsPerSecond"),
+        ("Ready", "string", _READY),
+    ],
+}
+_SPEC_RULES: Final[dict[str, dict[str, Any]]] = {
+    "Cluster": rules(
+        rule(
+            "duration(self.config.raftElectionTimeout) >= duration(self.config.raftHeartbeat) "
+            "+ duration(self.config.raftHeartbeat)",
+            "raftElectionTimeout must be at least twice raftHeartbeat",
+            field=".config.raftElectionTimeout",
+        ),
+        rule(
+            "self.groups >= oldSelf.groups || self.scaleDown.policy == 'Drain'",
+            "groups cannot be removed while their queues may hold messages; set scaleDown.policy to Drain",
+            field=".groups",
+        ),
+        rule(
+            "self.tls.mode == 'Disabled' || has(self.tls.secretName) || "
+            "(has(self.tls.certificateFile) && has(self.tls.keyFile))",
+            "TLS needs secretName, outside Kubernetes certificateFile and keyFile",
+            field=".tls",
+        ),
+        rule(
+            "!has(self.tls.secretName) || !(has(self.tls.certificateFile) || has(self.tls.keyFile) || "
+            "has(self.tls.caFile))",
+            "name secretName or files, not both",
+            field=".tls.secretName",
+        ),
+        rule(
+            "self.tls.clientAuth == 'None' || has(self.tls.secretName) || has(self.tls.caFile)",
+            "clientAuth needs secretName or caFile",
+            field=".tls.clientAuth",
+        ),
+        rule(
+            "has(self.storage.className) == has(oldSelf.storage.className)",
+            "className cannot be set or removed later",
+            field=".storage.className",
+        ),
+    ),
+    "Topic": topic.SPEC_RULES,
+    "ConsumerGroup": consumergroup.SPEC_RULES,
+    "User": user.SPEC_RULES,
+    "Pipeline": SPEC_RULES,
+}
+# What is made for an object is called after it: pods, Services and labels have at most 63 characters. The suffixes of
+# a Cluster are the longest, and the hash that Kubernetes puts behind the name of a StatefulSet.
+_NAME_MAX: Final = {
+    "Cluster": 40,
+    "Topic": 63,
+    "ConsumerGroup": 63,
+    "User": 63,
+    "Pipeline": pipeline.NAME_MAX,
+}
+# `kubectl scale` sets the replicas of every raft group: groups are no plain number.
+_SUBRESOURCES: Final[dict[str, dict[str, Any]]] = {
+    "Cluster": {
+        "scale": {
+            "specReplicasPath": ".spec.replicasPerGroup",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        }
+    }
+}
+# `kubectl wait` works from the first moment on: the condition exists before a controller has looked.
+_WAITING: Final = {
+    "type": "Ready",
+    "status": "Unknown",
+    "reason": "Pending",
+    "message": "Waiting for controller",
+    "lastTransitionTime": "1970-01-01T00:00:00Z",
+}
+_DROPPED: Final = {"title", "additionalProperties", "propertyNames", "const"}
+_FOLDERS: Final = (Path("crds"), Path("charts/orderlymq/files/crds"))
+_HEADER: Final = "# Generated by `make crds` from orderlymq_operator; do not edit.\n"
+
+
+def definition(kind: str) -> dict[str, Any]:
+    """Return the CustomResourceDefinition of *kind*."""
+    plural, short = _PLURALS[kind]
+    columns = [
+        {"name": name, "type": type_, "jsonPath": path} for name, type_, path in _COLUMNS[kind]
+    ]
+    columns.append({"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"})
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
+                "categories": [_CATEGORY],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}} | _SUBRESOURCES.get(kind, {}),
+                    "additionalPrinterColumns": columns,
+                    "schema": {"openAPIV3Schema": schema(kind)},
+                }
+            ],
+        },
+    }
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """Return the structural schema of *kind*."""
+    model = KINDS[kind]
+    raw = model.model_json_schema(by_alias=True)
+    found = _structural(raw, raw.get("$defs", {}))
+    properties = found["properties"]
+    properties["apiVersion"] = {"type": "string"}
+    properties["kind"] = {"type": "string"}
+    properties["metadata"] = {"type": "object"}
+    properties["spec"].update(_SPEC_RULES[kind])
+    # Its rules would be evaluated on the default itself, whose parts are not filled in yet.
+    properties["spec"].pop("default", None)
+    properties["status"]["properties"]["conditions"]["default"] = [_WAITING]
+    properties["status"]["default"] = {}
+    found["required"] = ["spec"]
+    found.update(
+        rules(
+            rule(
+                f"self.metadata.name.size() <= {_NAME_MAX[kind]}",
+                f"a {kind}'s name has at most {_NAME_MAX[kind]} characters",
+            ),
+            rule(
+                "self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",
+                "the name must be a DNS label: small letters, digits and -",
+            ),
+        )
+    )
+    return found
+
+
+def _structural(node: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Resolve references and optional types, and drop what the API server does not accept."""
+    node = dict(node)
+    if "$ref" in node:
+        # What stands beside the reference (a description, a default, rules) wins over the target.
+        target = definitions[node.pop("$ref").rpartition("/")[2]]
+        node = {**target, **node}
+    if "anyOf" in node:
+        (inner,) = (option for option in node.pop("anyOf") if option.get("type") != "null")
+        node = {**inner, **node}
+        return _structural(node, definitions)
+
+    values = node.pop("additionalProperties", None)
+    if "patternProperties" in node:
+        (values,) = node.pop("patternProperties").values()
+    found = {key: value for key, value in node.items() if key not in _DROPPED | {"$defs"}}
+    if found.get("default", ...) is None:
+        del found["default"]
+    if isinstance(values, dict):
+        found["additionalProperties"] = _structural(values, definitions)
+    if "items" in found:
+        found["items"] = _structural(found["items"], definitions)
+    if "properties" in found:
+        found["properties"] = {
+            name: _structural(value, definitions) for name, value in found["properties"].items()
+        }
+        if isinstance(found.get("default"), dict):
+            # Where the parts have the same defaults an empty object lets the API server fill them in.
+            default = _without_none(found["default"])
+            found["default"] = {} if default == _defaults(found) else default
+    return found
+
+
+def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return what the API server makes of an empty object."""
+    found = {}
+    for name, part in schema.get("properties", {}).items():
+        if "default" in part:
+            given = part["default"]
+            found[name] = {**_defaults(part), **given} if isinstance(given, dict) else given
+    return found
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(part) for key, part in value.items() if part is not None}
+    return value
+
+
+def files() -> dict[str, str]:
+    """Return the text of every file of `crds/`, by name."""
+    return {f"{_PLURALS[kind][0]}.yaml": _HEADER + _dump(definition(kind)) for kind in KINDS}
+
+
+def _dump(data: object) -> str:
+    return yaml.dump(data, Dumper=_PlainDumper, sort_keys=False, width=100, allow_unicode=True)
+
+
+class _PlainDumper(yaml.SafeDumper):
+    """Writes equal parts twice instead of an anchor and an alias."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def differences(folder: Path) -> list[str]:
+    """Return what is wrong with the files in *folder*; empty when they are up to date."""
+    wanted = files()
+    present = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
+    return [
+        f"{name} is {'out of date' if name in present else 'missing'}"
+        for name in sorted(wanted)
+        if present.get(name) != wanted[name]
+    ] + [f"{name} belongs to no kind" for name in sorted(present.keys() - wanted.keys())]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write `crds/`, or check it; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m orderlymq_operator.resources.crd", description=__doc__
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    parser.add_argument("--folder", type=Path, help="write there alone")
+    options = parser.parse_args(arguments)
+    folders: tuple[Path, ...] = (options.folder,) if options.folder else _FOLDERS
+
+    if options.check:
+        wrong = [f"{folder}/{line}" for folder in folders for line in differences(folder)]
+        for line in wrong:
+            sys.stderr.write(f"{line}; run `make crds`\n")
+        return 1 if wrong else 0
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files().items():
+            (folder / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""
+Which field belongs to which type of pipelines, and what a spec may say.
+
+Pure. The model's checks and the CEL rules of the schema are made from one table; a test compares it with the models
+that `orderlymq pipeline run` has.
+"""
+
+from typing import Final, Literal
+
+from orderlymq_operator.resources.meta import rule, rules
+
+PipelineType = Literal[
+    "archive",
+    "compact",
+    "order-audit",
+    "skew-report",
+    "lag",
+    "dead-letters",
+    "redrive",
+    "replay",
+    "cdc-apply",
+]
+AVAILABLE_NOW: Final = "availableNow"
+_STREAM: Final = ("source", "checkpoint", "trigger", "metricsPort")
+# The fields of each type beside `type` and `spark`; those of REQUIRED must be there.
+FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "archive": (*_STREAM, "path", "format", "codec"),
+    "compact": ("path", "targetBytes", "minFiles"),
+    "order-audit": (
+        *("source", "archive", "topics", "sequenceProperty", "epochProperty", "stream"),
+        *("checkpoint", "trigger", "findings", "findingsMax", "firstSequence"),
+    ),
+    "skew-report": ("source", "capacityPerQueue", "targetUse", "candidates", "top", "html"),
+    "lag": ("bootstrap", "topic", "groups", "quantiles"),
+    "dead-letters": ("bootstrap", "group"),
+    "redrive": (
+        *("bootstrap", "group", "plan", "target", "keys", "send", "onOvertaken", "maxRedrives"),
+        "rate",
+    ),
+    "replay": (*_STREAM, "target", "targetBootstrap", "keys", "speed"),
+    "cdc-apply": (*_STREAM, "path", "format", "keys", "table", "errors", "scd"),
+}
+REQUIRED: Final[dict[str, tuple[str, ...]]] = {
+    "archive": ("source", "checkpoint", "path"),
+    "compact": ("path",),
+    "order-audit": (),
+    "skew-report": ("source", "capacityPerQueue"),
+    "lag": ("topic", "groups"),
+    "dead-letters": ("group",),
+    "redrive": ("group", "plan"),
+    "replay": ("source", "checkpoint", "target"),
+    "cdc-apply": ("source", "checkpoint", "path", "format", "keys"),
+}
+FORMATS: Final = {"archive": ("parquet", "delta"), "cdc-apply": ("debezium", "canal", "maxwell")}
+# What a checkpoint is about: other values need another checkpoint.
+_BOUND: Final = ("path", "target", "format", "scd", "table")
+ONE_SOURCE: Final = "order-audit needs source (a topic) or archive (a folder), and not both"
+STREAM_CHECKPOINT: Final = "a streaming order-audit needs checkpoint"
+ENDS: Final = "schedule is for pipelines that end: trigger availableNow"
+NO_SCHEDULE: Final = "the backend sparkApplication knows no schedule; use pod or kubernetes"
+
+
+def owners() -> dict[str, tuple[str, ...]]:
+    """Return which types have a field."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind, names in FIELDS.items():
+        for name in names:
+            found[name] = (*found.get(name, ()), kind)
+    return found
+
+
+def foreign(name: str, types: tuple[str, ...]) -> str:
+    """Say that a field belongs to other types."""
+    return f"{name} is a field of {', '.join(types)}"
+
+
+def format_of(kind: str) -> str:
+    """Say which formats a type knows."""
+    return f"the format of {kind} is {' or '.join(FORMATS[kind])}"
+
+
+def _rules_of_types() -> list[dict[str, str]]:
+    found = []
+    for name, types in owners().items():
+        some = ", ".join(f"'{kind}'" for kind in types)
+        found.append(
+            rule(
+                f"!has(self.{name}) || self.type in [{some}]",
+                foreign(name, types),
+                field=f".{name}",
+            )
+        )
+    for kind, needed in REQUIRED.items():
+        if needed:
+            there = " && ".join(f"has(self.{name})" for name in needed)
+            found.append(
+                rule(f"self.type != '{kind}' || ({there})", f"{kind} needs {', '.join(needed)}")
+            )
+    for kind, formats in FORMATS.items():
+        some = ", ".join(f"'{name}'" for name in formats)
+        found.append(
+            rule(
+                f"self.type != '{kind}' || !has(self.format) || self.format in [{some}]",
+                format_of(kind),
+                field=".format",
+            )
+        )
+    return found
+
+
+SPEC_RULES: Final = rules(
+    *_rules_of_types(),
+    rule("self.type != 'order-audit' || has(self.source) != has(self.archive)", ONE_SOURCE),
+    rule(
+        "!has(self.stream) || !self.stream || has(self.checkpoint)",
+        STREAM_CHECKPOINT,
+        field=".stream",
+    ),
+    rule(
+        "!has(self.schedule) || !has(self.trigger) || self.trigger == 'availableNow' || "
+        "(self.type == 'order-audit' && !(has(self.stream) && self.stream))",
+        ENDS,
+        field=".schedule",
+    ),
+    rule(
+        "!has(self.schedule) || self.backend != 'sparkApplication'", NO_SCHEDULE, field=".backend"
+    ),
+    rule(
+        "!has(oldSelf.checkpoint) || !has(self.checkpoint) || self.checkpoint != oldSelf.checkpoint || ("
+        "(!has(self.source) || !has(oldSelf.source) || self.source.topic == oldSelf.source.topic) && "
+        + " && ".join(
+            f"has(self.{name}) == has(oldSelf.{name}) && "
+            f"(!has(self.{name}) || self.{name} == oldSelf.{name})"
+            for name in _BOUND
+        )
+        + ")",
+        f"a checkpoint belongs to source.topic, {', '.join(_BOUND)} as they were; give another checkpoint "
+        "with other ones",
+        field=".checkpoint",
+    ),
+    rule(
+        "has(self.clusterRef) || self.type == 'compact' || has(self.archive) || has(self.bootstrap) || "
+        "(has(self.source) && has(self.source.bootstrap))",
+        "name the Cluster in clusterRef, or give bootstrap: a pod has no name server of its own",
+        field=".clusterRef",
+    ),
+    rule(
+        "has(self.storage.className) == has(oldSelf.storage.className) && "
+        "has(self.storage.claimName) == has(oldSelf.storage.claimName)",
+        "className and claimName cannot be set or removed later",
+        field=".storage",
+    ),
+)

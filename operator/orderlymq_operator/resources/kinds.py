@@ -1,0 +1,76 @@
+"""
+All kinds of manifests in one place, and `Desired`: one cluster with everything that belongs to it.
+
+The kinds stand in `cluster`, `topic`, `consumergroup`, `user` and `pipeline`; reading files in `manifests`; what
+follows from a `Desired` in `plan`. A Pipeline belongs to no `Desired`: it uses a cluster as any client does.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from orderlymq_operator.resources.cluster import Cluster
+from orderlymq_operator.resources.consumergroup import ConsumerGroup
+from orderlymq_operator.resources.meta import Condition, ObjectMeta
+from orderlymq_operator.resources.pipeline import Pipeline
+from orderlymq_operator.resources.topic import Topic
+from orderlymq_operator.resources.user import User
+
+__all__ = [
+    "KINDS",
+    "Cluster",
+    "Condition",
+    "ConsumerGroup",
+    "Desired",
+    "ObjectMeta",
+    "Pipeline",
+    "Resource",
+    "Topic",
+    "User",
+    "resources_of",
+]
+
+Resource: TypeAlias = Cluster | Topic | ConsumerGroup | User | Pipeline
+KINDS: Final[dict[str, type[Resource]]] = {
+    "Cluster": Cluster,
+    "Topic": Topic,
+    "ConsumerGroup": ConsumerGroup,
+    "User": User,
+    "Pipeline": Pipeline,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What somebody wants: one cluster, its topics and groups, and what must disappear.
+
+    Attributes:
+        deleted_topics: topics (wire names) to delete because their manifest went with policy Delete.
+        deleted_groups: consumer groups likewise.
+        deleted_users: access keys of accounts whose manifest went.
+        draining: raft groups that are to go when nothing in them is needed any more.
+    """
+
+    cluster: Cluster
+    topics: tuple[Topic, ...] = ()
+    groups: tuple[ConsumerGroup, ...] = ()
+    deleted_topics: frozenset[str] = frozenset()
+    deleted_groups: frozenset[str] = frozenset()
+    users: tuple[User, ...] = ()
+    deleted_users: frozenset[str] = frozenset()
+    draining: frozenset[str] = frozenset()
+
+    def resources(self) -> Iterable[Resource]:
+        """Yield every resource: the cluster, then topics, groups and users."""
+        yield self.cluster
+        yield from self.topics
+        yield from self.groups
+        yield from self.users
+
+
+def resources_of(desired: Desired) -> list[dict[str, object]]:
+    """Return the manifests of *desired* as plain data that `manifests.parse` reads back."""
+    return [
+        resource.model_dump(mode="json", exclude_none=True, exclude={"status"})
+        for resource in desired.resources()
+    ]

@@ -1,0 +1,453 @@
+"""
+Files of manifests to models, with errors that a person can act on.
+
+Rule: every problem of every file is reported at once, each with file, line, field path, what was found and
+the nearest valid name; nothing is accepted when anything is wrong. `combine` then puts the resources of one
+cluster together, the way `kubectl apply` does: what a file does not mention stays as it was.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from orderlymq_operator.resources import yamlsource
+from orderlymq_operator.resources.kinds import (
+    KINDS,
+    Cluster,
+    ConsumerGroup,
+    Desired,
+    Pipeline,
+    Resource,
+    Topic,
+    User,
+)
+from orderlymq_operator.resources.meta import API_VERSION
+
+_SIZE_MAX: Final = 8 << 20  # bytes of one file; thousands of topics fit
+_FOUND_MAX: Final = 60  # characters of a wrong value that an error repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a manifest."""
+
+    file: str
+    line: int
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}: " if self.file else ""
+        return place + (f"{self.field}: {self.message}" if self.field else self.message)
+
+
+class ManifestError(ValueError):
+    """Manifests that cannot be used, with everything that is wrong."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+class OtherClusterError(ManifestError):
+    """Manifests of one cluster were given to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A resource and where it was written."""
+
+    resource: Resource
+    file: str
+    line: int
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Kind, namespace and name: two manifests with the same are the same object."""
+        meta = self.resource.metadata
+        return (self.resource.kind, meta.namespace or "", meta.name)
+
+    def problem(self, field: str, message: str, line: int | None = None) -> Problem:
+        """Return a problem of this manifest."""
+        return Problem(self.file, line or self.line, field, message)
+
+
+def read(paths: Iterable[Path]) -> list[Manifest]:
+    """Read every document of every file.
+
+    Raises:
+        ManifestError: with all problems of all files.
+    """
+    manifests: list[Manifest] = []
+    problems: list[Problem] = []
+    for path in paths:
+        try:
+            manifests += parse(_text(path), str(path))
+        except ManifestError as error:
+            problems += error.problems
+    problems += _duplicates(manifests)
+    if problems:
+        raise ManifestError(problems)
+    return manifests
+
+
+def parse(text: str, file: str) -> list[Manifest]:
+    """Read the documents of *text*; *file* names it in errors.
+
+    Raises:
+        ManifestError: with all problems.
+    """
+    manifests: list[Manifest] = []
+    problems: list[Problem] = []
+    try:
+        for source in yamlsource.documents(text):
+            found = _validate(source, file)
+            if isinstance(found, Manifest):
+                manifests.append(found)
+            else:
+                problems += found
+    except yamlsource.SourceError as error:
+        problems.append(Problem(file, error.line, "", str(error)))
+    if problems:
+        raise ManifestError(problems)
+    return manifests
+
+
+def combine(
+    manifests: Sequence[Manifest], present: Desired | None, *, prune: bool = False
+) -> Desired:
+    """Put *manifests* over what is already wanted and check what only the whole can show.
+
+    Pipelines were checked when they were read; here they are left out, because `orderlymq pipeline run` runs
+    them and not the local backend.
+
+    Args:
+        manifests: what was read now.
+        present: what the cluster was told before, or None for a new one.
+        prune: whether resources that are not in *manifests* are given up.
+
+    Raises:
+        OtherClusterError: *present* is another cluster.
+        ManifestError: no cluster, two clusters, a reference to a missing one, a name used twice.
+    """
+    manifests = [each for each in manifests if not isinstance(each.resource, Pipeline)]
+    cluster = _only_cluster(manifests, present)
+    if present is not None and present.cluster.metadata.name != cluster.metadata.name:
+        raise OtherClusterError(
+            [
+                manifest.problem(
+                    "metadata.name",
+                    f"the data directory belongs to Cluster {present.cluster.metadata.name!r}; "
+                    "choose another --data-dir for this one",
+                )
+                for manifest in manifests
+                if isinstance(manifest.resource, Cluster)
+            ]
+        )
+    wanted = {manifest.identity: manifest for manifest in manifests}
+    kept: tuple[Resource, ...] = (
+        () if present is None or prune else (*present.topics, *present.groups, *present.users)
+    )
+    resources: list[Manifest] = [Manifest(resource, "(applied before)", 0) for resource in kept]
+    resources = [known for known in resources if known.identity not in wanted]
+    resources += wanted.values()
+    problems = _dangling(resources, cluster) + _shared_names(resources)
+    if problems:
+        raise ManifestError(problems)
+
+    found = [manifest.resource for manifest in resources]
+    topics = sorted(
+        (item for item in found if isinstance(item, Topic)), key=lambda topic: topic.topic_name
+    )
+    groups = sorted(
+        (item for item in found if isinstance(item, ConsumerGroup)),
+        key=lambda group: group.group_name,
+    )
+    users = sorted(
+        (item for item in found if isinstance(item, User)), key=lambda user: user.access_key
+    )
+    desired = Desired(cluster, tuple(topics), tuple(groups), users=tuple(users))
+    return _with_deletions(desired, present)
+
+
+def _with_deletions(desired: Desired, present: Desired | None) -> Desired:
+    """Remember what must be deleted, until it is: a crash in between must not forget it."""
+    if present is None:
+        return desired
+    topics = {topic.topic_name for topic in desired.topics}
+    groups = {group.group_name for group in desired.groups}
+    users = {user.access_key for user in desired.users}
+    gone_topics = {
+        topic.topic_name for topic in present.topics if topic.spec.deletion_policy == "Delete"
+    }
+    gone_groups = {
+        group.group_name for group in present.groups if group.spec.deletion_policy == "Delete"
+    }
+    return Desired(
+        desired.cluster,
+        desired.topics,
+        desired.groups,
+        frozenset((gone_topics | present.deleted_topics) - topics),
+        frozenset((gone_groups | present.deleted_groups) - groups),
+        desired.users,
+        # An account that nobody declares any more must not open anything.
+        frozenset(({user.access_key for user in present.users} | present.deleted_users) - users),
+    )
+
+
+def _only_cluster(manifests: Sequence[Manifest], present: Desired | None) -> Cluster:
+    clusters = [manifest for manifest in manifests if isinstance(manifest.resource, Cluster)]
+    match [manifest.resource for manifest in clusters]:
+        case [Cluster() as cluster]:
+            return cluster
+        case [] if present is not None:
+            return present.cluster
+        case []:
+            first = manifests[0] if manifests else None
+            raise ManifestError(
+                [
+                    Problem(
+                        first.file if first else "manifests",
+                        1,
+                        "",
+                        "no Cluster is declared; add a document with `kind: Cluster`",
+                    )
+                ]
+            )
+        case _:
+            raise ManifestError(
+                [
+                    manifest.problem(
+                        "", "one machine runs one Cluster per data directory; remove this one"
+                    )
+                    for manifest in clusters[1:]
+                ]
+            )
+
+
+def _dangling(manifests: Sequence[Manifest], cluster: Cluster) -> list[Problem]:
+    name = cluster.metadata.name
+    problems = []
+    for manifest in manifests:
+        resource = manifest.resource
+        if isinstance(resource, Cluster | Pipeline) or resource.spec.cluster_ref.name == name:
+            continue
+        wrong = resource.spec.cluster_ref.name
+        problems.append(
+            manifest.problem(
+                "spec.clusterRef.name",
+                f"there is no Cluster {wrong!r}; the Cluster here is {name!r}",
+            )
+        )
+    return problems
+
+
+def _shared_names(manifests: Sequence[Manifest]) -> list[Problem]:
+    """Find two objects that claim one topic or group on the wire."""
+    problems = []
+    seen: dict[tuple[str, str], Manifest] = {}
+    for manifest in manifests:
+        match manifest.resource:
+            case Topic() as topic:
+                field, key = "spec.topicName", ("topic", topic.topic_name)
+            case ConsumerGroup() as group:
+                field, key = "spec.groupName", ("consumer group", group.group_name)
+            case User() as user:
+                field, key = "spec.accessKey", ("access key", user.access_key)
+            case Cluster() | Pipeline():
+                continue
+        first = seen.setdefault(key, manifest)
+        if first is not manifest:
+            owner = first.resource.metadata.name
+            problems.append(
+                manifest.problem(field, f"the {key[0]} {key[1]!r} belongs to {owner!r} already")
+            )
+    return problems
+
+
+def _duplicates(manifests: Sequence[Manifest]) -> list[Problem]:
+    problems = []
+    seen: dict[tuple[str, str, str], Manifest] = {}
+    for manifest in manifests:
+        first = seen.setdefault(manifest.identity, manifest)
+        if first is not manifest:
+            kind, _, name = manifest.identity
+            problems.append(
+                manifest.problem(
+                    "metadata.name",
+                    f"{kind} {name!r} is declared at {first.file}:{first.line} already",
+                )
+            )
+    return problems
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > _SIZE_MAX:
+            raise ManifestError([Problem(str(path), 1, "", f"larger than {_SIZE_MAX >> 20} MiB")])
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        message = "no such file; give the path of a YAML file with manifests"
+    except UnicodeDecodeError:
+        message = "not UTF-8 text"
+    except OSError as error:
+        message = f"cannot be read: {error.strerror}"
+    raise ManifestError([Problem(str(path), 1, "", message)])
+
+
+def _validate(source: yamlsource.Source, file: str) -> Manifest | list[Problem]:
+    data = source.data
+    if not isinstance(data, dict):
+        return [Problem(file, source.line(()), "", f"expected a mapping, found {_found(data)}")]
+    for field, allowed in (("apiVersion", [API_VERSION]), ("kind", list(KINDS))):
+        value = data.get(field)
+        if value not in allowed:
+            message = (
+                f"missing; write {_alternatives(allowed)}"
+                if field not in data
+                else _not_one_of(value, allowed)
+            )
+            return [Problem(file, source.line((field,)), field, message)]
+
+    model = KINDS[str(data["kind"])]
+    try:
+        resource = model.model_validate(data)
+        match resource:
+            case User():
+                resource = _beside_manifest(resource, file)
+            case Cluster():
+                resource = _certificates_beside_manifest(resource, file)
+        return Manifest(resource, file, source.line(()))
+    except ValidationError as error:
+        return [
+            _problem(details, source, file, model) for details in error.errors(include_url=False)
+        ]
+
+
+def _certificates_beside_manifest(cluster: Cluster, file: str) -> Cluster:
+    """Let the paths of key material begin where the manifest stands."""
+    folder = Path(file).absolute().parent
+    tls = cluster.spec.tls
+    names = ("certificate_file", "key_file", "ca_file")
+    paths = {name: str((folder / path).resolve()) for name in names if (path := getattr(tls, name))}
+    if not paths:
+        return cluster
+    spec = cluster.spec.model_copy(update={"tls": tls.model_copy(update=paths)})
+    return cluster.model_copy(update={"spec": spec})
+
+
+def _beside_manifest(user: User, file: str) -> User:
+    """Let the path of a secret begin where the manifest stands."""
+    source = user.spec.secret_from
+    if source.file is None:
+        return user
+    path = str((Path(file).absolute().parent / source.file).resolve())
+    spec = user.spec.model_copy(update={"secret_from": source.model_copy(update={"file": path})})
+    return user.model_copy(update={"spec": spec})
+
+
+def _problem(
+    details: ErrorDetails, source: yamlsource.Source, file: str, model: type[BaseModel]
+) -> Problem:
+    path = details["loc"]
+    return Problem(file, source.line(path), _dotted(path), _explain(details, model))
+
+
+def _explain(details: ErrorDetails, model: type[BaseModel]) -> str:
+    context: Mapping[str, Any] = details.get("ctx", {})
+    found = _found(details["input"])
+    match details["type"]:
+        case "extra_forbidden":
+            *parents, name = details["loc"]
+            names = _fields_at(model, parents)
+            return f"unknown field{_nearest(str(name), names)}"
+        case "missing":
+            return "this field is required"
+        case "literal_error":
+            allowed = re.findall(r"'([^']*)'|(\d+)", str(context["expected"]))
+            return _not_one_of(details["input"], [text or int(number) for text, number in allowed])
+        case "value_error":
+            return str(context["error"])
+        case "string_pattern_mismatch":
+            return f"found {found}, expected {_described(str(context['pattern']))}"
+        case _:
+            wish = details["msg"].removeprefix("Input should be ").removeprefix("Input should ")
+            return f"found {found}, expected {wish[0].lower()}{wish[1:]}"
+
+
+def _described(pattern: str) -> str:
+    """Say in words what a pattern of ours wants; the bare pattern helps few people."""
+    return {
+        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "lower-case letters, digits and `-`",
+        r"^[%a-zA-Z0-9_-]+$": "letters, digits, `_`, `-` and `%`",
+    }.get(pattern) or (
+        "a size such as 20Gi"
+        if "Ki|" in pattern
+        else "a time such as 72h or 500ms"
+        if "(ms|s|" in pattern
+        else f"text that matches {pattern}"
+    )
+
+
+def _fields_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+    """Return the field names of the part of *model* that *path* leads to."""
+    for step in path:
+        if isinstance(step, int):
+            continue
+        for name, field in model.model_fields.items():
+            if step in (field.alias, name):
+                inner = _models_in(field.annotation)
+                model = inner[0] if inner else model
+                break
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
+
+
+def _not_one_of(value: object, allowed: Sequence[object]) -> str:
+    near = _nearest(str(value), [str(item) for item in allowed])
+    return f"found {_found(value)}, expected {_alternatives(allowed)}{near}"
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    by_lower = {candidate.lower(): candidate for candidate in names}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean `{by_lower[close[0]]}`?" if close else ""
+
+
+def _alternatives(allowed: Sequence[object]) -> str:
+    words = [str(item) for item in allowed]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _found(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return "true" if value else "false"
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+        case str():
+            return f"the text {value[:_FOUND_MAX]!r}"
+        case _:
+            return str(value)
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return text.removeprefix(".")

@@ -1,0 +1,316 @@
+"""
+The kind Pipeline: what a Spark pipeline does, and how the operator runs it.
+
+Rules: the first part of the spec is what `orderlymq pipeline run` reads from the same file, with one flat list of
+fields for all types, because a schema of Kubernetes knows no alternatives; which field belongs to which type says
+`pipelinetypes`. The second part only Kubernetes obeys. What the operator does next stands in `pipelineplan`.
+"""
+
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from orderlymq_operator.resources import jobtypes as types
+from orderlymq_operator.resources.jobtypes import PipelineType
+from orderlymq_operator.resources.meta import (
+    API_VERSION,
+    IMMUTABLE,
+    ClusterRef,
+    Model,
+    ObjectMeta,
+    Status,
+    WireName,
+)
+from orderlymq_operator.resources.spark import (
+    DRIVER_RESOURCES,
+    LIST_MAX,
+    CheckpointStorage,
+    Cron,
+    Executors,
+    Groups,
+    Keys,
+    PathText,
+    Source,
+    SparkSettings,
+    Text,
+    Trigger,
+    Variable,
+)
+from orderlymq_operator.resources.workload import (
+    Image,
+    ImagePullPolicy,
+    ImagePullSecrets,
+    Placement,
+    Resources,
+)
+
+Backend = Literal["pod", "kubernetes", "sparkApplication"]
+# Everything of a Pipeline is called NAME-pipeline; a CronJob leaves 11 characters to its Jobs.
+NAME_MAX: Final = 40
+QUEUES_MAX: Final = 4096  # whose offsets a status tells
+
+
+class PipelineSpec(Model):
+    """A pipeline and how it is run."""
+
+    type: PipelineType = Field(
+        description="What it does; `orderlymq pipeline list` explains the types.",
+        json_schema_extra=IMMUTABLE,
+    )
+    source: Source | None = Field(default=None, description="What is read; streams and reports.")
+    bootstrap: Text | None = Field(
+        default=None,
+        description="Name servers of lag, dead-letters and redrive; as source.bootstrap.",
+    )
+    checkpoint: PathText | None = Field(
+        default=None,
+        description="Folder that holds how far a stream is; in Kubernetes on the Pipeline's volume.",
+    )
+    trigger: Trigger | None = Field(
+        default=None,
+        description="availableNow ends with what is there now; a duration, as in 30s, goes on for ever. "
+        "availableNow when absent.",
+    )
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] | None = Field(
+        default=None, description="Port of Prometheus gauges; in Kubernetes 13910 has them, too."
+    )
+    spark: SparkSettings = Field(default=SparkSettings(), description="How Spark runs.")
+    path: PathText | None = Field(
+        default=None, description="Folder of the archive or the table: archive, compact, cdc-apply."
+    )
+    format: Literal["parquet", "delta", "debezium", "canal", "maxwell"] | None = Field(
+        default=None,
+        description="Of the files of an archive: parquet (default) or delta. Of the events of cdc-apply: "
+        "debezium, canal or maxwell.",
+    )
+    codec: Literal["zstd", "snappy", "none"] | None = Field(
+        default=None, description="archive: compression of its files, zstd when absent."
+    )
+    target_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = Field(
+        default=None, description="compact: size of the new files, 256 MiB when absent."
+    )
+    min_files: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
+        default=None, description="compact: adjoining files that are worth it, 2 when absent."
+    )
+    archive: PathText | None = Field(
+        default=None,
+        description="order-audit: folder of the archive that is audited, in place of source.",
+    )
+    topics: Groups | None = Field(
+        default=None, description="order-audit: topics of the archive, all when absent."
+    )
+    sequence_property: Text | None = Field(
+        default=None, description="order-audit: property with the numbers of each sharding key."
+    )
+    epoch_property: Text | None = Field(
+        default=None, description="order-audit: property that rises when a producer numbers anew."
+    )
+    stream: bool | None = Field(
+        default=None, description="order-audit: audit the topic as it grows; needs checkpoint."
+    )
+    findings: PathText | None = Field(
+        default=None, description="order-audit: file that gets the findings."
+    )
+    findings_max: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
+        default=None, description="order-audit: findings that are kept, 10000 when absent."
+    )
+    first_sequence: Annotated[int, Field(ge=-(1 << 53), le=1 << 53)] | None = Field(
+        default=None,
+        description="order-audit: number of each key's first message, any when absent.",
+    )
+    capacity_per_queue: Annotated[float, Field(ge=0.001, le=1e9)] | None = Field(
+        default=None, description="skew-report: messages a second that one queue may get."
+    )
+    target_use: Annotated[float, Field(ge=0.001, le=1)] | None = Field(
+        default=None, description="skew-report: part of the capacity to plan for, 0.7 when absent."
+    )
+    candidates: (
+        Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=LIST_MAX)] | None
+    ) = Field(default=None, description="skew-report: numbers of queues to compare.")
+    top: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None, description="skew-report: hottest keys that are told, 20 when absent."
+    )
+    html: PathText | None = Field(
+        default=None, description="skew-report: file that gets a page with plots."
+    )
+    topic: Text | None = Field(default=None, description="lag: the topic.")
+    groups: Groups | None = Field(default=None, description="lag: the consumer groups.")
+    quantiles: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(max_length=64)] | None = (
+        Field(default=None, description="lag: quantiles of the time from producer to log.")
+    )
+    group: WireName | None = Field(
+        default=None, description="dead-letters, redrive: the consumer group."
+    )
+    plan: PathText | None = Field(
+        default=None,
+        description="redrive: file that holds the plan that is shown, then carried out.",
+    )
+    target: WireName | None = Field(
+        default=None,
+        description="redrive: topic that gets the dead letters, their own when absent. replay: topic that "
+        "gets the copy.",
+    )
+    target_bootstrap: Text | None = Field(
+        default=None,
+        description="replay: name servers of the target, those of the source when absent.",
+    )
+    keys: Keys | None = Field(
+        default=None,
+        description="cdc-apply: columns of the primary key. redrive, replay: sharding keys, all when absent.",
+    )
+    send: bool | None = Field(
+        default=None, description="redrive: false only shows the plan, true carries it out."
+    )
+    on_overtaken: Literal["skip", "send", "hold-key"] | None = Field(
+        default=None,
+        description="redrive: what to do with a letter whose key has gone on; hold-key when absent.",
+    )
+    max_redrives: Annotated[int, Field(ge=1, le=1000)] | None = Field(
+        default=None, description="redrive: times that one message is sent again, 3 when absent."
+    )
+    rate: Annotated[float, Field(ge=0.001, le=1e9)] | None = Field(
+        default=None, description="redrive: messages a second, as many as go when absent."
+    )
+    speed: Annotated[float, Field(ge=0.001, le=1e9)] | None = Field(
+        default=None,
+        description="replay: 1 as stored, 2 twice as fast; as fast as it goes when absent.",
+    )
+    table: Text | None = Field(
+        default=None, description="cdc-apply: only events of this table; all when absent."
+    )
+    errors: PathText | None = Field(
+        default=None, description="cdc-apply: folder for events that cannot be read."
+    )
+    scd: Literal[1, 2] | None = Field(
+        default=None,
+        description="cdc-apply: 1 keeps each row as it is now (default), 2 every version that it has had.",
+    )
+
+    # -- what only Kubernetes obeys
+
+    cluster_ref: ClusterRef | None = Field(
+        default=None,
+        description="Cluster whose name servers are used where no bootstrap is given; only in Kubernetes.",
+    )
+    backend: Backend = Field(
+        default="pod",
+        description="pod: one driver that does all the work. kubernetes: executors in pods of their own. "
+        "sparkApplication: a SparkApplication for Kubeflow's Spark operator. Only in Kubernetes.",
+    )
+    schedule: Cron | None = Field(
+        default=None,
+        description="When a run begins, in cron's form and UTC, for pipelines that end; at once and once "
+        "when absent. Only in Kubernetes.",
+    )
+    suspend: bool = Field(
+        default=False,
+        description="Let no driver run; a stream ends after its batch. Only in Kubernetes.",
+    )
+    storage: CheckpointStorage = Field(
+        default=CheckpointStorage(), description="Its volume; only in Kubernetes."
+    )
+    executors: Executors = Field(
+        default=Executors(),
+        description="Executors of the backends kubernetes and sparkApplication; only in Kubernetes.",
+    )
+    env: Annotated[list[Variable], Field(max_length=64)] = Field(
+        default=[],
+        description="Variables from Secrets, for options such as auth.secretKeyEnv; only in Kubernetes.",
+    )
+    image: Image | None = Field(
+        default=None,
+        description="Image with Spark, the operator's setting when absent; only in Kubernetes.",
+    )
+    image_pull_policy: ImagePullPolicy = None
+    image_pull_secrets: ImagePullSecrets = Field(default=[])
+    resources: Resources = Field(
+        default=DRIVER_RESOURCES,
+        description="What the driver's pod is promised and may use; only in Kubernetes.",
+    )
+    placement: Placement = Placement()
+
+    @property
+    def continuous(self) -> bool:
+        """Whether the driver goes on until it is stopped."""
+        streams = "checkpoint" in types.FIELDS[self.type] and (
+            self.type != "order-audit" or bool(self.stream)
+        )
+        return streams and self.trigger not in (None, types.AVAILABLE_NOW)
+
+    def said(self) -> dict[str, Any]:
+        """Return the fields of its type that are there, as `orderlymq pipeline run` reads them."""
+        names = {"type", "spark", *types.FIELDS[self.type]}
+        every = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {name: value for name, value in every.items() if name in names}
+
+    @model_validator(mode="after")
+    def _fields_fit_the_type(self) -> Self:
+        given = self.model_dump(by_alias=True, exclude_none=True)
+        for name, owners in types.owners().items():
+            if name in given and self.type not in owners:
+                raise ValueError(types.foreign(name, owners))
+        for name in types.REQUIRED[self.type]:
+            if name not in given:
+                raise ValueError(f"{self.type} needs {name}")
+        if self.format is not None and self.format not in types.FORMATS[self.type]:
+            raise ValueError(types.format_of(self.type))
+        if self.type == "order-audit" and (self.source is None) == (self.archive is None):
+            raise ValueError(types.ONE_SOURCE)
+        if self.stream and self.checkpoint is None:
+            raise ValueError(types.STREAM_CHECKPOINT)
+        if self.schedule is not None and self.continuous:
+            raise ValueError(types.ENDS)
+        if self.schedule is not None and self.backend == "sparkApplication":
+            raise ValueError(types.NO_SCHEDULE)
+        return self
+
+
+class QueueOffset(Model):
+    """How far the pipeline has read a queue."""
+
+    topic: str
+    broker: str
+    queue: Annotated[int, Field(ge=0)]
+    offset: Annotated[int, Field(ge=0)] = Field(description="The next message to be read.")
+
+
+class PipelineStatus(Status):
+    """What is known of a pipeline; figures are the driver's own, some seconds old."""
+
+    phase: (
+        Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Finished", "Failed"]
+        | None
+    ) = Field(default=None, description="One word for people; programs take the condition Ready.")
+    last_batch: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Number of the last finished batch of a stream."
+    )
+    rows: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Messages that the present run has moved."
+    )
+    rows_per_second: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Rate of the last batch."
+    )
+    lag: Annotated[int, Field(ge=0)] | None = Field(
+        default=None, description="Messages that waited when the last batch ended."
+    )
+    offsets: list[QueueOffset] = Field(
+        default=[], max_length=QUEUES_MAX, description="Where the checkpoint stands."
+    )
+    result: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
+        default=None, description="What the last run that ended had to say."
+    )
+    last_error: Annotated[str, StringConstraints(max_length=1024)] | None = Field(
+        default=None, description="Why the last run failed; absent after one that did not."
+    )
+    driver: str | None = Field(default=None, description="Pod of the driver.")
+    claim: str | None = Field(default=None, description="Claim that holds the checkpoint.")
+
+
+class Pipeline(Model):
+    """A Spark pipeline over topics: archive, audit, reports, redrive, replay, change capture."""
+
+    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    kind: Literal["Pipeline"] = "Pipeline"
+    metadata: ObjectMeta
+    spec: PipelineSpec
+    status: PipelineStatus | None = None

@@ -1,0 +1,187 @@
+"""
+The kind Topic: a named set of queues.
+
+The rule that matters: the queue count of an ordered topic is part of its order (a key goes to
+`hash % queues`), so it is chosen once. Which changes are refused stands in `changes`.
+"""
+
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from orderlymq_operator.resources.meta import (
+    API_VERSION,
+    IMMUTABLE,
+    ClusterRef,
+    Model,
+    ObjectMeta,
+    Status,
+    WireName,
+    rule,
+    rules,
+)
+from orderlymq_operator.resources.quantities import Duration
+
+QueueChangePolicy = Literal["Reject", "Expand", "DrainAndSwitch"]
+PERMISSION_BITS: Final = {"ReadOnly": 4, "WriteOnly": 2, "ReadWrite": 6}
+QUEUES_MAX: Final = 1024
+
+
+class TopicSpec(Model):
+    """What a topic is."""
+
+    cluster_ref: ClusterRef = Field(
+        description="The Cluster that holds the topic.", json_schema_extra=IMMUTABLE
+    )
+    topic_name: WireName | None = Field(
+        default=None,
+        description="Name that clients use; metadata.name when absent.",
+        json_schema_extra=IMMUTABLE,
+    )
+    type: Literal["Ordered", "Normal", "Delay", "Transaction"] = Field(
+        default="Ordered",
+        description="Ordered keeps the order per key across failures and never changes its queue list.",
+        json_schema_extra=IMMUTABLE,
+    )
+    queues: Annotated[int, Field(ge=1, le=QUEUES_MAX)] = Field(
+        default=8,
+        description="Number of queues over all groups: the most consumers that can share work.",
+    )
+    queue_change_policy: QueueChangePolicy | None = Field(
+        default=None,
+        description="What a changed number of queues does. Reject for Ordered and Expand for other "
+        "topics when absent. DrainAndSwitch lets an Ordered topic grow: writes are refused until "
+        "every ordered group has consumed what is there, then the new queue list holds for everybody.",
+    )
+    drain_timeout: Duration = Field(
+        default=Duration("60s"),
+        description="DrainAndSwitch: how long writes may be refused while groups drain the topic; "
+        "then they are let in again under the old list, and the status says who was in the way.",
+    )
+    route_settle_time: Duration = Field(
+        default=Duration("40s"),
+        description="DrainAndSwitch: how long after the new list is published the sends of RocketMQ "
+        "clients are refused. They ask for it every 30 s (pollNameServerInterval) and may be "
+        "sending by the old one for a send time-out more. The SDK is served at once.",
+    )
+    permission: Literal["ReadOnly", "WriteOnly", "ReadWrite"] = Field(
+        default="ReadWrite", description="What clients may do."
+    )
+    deletion_policy: Literal["Retain", "Delete"] = Field(
+        default="Retain", description="What becomes of the messages when this object is deleted."
+    )
+
+    @property
+    def effective_queue_change_policy(self) -> QueueChangePolicy:
+        """The policy with its default filled in."""
+        if self.queue_change_policy is not None:
+            return self.queue_change_policy
+        return "Reject" if self.type == "Ordered" else "Expand"
+
+    @model_validator(mode="after")
+    def _ordered_never_expands(self) -> Self:
+        if self.type == "Ordered" and self.queue_change_policy == "Expand":
+            raise ValueError(
+                "queueChangePolicy Expand would move keys between the queues of an Ordered topic; "
+                "use Reject, or type Normal"
+            )
+        return self
+
+
+class QueueLayout(Model):
+    """Queues of a topic that stand in one group."""
+
+    group: str
+    queues: Annotated[int, Field(ge=0)]
+
+
+class QueueBarrier(Model):
+    """Where a queue ended when writes were fenced."""
+
+    group: str
+    queue: Annotated[int, Field(ge=0)]
+    offset: Annotated[int, Field(ge=0)]
+
+
+class GrowthBlocker(Model):
+    """Who is not past the barriers, and how far it has to go."""
+
+    consumer_group: str = Field(description="The ordered group; empty for open transactions.")
+    group: str = Field(description="The raft group that holds the queue.")
+    queue: int = Field(description="Queue number; -1 for retries and transactions.")
+    messages: Annotated[int, Field(ge=0)] = Field(description="Messages not consumed yet.")
+    reason: str = ""
+
+
+class GrowthStatus(Model):
+    """How far the growth of an Ordered topic is."""
+
+    phase: Literal["Waiting", "Fencing", "Draining", "Switching", "Settling", "Lifted"] = Field(
+        description="Waiting: not begun, writes are open. Fencing, Draining: writes are refused "
+        "until every ordered group is past the barriers. Switching: the new list becomes valid. "
+        "Settling: only senders that know the new list are served. Lifted: given up for now."
+    )
+    from_queues: Annotated[int, Field(ge=0)]
+    to_queues: Annotated[int, Field(ge=0)]
+    attempt: Annotated[int, Field(ge=0)] = 0
+    barriers: list[QueueBarrier] = Field(default=[], max_length=1024)
+    blockers: list[GrowthBlocker] = Field(
+        default=[], max_length=64, description="Who is in the way, the farthest behind first."
+    )
+
+
+class TopicStatus(Status):
+    """What is known about a topic."""
+
+    topic_name: str | None = Field(default=None, description="Name that clients use.")
+    queue_layout: list[QueueLayout] = Field(
+        default=[], max_length=64, description="Where the queues stand."
+    )
+    growth: GrowthStatus | None = Field(
+        default=None, description="The growth under way, or the last one that was given up."
+    )
+
+
+class Topic(Model):
+    """A named set of queues, spread over the groups of a Cluster."""
+
+    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    kind: Literal["Topic"] = "Topic"
+    metadata: ObjectMeta
+    spec: TopicSpec
+    status: TopicStatus | None = None
+
+    @property
+    def topic_name(self) -> str:
+        """The name that clients use."""
+        return self.spec.topic_name or self.metadata.name
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the queue list is part of the promise."""
+        return self.spec.type == "Ordered"
+
+
+SPEC_RULES: Final = rules(
+    rule(
+        "!(self.type == 'Ordered' && has(self.queueChangePolicy) && self.queueChangePolicy == 'Expand')",
+        "queueChangePolicy Expand would move keys between the queues of an Ordered topic",
+        field=".queueChangePolicy",
+    ),
+    rule(
+        "self.queues == oldSelf.queues || (has(self.queueChangePolicy) ? "
+        "self.queueChangePolicy != 'Reject' : self.type != 'Ordered')",
+        "queueChangePolicy Reject: the number of queues cannot change",
+        field=".queues",
+    ),
+    rule(
+        "self.queues >= oldSelf.queues",
+        "queues cannot be removed while they may hold messages",
+        field=".queues",
+    ),
+    rule(
+        "has(self.topicName) == has(oldSelf.topicName)",
+        "topicName cannot be set or removed later",
+        field=".topicName",
+    ),
+)

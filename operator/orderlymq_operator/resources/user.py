@@ -1,0 +1,149 @@
+"""
+The kind User: an account of a Cluster with access control, and what it may do.
+
+The rule: a manifest never holds a secret, it says where the secret stands. The rights are RocketMQ's: PUB to
+send, SUB to consume, DENY neither; an administrator may do everything.
+"""
+
+import hashlib
+import hmac
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from orderlymq_operator.resources.meta import (
+    API_VERSION,
+    IMMUTABLE,
+    ClusterRef,
+    Model,
+    Name,
+    ObjectMeta,
+    Status,
+    WireName,
+    rule,
+    rules,
+)
+
+Permission = Literal["DENY", "PUB", "SUB", "PUB|SUB"]
+AccessKey = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9._@-]+$", min_length=6, max_length=127)
+]
+RESOURCES_MAX: Final = 256
+FINGERPRINT_LENGTH: Final = 16
+
+
+class SecretKeyRef(Model):
+    """A key of a Secret in the namespace of the User."""
+
+    name: Name = Field(description="Name of the Secret.")
+    key: Annotated[str, StringConstraints(min_length=1, max_length=253)] = Field(
+        default="secretKey", description="Key in the Secret."
+    )
+
+
+class SecretSource(Model):
+    """Where the secret stands; exactly one of the fields is set."""
+
+    file: Annotated[str, StringConstraints(min_length=1, max_length=1024)] | None = Field(
+        default=None,
+        description="A file on the machine of `orderlymq up`; a relative path begins at the manifest.",
+    )
+    env: Annotated[str, StringConstraints(min_length=1, max_length=127)] | None = Field(
+        default=None, description="An environment variable of `orderlymq up`."
+    )
+    secret: SecretKeyRef | None = Field(default=None, description="A Secret in Kubernetes.")
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if sum(source is not None for source in (self.file, self.env, self.secret)) != 1:
+            raise ValueError("name exactly one of file, env and secret")
+        return self
+
+
+class Grant(Model):
+    """What the account may do with one topic or consumer group."""
+
+    name: WireName = Field(description="Name of the topic or consumer group, as clients use it.")
+    permission: Permission = Field(description="PUB to send, SUB to consume, DENY neither.")
+
+
+class UserSpec(Model):
+    """An account and its rights."""
+
+    cluster_ref: ClusterRef = Field(
+        description="The Cluster that knows the account.", json_schema_extra=IMMUTABLE
+    )
+    access_key: AccessKey | None = Field(
+        default=None,
+        description="Name that clients sign with; metadata.name when absent. At least 6 characters.",
+        json_schema_extra=IMMUTABLE,
+    )
+    secret_from: SecretSource = Field(
+        description="Where the secret stands.",
+        json_schema_extra=rules(
+            rule(
+                "(has(self.file) ? 1 : 0) + (has(self.env) ? 1 : 0) + (has(self.secret) ? 1 : 0) == 1",
+                "name exactly one of file, env and secret",
+            )
+        ),
+    )
+    admin: bool = Field(default=False, description="True for everything, administration included.")
+    default_topic_permission: Permission = Field(
+        default="DENY", description="Right on topics that are not named."
+    )
+    default_group_permission: Permission = Field(
+        default="DENY", description="Right on consumer groups that are not named."
+    )
+    topics: Annotated[list[Grant], Field(max_length=RESOURCES_MAX)] = Field(
+        default=[], description="Rights on topics."
+    )
+    groups: Annotated[list[Grant], Field(max_length=RESOURCES_MAX)] = Field(
+        default=[], description="Rights on consumer groups."
+    )
+    white_remote_address: Annotated[str, StringConstraints(max_length=1024)] = Field(
+        default="",
+        description="Addresses from which the account needs no signature, as in 10.0.0.{1,2}.",
+    )
+
+
+class UserStatus(Status):
+    """What is known about an account."""
+
+
+class User(Model):
+    """An account of a Cluster with access control."""
+
+    api_version: Literal["orderlymq.io/v1alpha1"] = API_VERSION
+    kind: Literal["User"] = "User"
+    metadata: ObjectMeta
+    spec: UserSpec
+    status: UserStatus | None = None
+
+    @property
+    def access_key(self) -> str:
+        """The name that clients sign with."""
+        return self.spec.access_key or self.metadata.name
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> Self:
+        if len(self.access_key) < 6:
+            raise ValueError(
+                f"the access key {self.access_key!r} is shorter than the 6 characters that RocketMQ's "
+                "clients need; set accessKey"
+            )
+        return self
+
+
+def fingerprint(access_key: str, secret: str) -> str:
+    """Return a text that changes with the secret and does not tell it; brokers compute the same."""
+    digest = hmac.digest(secret.encode(), access_key.encode(), hashlib.sha256)
+    return digest.hex()[:FINGERPRINT_LENGTH]
+
+
+SPEC_RULES: Final = rules(
+    rule(
+        "has(self.accessKey) == has(oldSelf.accessKey)",
+        "accessKey cannot be set or removed later",
+        field=".accessKey",
+    )
+)

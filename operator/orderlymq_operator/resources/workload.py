@@ -1,0 +1,149 @@
+"""
+The part of a Cluster that only Kubernetes obeys: images, resources, placement, updates, scaling down.
+
+Rule: the local backend ignores all of it, as Kubernetes ignores `spec.local`; the descriptions say so. Names
+and forms are those of Kubernetes' own pod fields.
+"""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import Field, StringConstraints
+
+from orderlymq_operator.resources.meta import Model, Name
+from orderlymq_operator.resources.quantities import Duration, Quantity
+
+PULL_SECRETS_MAX: Final = 16
+TOLERATIONS_MAX: Final = 32
+
+Image = Annotated[str, StringConstraints(pattern=r"^[^\s]+$", min_length=1, max_length=512)]
+ImagePullPolicy = Annotated[
+    Literal["Always", "IfNotPresent", "Never"] | None,
+    Field(
+        description="When the image is pulled, the operator's setting when absent; only in Kubernetes."
+    ),
+]
+ImagePullSecrets = Annotated[
+    list[Name],
+    Field(
+        max_length=PULL_SECRETS_MAX,
+        description="Secrets that open the image's registry; only in Kubernetes.",
+    ),
+]
+# Kubernetes' label keys: an optional DNS prefix and a name.
+LabelKey = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+        max_length=316,
+    ),
+]
+LabelValue = Annotated[
+    str,
+    StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$", max_length=63),
+]
+Cpu = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]{0,6}m?$", max_length=8)]
+
+
+class ComputeRequests(Model):
+    """What a pod is promised."""
+
+    cpu: Cpu | None = Field(default=None, description="Processor time, as in 500m or 2.")
+    memory: Quantity | None = Field(default=None, description="Memory, as in 512Mi.")
+
+
+class Resources(Model):
+    """What a pod is promised and may use at most."""
+
+    requests: ComputeRequests = Field(
+        default=ComputeRequests(), description="What the scheduler sets aside."
+    )
+    limits: ComputeRequests = Field(
+        default=ComputeRequests(), description="What the pod cannot exceed."
+    )
+
+
+# A broker with its default caches (64Mi and 64Mi) stays below 400 MiB; the limit leaves room for a snapshot.
+BROKER_RESOURCES: Final = Resources(
+    requests=ComputeRequests(cpu="100m", memory=Quantity("256Mi")),
+    limits=ComputeRequests(memory=Quantity("1Gi")),
+)
+NAME_SERVER_RESOURCES: Final = Resources(
+    requests=ComputeRequests(cpu="20m", memory=Quantity("64Mi")),
+    limits=ComputeRequests(memory=Quantity("256Mi")),
+)
+
+
+class Toleration(Model):
+    """A taint of nodes that the pods put up with, in the form of Kubernetes' pods."""
+
+    key: LabelKey | None = Field(
+        default=None, description="Key of the taint; every taint when absent."
+    )
+    operator: Literal["Exists", "Equal"] = Field(
+        default="Equal", description="Equal compares value, Exists only the key."
+    )
+    value: LabelValue | None = Field(default=None, description="Value of the taint.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
+        default=None, description="Effect of the taint; every effect when absent."
+    )
+    toleration_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = Field(
+        default=None, description="How long a NoExecute taint is put up with; for ever when absent."
+    )
+
+
+class Placement(Model):
+    """On which nodes the pods run; only in Kubernetes."""
+
+    node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(
+        default={}, description="Labels that a node must have."
+    )
+    tolerations: Annotated[list[Toleration], Field(max_length=TOLERATIONS_MAX)] = Field(
+        default=[], description="Taints that the pods put up with."
+    )
+    topology_key: LabelKey = Field(
+        default="kubernetes.io/hostname",
+        description="Label of nodes that names a failure domain; the replicas of a group are spread over "
+        "its values, and over nodes in any case.",
+    )
+    zone_key: LabelKey | None = Field(
+        default=None,
+        description="Label of nodes that names a larger failure domain, as topology.kubernetes.io/zone; the "
+        "replicas of a group are spread evenly over its values, too.",
+    )
+    anti_affinity: Literal["Preferred", "Required", "None"] = Field(
+        default="Preferred",
+        description="Required leaves a replica pending rather than putting two of one group into one "
+        "failure domain of topologyKey, or two more into one zone than into another; Preferred puts up with it.",
+    )
+    priority_class_name: Name | None = Field(
+        default=None, description="PriorityClass of the pods; none when absent."
+    )
+
+
+class Update(Model):
+    """How changed settings and images reach running pods."""
+
+    mode: Literal["Automatic", "Paused"] = Field(
+        default="Automatic",
+        description="Automatic restarts one replica of a group at a time, followers first and only when "
+        "caught up, the leader last. Paused restarts nothing and says what waits.",
+    )
+    on_operator_upgrade: Literal["Keep", "Adopt"] = Field(
+        default="Keep",
+        description="Keep leaves running pods as they are when a new operator brings another default image "
+        "or pod form; Adopt rolls them.",
+    )
+    min_ready: Duration = Field(
+        default=Duration("1s"),
+        description="How long a restarted replica must be caught up before the next one is touched.",
+    )
+
+
+class ScaleDown(Model):
+    """Whether groups may be taken away."""
+
+    policy: Literal["Refuse", "Drain"] = Field(
+        default="Refuse",
+        description="Refuse keeps every group. Drain stops writes to the surplus groups and removes them "
+        "when their messages are consumed and none is retained.",
+    )

@@ -1,0 +1,155 @@
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.plan.actions import GroupConfig, TopicConfig
+from orderlymq_runtime.client import RemotingClient
+from tests.operator.scripted import Answer, serving
+
+
+@pytest.fixture
+async def admin() -> AsyncIterator[Admin]:
+    client = RemotingClient()
+    yield Admin(client)
+    await client.close()
+
+
+async def test_a_topic_is_created_with_every_field_that_brokers_require(admin: Admin) -> None:
+    """Code 17 as RocketMQ's tools send it; queues are read and write queues."""
+    async with serving({}) as (broker, address):
+        await admin.set_topic(address, "orders", TopicConfig(8, 6, order=True))
+
+        assert broker.asked == [
+            (
+                17,
+                {
+                    "topic": "orders",
+                    "defaultTopic": "TBW102",
+                    "readQueueNums": "8",
+                    "writeQueueNums": "8",
+                    "perm": "6",
+                    "topicFilterType": "SINGLE_TAG",
+                    "topicSysFlag": "0",
+                    "order": "true",
+                },
+                b"",
+            )
+        ]
+
+
+async def test_a_group_is_created_as_the_manifest_says(admin: Admin) -> None:
+    """Code 200, with consumeMessageOrderly."""
+    async with serving({}) as (broker, address):
+        await admin.set_group(address, "billing", GroupConfig(True, False, 3, 2, 7, "HoldKey"))
+
+        ((code, _, body),) = broker.asked
+        found = json.loads(body)
+        assert code == 200
+        assert {key: found[key] for key in sorted(found) if key != "attributes"} == {
+            "brokerId": 0,
+            "consumeBroadcastEnable": True,
+            "consumeEnable": False,
+            "consumeFromMinEnable": False,
+            "consumeMessageOrderly": True,
+            "consumeTimeoutMinute": 7,
+            "groupName": "billing",
+            "groupSysFlag": 0,
+            "notifyConsumerIdsChangedEnable": True,
+            "onDeadLetter": "HoldKey",
+            "retryMaxTimes": 3,
+            "retryQueueNums": 2,
+            "whichBrokerWhenConsumeSlowly": 1,
+        }
+
+
+async def test_what_exists_is_read_from_the_brokers_tables(admin: Admin) -> None:
+    """Codes 21 and 201; members of newer versions are ignored."""
+    topics = {
+        "topicConfigTable": {
+            "a": {"topicName": "a", "readQueueNums": 4, "writeQueueNums": 2, "perm": 4},
+            "b": {"topicName": "b", "readQueueNums": 8, "writeQueueNums": 8, "order": True, "x": 1},
+        }
+    }
+    groups = {"subscriptionGroupTable": {"g": {"groupName": "g", "retryMaxTimes": 5}}}
+    answers = {
+        21: lambda request: request.reply(body=json.dumps(topics).encode()),
+        201: lambda request: request.reply(body=json.dumps(groups).encode()),
+    }
+    async with serving(answers) as (_, address):
+        assert await admin.topics(address) == {
+            "a": TopicConfig(4, 4, order=False),
+            "b": TopicConfig(8, 6, order=True),
+        }
+        assert await admin.consumer_groups(address) == {"g": GroupConfig(False, True, 5, 1, 15)}
+
+
+async def test_a_name_server_without_queue_lists_has_none(admin: Admin) -> None:
+    """Code 22 is the answer for an empty namespace."""
+    table = json.dumps({"table": {"orders": "demo-0:8"}}).encode()
+    async with serving({219: lambda request: request.reply(22)}) as (_, address):
+        assert await admin.order_config(address) == {}
+    async with serving({219: lambda request: request.reply(body=table)}) as (_, address):
+        assert await admin.order_config(address) == {"orders": "demo-0:8"}
+
+
+@pytest.mark.parametrize(("latest", "code"), [(True, 30), (False, 31)])
+async def test_a_start_position_is_asked_and_committed(
+    admin: Admin, latest: bool, code: int
+) -> None:
+    """Behind the last message, or at the first one that is kept."""
+    answers = {code: lambda request: request.reply(ext={"offset": "42"})}
+    async with serving(answers) as (broker, address):
+        await admin.seed_offset(address, "billing", "orders", 3, latest=latest)
+
+        assert [(asked, ext.get("commitOffset")) for asked, ext, _ in broker.asked] == [
+            (code, None),
+            (15, "42"),
+        ]
+
+
+async def test_steering_requests_name_their_node(admin: Admin) -> None:
+    """20503 and 20504 as the brokers read them."""
+    async with serving({}) as (broker, address):
+        await admin.transfer_leadership(address, 2)
+        await admin.change_membership(address, "add-learner", 4, "127.0.0.1:9")
+
+        assert broker.asked[0] == (20503, {"target": "2"}, b"")
+        assert (broker.asked[1][0], json.loads(broker.asked[1][2])) == (
+            20504,
+            {"action": "add-learner", "node": 4, "address": "127.0.0.1:9"},
+        )
+
+
+async def test_failures_say_who_answered_what(admin: Admin) -> None:
+    """An error code, an unreadable body, nobody there."""
+    answers = {
+        17: lambda request: request.reply(1, remark="no such thing"),
+        21: lambda request: request.reply(body=b"{"),
+    }
+    async with serving(answers) as (_, address):
+        with pytest.raises(AdminError, match=f"{address} answered code 1: no such thing"):
+            await admin.set_topic(address, "x", TopicConfig(1, 6, order=False))
+        with pytest.raises(AdminError, match="unreadable"):
+            await admin.topics(address)
+    with pytest.raises(AdminError, match="cannot connect"):
+        await admin.topics("127.0.0.1:1")
+
+
+async def test_a_broker_that_has_seen_a_greater_token_is_told_of() -> None:
+    """A change that is refused is followed by a look, which names the greatest token."""
+    seen: list[int] = []
+    client = RemotingClient()
+    admin = Admin(client, operator_token=7, overtaken=seen.append)
+    status = json.dumps({"operatorToken": 9, "topics": []}).encode()
+    answers: dict[int, Answer] = {
+        20502: lambda request: request.reply(1, remark="operatorToken 7 is smaller than 9"),
+        20506: lambda request: request.reply(body=status),
+    }
+    async with serving(answers) as (_, address):
+        with pytest.raises(AdminError):
+            await admin.bury_client(address, "one@1", "pod gone")
+    await client.close()
+
+    assert seen == [9]

@@ -1,0 +1,113 @@
+import pytest
+
+from orderlymq_operator.brokers.status import (
+    CAUGHT_UP_LAG_MAX,
+    Peer,
+    ReplicaStatus,
+    observe_replicas,
+    parse_status,
+)
+from orderlymq_operator.plan.actions import ObservedReplica
+
+_KNOWN = {node: ObservedReplica(running=True) for node in (1, 2, 3)}
+
+
+def _status(
+    role: str, leader: int | None, *, term: int = 1, lag: int = 0, active: bool = True
+) -> ReplicaStatus:
+    peers = {node: Peer(lag, active=active) for node in (1, 2, 3)}
+    return ReplicaStatus(role, term, leader, peers, frozenset({1, 2, 3}), frozenset())
+
+
+def test_the_page_of_a_broker_is_understood() -> None:
+    """Only what is needed is read; more may be there."""
+    page = {
+        "role": "leader",
+        "term": 7,
+        "leader": 1,
+        "replicas": {"2": {"match": 9, "lag": 3, "active": True, "state": "replicate"}},
+        "voters": [1, 2],
+        "learners": [3],
+        "pid": 1,
+    }
+
+    assert parse_status(page) == ReplicaStatus(
+        "leader", 7, 1, {2: Peer(3, active=True)}, frozenset({1, 2}), frozenset({3})
+    )
+
+
+@pytest.mark.parametrize("page", [{}, {"role": "leader", "term": "x", "leader": 1}, {"role": 1}])
+def test_a_page_of_somebody_else_is_no_status(page: dict[str, object]) -> None:
+    """Another program may listen on the port."""
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        parse_status(page)
+
+
+def test_a_group_with_a_leader_is_healthy() -> None:
+    """Followers that follow the leader are well and have caught up."""
+    statuses = {1: _status("leader", 1), 2: _status("follower", 1), 3: _status("follower", 1)}
+
+    leader, replicas = observe_replicas(_KNOWN, statuses)
+
+    well = ObservedReplica(
+        "voter", running=True, answers=True, healthy=True, caught_up=True, keeps_up=True
+    )
+    assert (leader, replicas) == (1, {1: well, 2: well, 3: well})
+
+
+def test_of_two_leaders_the_one_of_the_later_term_counts() -> None:
+    """The one that was cut off does not know it yet; it is not well."""
+    statuses = {
+        1: _status("leader", 1, term=4),
+        2: _status("leader", 2, term=5),
+        3: _status("follower", 2, term=5),
+    }
+
+    leader, replicas = observe_replicas(_KNOWN, statuses)
+
+    assert leader == 2
+    assert {node: item.healthy for node, item in replicas.items()} == {1: False, 2: True, 3: True}
+
+
+def test_a_silent_replica_is_not_healthy_and_a_lagging_one_not_caught_up() -> None:
+    """Both must not get the lead."""
+    statuses = {1: _status("leader", 1, lag=CAUGHT_UP_LAG_MAX + 1), 2: _status("follower", 1)}
+
+    _, replicas = observe_replicas(_KNOWN, statuses)
+
+    facts = {node: (item.healthy, item.caught_up) for node, item in replicas.items()}
+    assert facts == {1: (True, True), 2: (True, False), 3: (False, False)}
+
+
+def test_a_follower_that_the_leader_has_not_heard_of_for_a_moment_keeps_up() -> None:
+    """It must not get the lead now, and is no news; one that follows nobody is both."""
+    statuses = {
+        1: _status("leader", 1, active=False),
+        2: _status("follower", 1),
+        3: _status("candidate", None),
+    }
+
+    _, replicas = observe_replicas(_KNOWN, statuses)
+
+    facts = {node: (item.caught_up, item.keeps_up) for node, item in replicas.items()}
+    assert facts == {1: (True, True), 2: (False, True), 3: (False, False)}
+
+
+def test_a_replica_that_waits_to_be_added_is_outside_and_alive() -> None:
+    """It follows nobody yet, and that is as it should be."""
+    known = {**_KNOWN, 4: ObservedReplica(running=True, join=True)}
+    statuses = {1: _status("leader", 1), 4: _status("follower", None)}
+
+    _, replicas = observe_replicas(known, statuses)
+
+    assert (replicas[4].member, replicas[4].healthy) == ("outside", True)
+
+
+def test_without_a_leader_nobody_is_a_member_for_sure() -> None:
+    """The members a follower remembers may be old."""
+    statuses = {1: _status("follower", None), 2: _status("follower", None)}
+
+    leader, replicas = observe_replicas(_KNOWN, statuses)
+
+    assert leader is None
+    assert {item.member for item in replicas.values()} == {"outside"}

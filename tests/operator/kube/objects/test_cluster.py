@@ -1,0 +1,179 @@
+import json
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import (
+    GroupForm,
+    account_objects,
+    budget_objects,
+    group_set,
+    kube_revision,
+    name_server_revision,
+    name_server_set,
+    service_objects,
+    settings_objects,
+)
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.resources.kinds import Cluster
+from tests.operator.kube.samples import IMAGE, NAMESPACE, around, cluster
+
+
+def _everything(made: Cluster) -> list[Json]:
+    form = around(made)
+    return [
+        *account_objects(made),
+        *service_objects(made, form),
+        *settings_objects(made, form),
+        *budget_objects(made),
+        name_server_set(made, form),
+        *(group_set(made, group, form) for group in made.group_names),
+    ]
+
+
+def _settings(made: Cluster, form: GroupForm, pod: str) -> dict[str, Any]:
+    objects = settings_objects(made, around(made, groups={"demo-0": form}))
+    found: dict[str, Any] = json.loads(objects[1]["data"][f"{pod}.json"])
+    return found
+
+
+def test_everything_belongs_to_the_cluster_and_goes_with_it_without_blocking() -> None:
+    """An owner reference that never blocks, labels to find it by, the namespace of the Cluster."""
+    for made in _everything(cluster(groups=2)):
+        (owner,) = made["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("Cluster", f"uid-{NAMESPACE}-demo")
+        assert owner["blockOwnerDeletion"] is False
+        assert made["metadata"]["namespace"] == NAMESPACE
+        assert made["metadata"]["labels"][names.LABEL_CLUSTER] == "demo"
+
+
+def test_clients_reach_only_the_pod_that_leads() -> None:
+    """The Service of a group chooses by the leader's label and keeps its address for ever."""
+    made = cluster()
+    _, clients, replicas = service_objects(made, around(made))
+
+    assert clients["metadata"]["name"] == "demo-0"
+    assert clients["spec"]["selector"][names.LABEL_ROLE] == names.LEADER
+    assert clients["spec"]["clusterIP"] == "10.96.0.7"
+    assert [port["port"] for port in clients["spec"]["ports"]] == [10911, 10909]
+    assert replicas["spec"]["publishNotReadyAddresses"] is True
+    assert names.LABEL_ROLE not in replicas["spec"]["selector"]
+
+
+def test_first_members_begin_as_voters_and_later_ones_join() -> None:
+    """Who began the group knows only the others that did; who joins knows everybody."""
+    form = GroupForm(5, 3, "20Gi", "10.96.0.7")
+
+    first = _settings(cluster(), form, "demo-0-2")
+    later = _settings(cluster(), form, "demo-0-4")
+
+    assert (first["node_id"], first["join"], sorted(first["peers"])) == (3, False, ["1", "2", "3"])
+    assert (later["node_id"], later["join"], len(later["peers"])) == (5, True, 5)
+    assert first["peers"]["1"]["host"] == "demo-0-0.demo-0-replicas.shop.svc"
+    assert first["address"] == {"host": "10.96.0.7", "port": 10911}
+    assert first["pod"]["siblings"] == ["demo-0-0", "demo-0-1", "demo-0-3", "demo-0-4"]
+
+
+def test_brokers_may_touch_their_own_pods_and_nothing_else() -> None:
+    """The Role names every pod; a token is mounted into brokers only."""
+    made = cluster(groups=2)
+    _, role, _ = account_objects(made)
+    (rule,) = role["rules"]
+
+    assert rule["verbs"] == ["get", "patch"]
+    assert {"demo-0-0", "demo-1-4"} <= set(rule["resourceNames"])
+    server = name_server_set(made, around(made))["spec"]["template"]["spec"]
+    assert server["automountServiceAccountToken"] is False
+    assert not any(volume["name"] == "token" for volume in server["volumes"])
+
+
+def test_pods_are_restricted() -> None:
+    """Non-root, no capability, nothing written to the root file system, the default seccomp profile."""
+    made = cluster()
+    form = around(made)
+    for stateful_set in (
+        name_server_set(made, form),
+        group_set(made, "demo-0", form),
+    ):
+        pod = stateful_set["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_nothing_is_restarted_by_kubernetes_itself() -> None:
+    """A changed template waits for the planner."""
+    made = cluster()
+    assert group_set(made, "demo-0", around(made))["spec"]["updateStrategy"] == {"type": "OnDelete"}
+
+
+def test_a_volume_keeps_the_size_that_its_stateful_set_was_made_with() -> None:
+    """Kubernetes refuses a change there; claims grow one by one."""
+    made = cluster(storage={"size": "40Gi"})
+    form = around(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "10.96.0.7")})
+
+    (claim,) = group_set(made, "demo-0", form)["spec"]["volumeClaimTemplates"]
+
+    assert claim["spec"]["resources"]["requests"]["storage"] == "20Gi"
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"groups": 2},
+        {"replicasPerGroup": 5},
+        {"scaleDown": {"policy": "Drain"}},
+        {"update": {"mode": "Paused"}},
+        {"storage": {"deleteClaim": "Delete"}},
+        {"imagePullPolicy": "Always"},
+        {"lock": {"takeover": "LeaseExpiry"}},
+        {"config": {"logLevel": "INFO"}},
+    ],
+)
+def test_a_revision_stays_when_running_pods_need_not_change(spec: dict[str, Any]) -> None:
+    """More groups or replicas, how changes are made, a default that is written out: no restart."""
+    assert kube_revision(cluster(**spec), IMAGE) == kube_revision(cluster(), IMAGE)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"config": {"logLevel": "DEBUG"}},
+        {"resources": {"limits": {"memory": "2Gi"}}},
+        {"placement": {"antiAffinity": "Required"}},
+        {"nameServers": {"replicas": 3}},
+        {"lock": {"leaseSeconds": 40}},
+        {"retention": {"time": "1h"}},
+    ],
+)
+def test_a_revision_changes_with_what_pods_obey(spec: dict[str, Any]) -> None:
+    """Settings, resources, placement."""
+    assert kube_revision(cluster(**spec), IMAGE) != kube_revision(cluster(), IMAGE)
+
+
+def test_another_image_is_another_revision() -> None:
+    """For brokers and name servers."""
+    made = cluster()
+    assert kube_revision(made, "orderlymq:2") != kube_revision(made, IMAGE)
+    assert name_server_revision(made, "orderlymq:2") != name_server_revision(made, IMAGE)
+
+
+def test_pods_say_how_their_pages_are_asked_for() -> None:
+    """Prometheus would ask pods that speak TLS in plain."""
+    plain = cluster()
+    guarded = cluster(tls={"mode": "Enforcing", "secretName": "keys"})
+
+    for made, scheme in ((plain, "http"), (guarded, "https")):
+        around_it = around(made)
+        sets = [
+            group_set(made, "demo-0", around_it),
+            name_server_set(made, around_it),
+        ]
+        notes = [each["spec"]["template"]["metadata"]["annotations"] for each in sets]
+        assert [each[names.ANNOTATION_SCHEME] for each in notes] == [scheme, scheme]

@@ -1,0 +1,82 @@
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_operator.kube.objects import drift
+from orderlymq_operator.kube.objects.cluster import budget_objects, group_set, service_objects
+from orderlymq_operator.kube.objects.drift import changes, contains, stamped
+from tests.operator.kube.samples import around, cluster
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(_JSON)
+def test_everything_contains_itself(value: Any) -> None:
+    """What was applied and came back unchanged is never applied again."""
+    assert contains(copy.deepcopy(value), value)
+
+
+@given(st.dictionaries(st.text(max_size=3), _JSON), st.dictionaries(st.text(min_size=4), _JSON))
+def test_what_others_added_is_no_drift(wanted: dict[str, Any], added: dict[str, Any]) -> None:
+    """Defaults of the API server and fields of other controllers are theirs."""
+    assert contains({**added, **wanted}, wanted)
+
+
+def test_an_object_that_was_applied_needs_no_further_write() -> None:
+    """The law behind the empty request count of an idle hour."""
+    made = cluster(groups=2)
+    wanted = [*budget_objects(made), *service_objects(made, around(made))]
+    live = [stamped(one) for one in wanted]
+    live[0]["spec"]["unhealthyPodEvictionPolicy"] = "IfHealthyBudget"
+
+    assert changes(wanted, live) == []
+
+
+def test_a_field_that_somebody_edited_is_put_right() -> None:
+    """The fingerprint alone would not notice."""
+    made = cluster()
+    wanted = [group_set(made, "demo-0", around(made))]
+    live = [stamped(wanted[0])]
+    live[0]["spec"]["replicas"] = 1
+
+    assert changes(wanted, live) == [stamped(wanted[0])]
+
+
+def test_a_field_that_is_no_longer_wanted_is_taken_away() -> None:
+    """A comparison field by field would not notice; the fingerprint does."""
+    wanted = {"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"one": "1", "two": "2"}}
+    less = {"kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"one": "1"}}
+
+    assert changes([less], [stamped(wanted)]) == [stamped(less)]
+
+
+@pytest.mark.parametrize(
+    ("live", "wanted", "same"),
+    [
+        ("1", "1000m", True),
+        ("1Gi", "1024Mi", True),
+        ("1G", "1Gi", False),
+        ([{"name": "istio"}, {"name": "broker", "image": "a"}], [{"name": "broker"}], True),
+        ([{"name": "broker", "image": "a"}], [{"name": "broker", "image": "b"}], False),
+        ([1, 2], [1], False),
+        (None, {}, True),
+    ],
+)
+def test_equal_things_in_other_words(live: Any, wanted: Any, same: bool) -> None:
+    """Quantities by their value, named lists by name, nothing for an empty one."""
+    assert contains(live, wanted) is same
+
+
+def test_a_quantity_is_exact() -> None:
+    """No rounding: two sizes that differ by a byte differ."""
+    assert drift.quantity("9007199254740993") != drift.quantity("9007199254740992")
+    assert drift.quantity("not one") is None

@@ -1,0 +1,131 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_operator.brokers.admin import GroupMember, Lock
+from orderlymq_operator.kube.observe.consumergroups import (
+    coarse,
+    group_conditions,
+    group_facts,
+    sight_of,
+)
+from orderlymq_operator.plan.actions import Observed, ObservedGroup, TopicConfig
+from orderlymq_operator.resources.kinds import ConsumerGroup
+from tests.operator.examples import group
+
+BILLING = group(topics=[{"name": "orders"}])
+FOUR = Observed(groups={"demo-0": ObservedGroup(1, {}, {"orders": TopicConfig(4, 6, True)}, {})})
+RETRIES = {"%RETRY%billing": "*"}
+
+
+def _member(name: str, expression: str = "*") -> GroupMember:
+    return GroupMember(name, f"{name}:1", {"orders": expression, **RETRIES})
+
+
+def _reasons(owners: list[str], *members: GroupMember, of: ConsumerGroup = BILLING) -> list[str]:
+    locks = [Lock("billing", "orders", queue, owner) for queue, owner in enumerate(owners) if owner]
+    sight = sight_of("billing", {"demo-0": list(members)}, {"demo-0": locks}, [0])
+    found = group_conditions(of, sight, FOUR)
+    return [found[kind].reason for kind in ("Balanced", "ConsistentSubscription") if kind in found]
+
+
+def test_every_queue_with_one_owner_and_even_shares_is_balanced() -> None:
+    """Shares may differ by one."""
+    a, b, c = _member("a"), _member("b"), _member("c")
+
+    assert _reasons(["a", "a", "b", "b"], a, b) == ["Balanced", "SameSubscription"]
+    assert _reasons(["a", "a", "b", "c"], a, b, c) == ["Balanced", "SameSubscription"]
+
+
+def test_queues_without_an_owner_and_idle_members_are_named() -> None:
+    """A member without a queue counts, and so does a queue without a member."""
+    a, b = _member("a"), _member("b")
+
+    assert _reasons(["a", "", "b", "b"], a, b)[0] == "QueuesWithoutOwner"
+    assert _reasons(["a", "a", "a", "a"], a, b)[0] == "UnevenShares"
+
+
+def test_more_members_than_queues_are_balanced_and_the_idle_ones_counted() -> None:
+    """Nothing is wrong, and the pods without work are worth a sentence."""
+    five = [_member(name) for name in "abcde"]
+
+    assert _reasons(["a", "b", "c", "d"], *five)[0] == "MembersIdle"
+
+
+def test_a_queue_that_a_member_was_refused_is_contended_and_both_are_named() -> None:
+    """It counts among the locks; who asks without being a member does not."""
+    a, b = _member("a"), _member("b")
+    locks = [
+        Lock("billing", "orders", 0, "a", wanted_by="b"),
+        Lock("billing", "orders", 1, "a", wanted_by="gone"),
+        *(Lock("billing", "orders", number, "b") for number in (2, 3)),
+    ]
+    sight = sight_of("billing", {"demo-0": [a, b]}, {"demo-0": locks}, [0])
+
+    found = group_conditions(BILLING, sight, FOUR)["Balanced"]
+
+    assert (found.status, found.reason) == ("False", "QueuesContended")
+    assert found.message == "orders@demo-0-0 of a, wanted by b"
+    assert group_facts(BILLING, sight, FOUR)["locks"] == {"held": 4, "free": 0, "contended": 1}
+
+
+def test_raft_groups_that_know_other_members_are_named() -> None:
+    """Members that ask one of them divide otherwise than those that ask another."""
+    a, b = _member("a"), _member("b")
+    locks = [Lock("billing", "orders", number, "ab"[number // 2]) for number in range(4)]
+    sight = sight_of("billing", {"demo-0": [a, b], "demo-1": [a]}, {"demo-0": locks}, [0, 0])
+
+    found = group_conditions(BILLING, sight, FOUR)["Balanced"]
+
+    assert (found.status, found.reason) == ("False", "MembersDiffer")
+    assert found.message == "other members are known to demo-1"
+
+
+def test_members_that_subscribe_differently_are_named() -> None:
+    """They take messages from each other: the queue of one holds what the other wants."""
+    a, b, odd = _member("a"), _member("b"), _member("odd", "red")
+    sight = sight_of("billing", {"demo-0": [a, b, odd]}, {}, [])
+
+    found = group_conditions(BILLING, sight, FOUR)["ConsistentSubscription"]
+
+    assert found.reason == "DifferentSubscriptions"
+    assert found.message == "odd: orders red; a and 1 more: orders *"
+
+
+def test_nobody_online_is_unknown_and_no_alarm() -> None:
+    """A group that is scaled to zero is neither balanced nor not."""
+    assert _reasons([]) == ["NoMembers", "NoMembers"]
+    assert _reasons([], of=group(ordering="Concurrent")) == ["NoMembers"]
+
+
+def test_facts_put_raft_groups_together() -> None:
+    """A member that two raft groups know is one member, lag is the sum, locks of others do not count."""
+    sight = sight_of(
+        "billing",
+        {"demo-0": [_member("a")], "demo-1": [_member("a")]},
+        {
+            "demo-0": [
+                Lock("billing", "orders", 0, "a"),
+                Lock("billing", "%RETRY%billing", 0, "a"),
+                Lock("audit", "orders", 1, "x"),
+            ]
+        },
+        [100, 23],
+        {"a:1": "west"}.__getitem__,
+    )
+
+    facts = group_facts(BILLING, sight, FOUR)
+
+    assert (facts["members"], facts["lag"]) == (1, 120)
+    assert facts["memberList"] == [{"clientId": "a", "address": "a:1", "zone": "west", "queues": 1}]
+    assert facts["locks"] == {"held": 1, "free": 3, "contended": 0}
+    assert [queue["clientId"] for queue in facts["assignment"]] == ["a", "", "", ""]
+
+
+@given(st.integers(0, 10**12))
+def test_lag_is_told_in_two_digits(count: int) -> None:
+    """Never above the truth, never more than a tenth below it."""
+    told = coarse(count)
+
+    assert told <= count
+    assert count - told <= count / 10
+    assert len(str(told).rstrip("0")) <= 2

@@ -1,0 +1,78 @@
+"""How brokers are reached; the API server is a small one of our own that speaks real HTTP."""
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from orderlymq_operator.kube.observe.credentials import Access
+from orderlymq_operator.kube.resources import Json
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from tests.operator.examples import cluster
+from tests.operator.kube.apiserver import absent, serving_api
+from tests.operator.scripted import serving
+from tests.runtime.certificates import make_authority
+
+TLS = {"mode": "Enforcing", "secretName": "pair"}
+
+
+class Secrets:
+    """The Secrets of a namespace, by name."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, dict[str, str]] = {}
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Serve a read."""
+        texts = self.texts.get(request.path.rpartition("/")[2])
+        if texts is None:
+            return await absent(request)
+        data = {key: base64.b64encode(text.encode()).decode() for key, text in texts.items()}
+        found: Json = {"metadata": {"name": "pair"}, "data": data}
+        return web.json_response(found)
+
+
+@pytest.fixture
+def secrets() -> Secrets:
+    return Secrets()
+
+
+@pytest.fixture
+async def access(secrets: Secrets) -> AsyncIterator[Access]:
+    async with serving_api(web.get("/{path:.*}", secrets.answer)) as api:
+        made = Access(api, lambda: 1)
+        yield made
+        await made.close()
+
+
+async def test_a_missing_key_pair_is_told_in_a_sentence(
+    access: Access, secrets: Secrets, tmp_path: Path
+) -> None:
+    """The Secret, what it lacks, and an authority that is none; nothing where TLS is off."""
+    guarded = cluster(tls=TLS)
+    assert await access.missing_certificate(cluster()) == ""
+    assert "no Secret 'pair'" in await access.missing_certificate(guarded)
+
+    secrets.texts["pair"] = {"tls.crt": "x", "tls.key": "y"}
+    assert await access.missing_certificate(guarded) == "Secret 'pair' has no ca.crt"
+    secrets.texts["pair"]["ca.crt"] = "nonsense"
+    assert "is no certificate" in await access.missing_certificate(guarded)
+    secrets.texts["pair"]["ca.crt"] = make_authority(tmp_path).read_text()
+    assert await access.missing_certificate(guarded) == ""
+
+
+async def test_a_cluster_that_waits_for_its_key_pair_leaves_plain_ones_alone(
+    access: Access,
+) -> None:
+    """A connection that trusts nobody yet is not taken for a plain one."""
+    await access.admin(cluster(tls=TLS))
+    plain = await access.admin(cluster())
+
+    def nothing(request: RemotingCommand) -> RemotingCommand:
+        return request.reply(body=b'{"locks": []}')
+
+    async with serving({RequestCode.ORDERLYMQ_LOCK_TABLE: nothing}) as (_, address):
+        assert await plain.locks(address) == []

@@ -1,0 +1,89 @@
+from typing import Any
+
+from orderlymq_operator.kube.objects.names import FINALIZER
+from orderlymq_operator.kube.observe.desired import must_delete, wish_of
+from orderlymq_operator.plan.actions import ConditionReport, Subject
+from tests.operator.kube.samples import cluster, item
+
+LEAVING: dict[str, Any] = {"deletionTimestamp": "2026-01-02T00:00:00Z", "finalizers": [FINALIZER]}
+DELETE = {"deletionPolicy": "Delete"}
+
+
+def test_of_two_objects_with_one_name_the_oldest_wins() -> None:
+    """The other is told by whom it was outdone, and takes over when that one goes."""
+    first = item("Topic", "orders")
+    second = item(
+        "Topic",
+        "other",
+        spec={"topicName": "orders"},
+        creationTimestamp="2026-01-01T00:00:05Z",
+    )
+
+    wish = wish_of(cluster(), [first, second])
+
+    assert [topic.metadata.name for topic in wish.desired.topics] == ["shop/orders"]
+    assert wish.verdicts == {
+        Subject("Topic", "shop/other"): ConditionReport(
+            "False", "Conflict", "Topic shop/orders is older and declares 'orders', too"
+        )
+    }
+    alone = wish_of(cluster(), [second])
+    assert [topic.topic_name for topic in alone.desired.topics] == ["orders"]
+    assert not alone.verdicts
+
+
+def test_equal_names_in_two_namespaces_are_two_objects() -> None:
+    """Clients know them by their topicName, the planner by namespace and name."""
+    mine = item("Topic", "orders")
+    theirs = item("Topic", "orders", "sales", spec={"topicName": "sales-orders"})
+
+    wish = wish_of(cluster(), [mine, theirs])
+
+    assert [(topic.metadata.name, topic.topic_name) for topic in wish.desired.topics] == [
+        ("shop/orders", "orders"),
+        ("sales/orders", "sales-orders"),
+    ]
+
+
+def test_what_cannot_be_used_is_told_and_hurts_nobody_else() -> None:
+    """The field stands in the message."""
+    wish = wish_of(cluster(), [item("Topic", "bad", spec={"queues": 0}), item("Topic", "good")])
+
+    (verdict,) = wish.verdicts.values()
+    assert (verdict.reason, "spec.queues" in verdict.message) == ("Invalid", True)
+    assert len(wish.desired.topics) == 1
+
+
+def test_only_deletion_policy_delete_deletes() -> None:
+    """A retained topic is forgotten by the operator and kept by the brokers."""
+    kept = item("Topic", "kept", **LEAVING)
+    gone = item("Topic", "gone", spec=DELETE, **LEAVING)
+
+    wish = wish_of(cluster(), [kept, gone])
+
+    assert wish.desired.deleted_topics == {"gone"}
+    assert wish.desired.topics == ()
+    assert wish.leaving == [kept, gone]
+
+
+def test_a_name_that_another_object_has_taken_over_is_not_deleted() -> None:
+    """Renaming a manifest must not cost its messages."""
+    old = item("Topic", "old", spec={"topicName": "orders", **DELETE}, **LEAVING)
+    new = item("Topic", "new", spec={"topicName": "orders", **DELETE})
+
+    assert wish_of(cluster(), [old, new]).desired.deleted_topics == frozenset()
+
+
+def test_who_needs_a_finalizer() -> None:
+    """Only what is deleted in the brokers; a Cluster never does."""
+    topic = item("Topic", "a").manifest
+    deleted = item("Topic", "a", spec=DELETE).manifest
+    user = item("User", "somebody", spec={"secretFrom": {"secret": {"name": "s"}}}).manifest
+
+    assert topic is not None
+    assert deleted is not None
+    assert user is not None
+    assert not must_delete(topic)
+    assert must_delete(deleted)
+    assert must_delete(user)
+    assert not must_delete(cluster())

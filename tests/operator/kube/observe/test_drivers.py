@@ -1,0 +1,218 @@
+"""What objects, pods and drivers say, and what a Pipeline's status makes of it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.drift import stamped
+from orderlymq_operator.kube.objects.pipeline import DriverSurroundings, workload
+from orderlymq_operator.kube.observe.drivers import (
+    driver_pod,
+    pause_of,
+    read_word,
+    status_facts,
+    without_pause,
+    workload_of,
+)
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.actions import ConditionReport
+from orderlymq_operator.plan.pipelines import DriverWord, ReportPipeline
+from orderlymq_operator.resources.pipeline import PipelineStatus
+from tests.operator.examples import pipeline
+from tests.operator.kube.samples import pod
+
+AROUND = DriverSurroundings("orderlymq-spark:1", "IfNotPresent")
+WORD = {
+    "phase": "Running",
+    "ready": True,
+    "last_batch": 7,
+    "rows": 1234,
+    "rows_per_second": 98.6,
+    "lag": 5,
+    "offsets": {"orders": {"demo-0": {"10": 3, "2": 4}}},
+}
+
+
+def driver(**status: Any) -> Json:
+    made = pod("orders-archive-pipeline-0", **status)
+    made["metadata"] |= {
+        "labels": {names.LABEL_FORM: "StatefulSet"},
+        "annotations": {names.ANNOTATION_WORK: "abc"},
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    return made
+
+
+def ended(code: int, message: str = "", reason: str = "Error") -> Json:
+    state = {"exitCode": code, "message": message, "reason": reason}
+    return {"name": "driver", "state": {"terminated": state}}
+
+
+def test_a_driver_that_ended_has_said_why() -> None:
+    """The termination message of a pod is the last report of its driver."""
+    message = json.dumps({"phase": "Failed", "last_error": "the disk is full", "last_batch": 3})
+
+    found = driver_pod(driver(phase="Failed", containerStatuses=[ended(1, message)]))
+
+    assert (found.form, found.work, found.ended, found.succeeded) == (
+        *("StatefulSet", "abc"),
+        *(True, False),
+    )
+    assert found.word == DriverWord(
+        "Failed", error="the disk is full", figures=(("last_batch", 3),)
+    )
+
+
+@pytest.mark.parametrize(
+    ("terminated", "error"),
+    [
+        (ended(137, "", "OOMKilled"), "the driver ended with 137 (OOMKilled)"),
+        (ended(1, "java: not found\n"), "the driver ended with 1 (Error): java: not found"),
+        (ended(1, "[1, 2]"), "the driver ended with 1 (Error): [1, 2]"),
+    ],
+)
+def test_a_driver_that_could_not_say_why_is_told_by_how_it_ended(
+    terminated: Json, error: str
+) -> None:
+    """A killed one by its signal, one that never began by its last lines."""
+    found = driver_pod(driver(phase="Failed", containerStatuses=[terminated]))
+
+    assert found.word == DriverWord("Failed", error=error)
+
+
+def test_a_driver_that_begins_again_and_again_is_told_by_its_last_end() -> None:
+    """Kubernetes keeps the state before the present one."""
+    message = json.dumps({"phase": "Failed", "last_error": "no such topic"})
+    waiting = {
+        "name": "driver",
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": ended(1, message)["state"],
+    }
+
+    found = driver_pod(driver(containerStatuses=[waiting]))
+
+    assert not found.ended
+    assert found.word == DriverWord("Failed", error="no such topic")
+    assert found.trouble is not None
+    assert found.trouble.reason == "PodFailing"
+
+
+def test_the_status_tells_the_figures_of_the_driver() -> None:
+    """Offsets by queue number, rates in whole rows, in the form of the schema."""
+    word = read_word(json.dumps(WORD))
+    assert word is not None
+    report = ReportPipeline("Running", ConditionReport("True", "DriverRuns", "x"), word, "pod-0")
+
+    facts = status_facts(report, {}, "claim")
+
+    assert facts == {
+        "phase": "Running",
+        "driver": "pod-0",
+        "claim": "claim",
+        "lastBatch": 7,
+        "rows": 1234,
+        "rowsPerSecond": 99,
+        "lag": 5,
+        "offsets": [
+            {"topic": "orders", "broker": "demo-0", "queue": 2, "offset": 4},
+            {"topic": "orders", "broker": "demo-0", "queue": 10, "offset": 3},
+        ],
+    }
+    PipelineStatus.model_validate(facts)
+
+
+def test_a_figure_stays_until_a_newer_one_is_known() -> None:
+    """A driver that starts anew knows nothing yet; where the checkpoint stands is true all the same."""
+    former = {"lastBatch": 7, "lag": 5, "driver": "pod-0", "phase": "Running"}
+    report = ReportPipeline("Suspended", ConditionReport("False", "Suspended", "x"))
+
+    assert status_facts(report, former, "claim") == {
+        "lastBatch": 7,
+        "lag": 5,
+        "phase": "Suspended",
+        "claim": "claim",
+    }
+
+
+def test_an_error_goes_when_a_driver_runs_again() -> None:
+    """lastError is that of the last run."""
+    condition = ConditionReport("True", "DriverRuns", "x")
+    failed = ReportPipeline("Failed", condition, DriverWord("Failed", error="full"))
+    runs = ReportPipeline("Running", condition, DriverWord("Running"))
+
+    after = status_facts(failed, {}, "claim")
+
+    assert after["lastError"] == "full"
+    assert "lastError" not in status_facts(runs, after, "claim")
+
+
+@pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"phase": 1}'])
+def test_what_is_no_report_says_nothing(text: str) -> None:
+    """Whatever stands on the port or in the message."""
+    assert read_word(text) is None
+
+
+@pytest.mark.parametrize(
+    "figures", [{"offsets": [1]}, {"offsets": {"t": {"b": {"x": 1}}}}, {"lag": -1}, {"rows": "x"}]
+)
+def test_a_figure_of_another_form_is_left_out(figures: dict[str, Any]) -> None:
+    """The schema would refuse the whole status for it."""
+    word = read_word(json.dumps({"phase": "Running", **figures}))
+    report = ReportPipeline("Running", ConditionReport("True", "DriverRuns", "x"), word)
+
+    assert status_facts(report, {}, "claim") == {"phase": "Running", "claim": "claim"}
+
+
+@pytest.mark.parametrize("spec", [{}, {"trigger": "5s"}, {"schedule": "@daily"}])
+def test_a_workload_is_as_it_should_be_whether_it_is_paused_or_not(spec: dict[str, Any]) -> None:
+    """What pauses it is looked at by itself."""
+    made, pause = without_pause(workload(pipeline(**spec), AROUND))
+    wanted = stamped(made)
+    form = made["kind"]
+    for suspend in (False, True):
+        assert pause.keys() == pause_of(form, suspend=suspend).keys()
+        live = {**wanted, "spec": {**wanted["spec"], **pause_of(form, suspend=suspend)}}
+
+        found = workload_of(live, wanted)
+
+        assert (found.current, found.suspended, found.form) == (True, suspend, form)
+    newer = DriverSurroundings("orderlymq-spark:2", "IfNotPresent")
+    other, _ = without_pause(workload(pipeline(**spec), newer))
+    assert not workload_of(live, stamped(other)).current
+
+
+def test_two_drivers_by_hand_are_put_right() -> None:
+    """Whoever scales the StatefulSet to two would have two drivers wait for one lock."""
+    made, _ = without_pause(workload(pipeline(trigger="5s"), AROUND))
+    wanted = stamped(made)
+
+    assert not workload_of({**wanted, "spec": {**wanted["spec"], "replicas": 2}}, wanted).current
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ended", "state"),
+    [
+        ([], False, ""),
+        ([{"type": "Suspended", "status": "True"}], False, ""),
+        ([{"type": "Complete", "status": "True"}], True, "Complete"),
+        (
+            [{"type": "FailureTarget", "status": "True"}, {"type": "Failed", "status": "True"}],
+            True,
+            "Failed",
+        ),
+    ],
+)
+def test_a_job_has_ended_when_it_says_so(conditions: list[Json], ended: bool, state: str) -> None:
+    """Not before: until then its pods may live."""
+    live = {
+        "kind": "Job",
+        "metadata": {"name": "job", "annotations": {names.ANNOTATION_WORK: "abc"}},
+        "spec": {},
+        "status": {"conditions": conditions},
+    }
+
+    found = workload_of(live, None)
+
+    assert (found.ended, found.state, found.work) == (ended, state, "abc")

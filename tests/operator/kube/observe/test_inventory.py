@@ -1,0 +1,155 @@
+"""Workers that read at the same time, watches that are early or late: nobody works from what is old and sleeps on."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.observe.inventory import Inventory, Item, cluster_of
+from orderlymq_operator.kube.resources import CLUSTERS, TOPICS, Json
+from orderlymq_operator.kube.workqueue import WorkQueue
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import NAMESPACE, custom
+
+_CLUSTERS = 3
+_WORKERS = 2
+_CHANGES = 12
+_TICK_S = 0.001
+
+
+class Office:
+    """An inventory, its queue and workers that only note which versions they saw; whoever hints does it as `app` does."""
+
+    def __init__(self, api: Api) -> None:
+        self.inventory = Inventory(api, (NAMESPACE,), self.changed)
+        self.queue: WorkQueue[tuple[str, str]] = WorkQueue()
+        self.seen: dict[tuple[str, str], dict[str, str]] = {}
+
+    def changed(self, item: Item) -> None:
+        """Wake who is concerned by what a list showed."""
+        if item.cluster is not None:
+            self.queue.add(item.cluster)
+
+    def hint(self, found: Json) -> None:
+        """Show what a watch shows."""
+        meta = found["metadata"]
+        kind = found["kind"]
+        known = (kind, meta["namespace"], meta["name"], meta["resourceVersion"])
+        if not self.inventory.knows(*known):
+            self.inventory.invalidate(kind)
+            cluster = cluster_of(kind, found)
+            assert cluster is not None
+            self.queue.add(cluster)
+
+    async def work(self) -> None:
+        """Make passes."""
+        while True:
+            key = await self.queue.take()
+            await self.inventory.refresh(key)
+            items = [self.inventory.cluster(key), *self.inventory.parts(key)]
+            self.seen[key] = {item.kind: item.version for item in items if item is not None}
+            self.queue.done(key)
+
+
+@pytest.mark.parametrize("seed", range(14))
+async def test_the_last_pass_over_each_cluster_sees_its_last_change(seed: int) -> None:
+    """Lists are slow, and a watch shows a change before or after a list has; there is no resync to help."""
+    random, server = Random(seed), ObjectServer()
+
+    async def some_ticks() -> None:
+        await asyncio.sleep(random.randrange(4) * _TICK_S)
+
+    server.slow = some_ticks
+    hints: set[asyncio.Task[None]] = set()
+    async with server.serving() as api:
+        office = Office(api)
+
+        async def change() -> None:
+            name = f"c{random.randrange(_CLUSTERS)}"
+            if random.random() < 0.5:
+                made = server.put(
+                    CLUSTERS, custom("Cluster", name, labels={"n": str(random.random())})
+                )
+            else:
+                reference = {"clusterRef": {"name": name}}
+                topic = custom("Topic", f"t-{name}", labels={"n": str(random.random())})
+                made = server.put(TOPICS, {**topic, "spec": reference})
+
+            async def tell() -> None:
+                await asyncio.sleep(random.randrange(12) * _TICK_S)
+                office.hint(made)
+
+            hints.add(asyncio.create_task(tell()))
+
+        workers = [asyncio.create_task(office.work()) for _ in range(_WORKERS)]
+        for _ in range(_CHANGES):
+            await change()
+            await some_ticks()
+        await asyncio.gather(*hints)
+        async with asyncio.timeout(5):
+            while not office.queue.idle:  # noqa: ASYNC110 - a queue tells nobody that it is empty
+                await asyncio.sleep(_TICK_S)
+        for worker in workers:
+            worker.cancel()
+
+    for key, seen in office.seen.items():
+        for kind, version in seen.items():
+            resource, name = (CLUSTERS, key[1]) if kind == "Cluster" else (TOPICS, f"t-{key[1]}")
+            found = server.find(resource, NAMESPACE, name)
+            assert found is not None
+            assert version == found["metadata"]["resourceVersion"]
+    assert sum(map(len, office.seen.values())) == len(server.objects)
+
+
+async def test_whoever_comes_while_a_list_is_read_waits_for_one_that_is_new_enough() -> None:
+    """What changed after the list began is in the next one."""
+    server, asked, go_on = ObjectServer(), asyncio.Event(), asyncio.Event()
+    server.put(CLUSTERS, custom("Cluster", "demo"))
+    looks = 0
+
+    async def gate() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # the first list has been made up and is on its way
+            asked.set()
+            await go_on.wait()
+
+    server.slow = gate
+    async with server.serving() as api, asyncio.timeout(5):
+        inventory = Inventory(api, (NAMESPACE,))
+        first = asyncio.create_task(inventory.refresh())
+        await asked.wait()
+        newer = server.put(CLUSTERS, custom("Cluster", "demo", labels={"n": "1"}))
+        inventory.invalidate("Cluster")
+        second = asyncio.create_task(inventory.refresh())
+        go_on.set()
+        await asyncio.gather(first, second)
+
+    found = inventory.cluster((NAMESPACE, "demo"))
+    assert found is not None
+    assert found.version == newer["metadata"]["resourceVersion"]
+
+
+async def test_what_is_written_while_a_list_is_read_is_newer_than_the_list() -> None:
+    """An older state would be told again, or acted upon."""
+    server = ObjectServer()
+    server.put(CLUSTERS, custom("Cluster", "demo"))
+    written: list[Json] = []
+    looks = 0
+
+    async def gate() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            written.append(server.put(CLUSTERS, custom("Cluster", "demo", labels={"n": "1"})))
+            inventory.written(CLUSTERS, written[0])
+
+    server.slow = gate
+    async with server.serving() as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        await inventory.refresh()
+
+    found = inventory.cluster((NAMESPACE, "demo"))
+    assert found is not None
+    assert found.version == written[0]["metadata"]["resourceVersion"]

@@ -1,0 +1,27 @@
+"""Zones of nodes and of the pods on them."""
+
+from orderlymq_operator.kube.observe.zones import ZONE, Zones
+from orderlymq_operator.kube.resources import Json
+
+
+def _node(name: str, zone: str | None) -> Json:
+    return {"metadata": {"name": name, "labels": {} if zone is None else {ZONE: zone}}}
+
+
+def test_a_consumer_is_in_the_zone_of_its_pods_node() -> None:
+    """By the address of its connection; whoever is no pod, or on a node without a zone, has none."""
+    zones = Zones({"10.0.0.1:5": "one", "10.0.0.2:5": "two"}.get)  # type: ignore[arg-type]  # only known addresses are asked
+    zones.node_shown(_node("one", "west"), gone=False)
+    zones.node_shown(_node("two", None), gone=False)
+
+    assert [zones.of_address(f"10.0.0.{number}:5") for number in (1, 2)] == ["west", ""]
+
+
+def test_a_node_that_is_gone_or_loses_its_label_is_in_no_zone() -> None:
+    """A zone that is not known decides nothing."""
+    zones = Zones(lambda _: "")
+    for gone, zone in ((True, "west"), (False, None)):
+        zones.node_shown(_node("one", "west"), gone=False)
+        zones.node_shown(_node("one", zone), gone=gone)
+
+        assert zones.of_node("one") == ""

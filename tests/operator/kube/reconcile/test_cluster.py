@@ -1,0 +1,135 @@
+"""Passes over a Cluster: the API server keeps what is applied to it, and one broker has a status page; HTTP is real."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import orjson
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.observe.credentials import Access
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile.backend import Defaults
+from orderlymq_operator.kube.reconcile.cluster import Reconciler
+from orderlymq_operator.kube.resources import CLUSTERS, PODS, Json
+from tests.operator.kube.apiserver import serving_api
+from tests.operator.kube.samples import IMAGE, NAMESPACE, custom, pod
+
+KEY = (NAMESPACE, "demo")
+HOST = "127.0.0.1"
+OF_NAMESPACE = "/{root:.*}/namespaces/{namespace}/{plural}"
+
+
+class Objects:
+    """The objects of one Cluster, by path: every selector chooses all of them."""
+
+    def __init__(self, present: dict[str, Json]) -> None:
+        self._by_path = present
+        self._version = 1
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Serve a collection."""
+        items = [
+            found
+            for path, found in sorted(self._by_path.items())
+            if path.rpartition("/")[0] == request.path
+        ]
+        return web.json_response({"items": items, "metadata": {}})
+
+    async def apply(self, request: web.Request) -> web.Response:
+        """Make an object, or replace parts of the one that is there; Services get an address."""
+        path = request.path.removesuffix("/status")
+        made = orjson.loads(await request.read())
+        former = self._by_path.get(path, {"metadata": {"uid": path}})
+        self._version += 1
+        version = {"resourceVersion": str(self._version)}
+        now = {**former, **made, "metadata": {**former["metadata"], **made["metadata"], **version}}
+        if now["kind"] == "Service":
+            now["spec"].setdefault("clusterIP", "10.96.0.7")
+        self._by_path[path] = now
+        return web.json_response(now)
+
+
+class Broker:
+    """The status page of a raft group's only broker, which leads until it is lost."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.asked = asyncio.Event()
+        self.refused = asyncio.Event()
+
+    async def status(self, request: web.Request) -> web.Response:
+        """Tell who leads; from a lost node comes nothing, until the connection is refused at last."""
+        if not self.lost:
+            return web.json_response({"role": "leader", "term": 1, "leader": 1, "voters": [1]})
+        self.asked.set()
+        await self.refused.wait()
+        return web.Response(status=503)
+
+
+@pytest.fixture
+async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+    found = Broker()
+    application = web.Application()
+    application.router.add_get("/status", found.status)
+    async with TestServer(application, host=HOST) as server:
+        monkeypatch.setattr(names, "HTTP_PORT", server.port)
+        yield found
+
+
+@pytest.fixture
+async def reconciler(broker: Broker) -> AsyncIterator[Reconciler]:
+    """An operator that has seen nothing yet, in front of a Cluster of one replica that runs."""
+    replica = pod("demo-0-0", podIP=HOST)
+    replica["metadata"]["labels"] = {
+        names.LABEL_CLUSTER: "demo",
+        names.LABEL_GROUP: "0",
+        "app.kubernetes.io/component": names.BROKER,
+    }
+    objects = Objects(
+        {
+            CLUSTERS.path(NAMESPACE, "demo"): custom(
+                "Cluster", "demo", spec={"replicasPerGroup": 1}
+            ),
+            PODS.path(NAMESPACE, "demo-0-0"): replica,
+        }
+    )
+    async with serving_api(
+        web.get(OF_NAMESPACE, objects.show),
+        web.patch(f"{OF_NAMESPACE}/{{name}}", objects.apply),
+        web.patch(f"{OF_NAMESPACE}/{{name}}/status", objects.apply),
+    ) as api:
+        inventory = Inventory(api, (NAMESPACE,))
+        defaults = Defaults(IMAGE, "IfNotPresent")
+        made = Reconciler(
+            api, inventory, defaults, OperatorMetrics(), Access(api, lambda: 1), lambda address: ""
+        )
+        yield made
+        await made.close()
+
+
+def leaders(reconciler: Reconciler) -> list[tuple[tuple[str, ...], bool]]:
+    """Return whom hand-overs would ask now, and whether that is every leader, by Cluster."""
+    return [(target.addresses, target.complete) for target in reconciler.targets()]
+
+
+async def test_hand_overs_know_the_leaders_of_the_last_pass_until_the_next_one_has_asked(
+    reconciler: Reconciler, broker: Broker
+) -> None:
+    """Brokers of a lost node let a pass wait for seconds, just when its consumers' queues are to be handed over."""
+    await reconciler.reconcile(KEY)
+    before = leaders(reconciler)
+
+    broker.lost = True
+    under_way = asyncio.create_task(reconciler.reconcile(KEY))
+    async with asyncio.timeout(10):
+        await broker.asked.wait()
+    meanwhile = leaders(reconciler)
+    broker.refused.set()
+    await under_way
+
+    assert before == meanwhile == [((f"{HOST}:{names.BROKER_PORT}",), True)]
+    assert leaders(reconciler) == [((), False)]

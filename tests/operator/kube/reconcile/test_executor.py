@@ -1,0 +1,223 @@
+"""Plans carried out against an API server, a name server and a leader of our own; HTTP and remoting are real."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import aiohttp
+import pytest
+
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.status import ReplicaStatus
+from orderlymq_operator.kube.api import Api, EvictionRefusedError, RetryLaterError
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.cluster import group_set
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.reconcile import scaling
+from orderlymq_operator.kube.reconcile.backend import KubeBackend
+from orderlymq_operator.kube.reconcile.executor import perform_all
+from orderlymq_operator.kube.reconcile.status import Circumstances
+from orderlymq_operator.kube.resources import PODS, STATEFUL_SETS, Json
+from orderlymq_operator.plan.actions import (
+    Action,
+    CreateTopic,
+    Observed,
+    ObservedGroup,
+    PutOrderConfig,
+    RestartReplica,
+    TopicConfig,
+)
+from orderlymq_operator.resources.kinds import Desired
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.client import RemotingClient
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import NAMESPACE, around, cluster, pod
+from tests.operator.scripted import serving
+
+HOST = "127.0.0.1"
+ORDERED, NORMAL = TopicConfig(4, 6, order=True), TopicConfig(4, 6, order=False)
+BUDGET = "The disruption budget demo-0 needs 2 healthy pods and has 2 currently"
+
+
+def _own(name: str, component: str, **status: Any) -> Json:
+    made = pod(name, podIP=HOST, **status)
+    made["metadata"]["labels"] = {
+        names.LABEL_CLUSTER: "demo",
+        names.LABEL_GROUP: "0",
+        "app.kubernetes.io/component": component,
+    }
+    return made
+
+
+def _no_topics(request: RemotingCommand) -> RemotingCommand:
+    return request.reply(body=b'{"topicConfigTable": {}, "dataVersion": {}}')
+
+
+class Place:
+    """Where plans are carried out.
+
+    Attributes:
+        created: topics that the leader was asked to create, in order.
+        mute: the name server refuses what it is asked.
+        deposed: the leader commits nothing.
+    """
+
+    def __init__(self, server: ObjectServer, backend: KubeBackend) -> None:
+        self.server = server
+        self.backend = backend
+        self.created: list[str] = []
+        self.mute = False
+        self.deposed = False
+
+    def close(self, request: RemotingCommand) -> RemotingCommand:
+        """Take no more messages, or fail to commit that."""
+        return request.reply(ResponseCode.SYSTEM_ERROR if self.deposed else ResponseCode.SUCCESS)
+
+    def put_list(self, request: RemotingCommand) -> RemotingCommand:
+        """Take a queue list, or refuse it."""
+        return request.reply(ResponseCode.SYSTEM_ERROR if self.mute else ResponseCode.SUCCESS)
+
+    def create(self, request: RemotingCommand) -> RemotingCommand:
+        """Note a topic."""
+        self.created.append(request.ext["topic"])
+        return request.reply()
+
+    async def perform(self, actions: Sequence[Action]) -> tuple[list[Exception], int]:
+        """Carry out *actions*; return what failed, and how many were done."""
+        return await perform_all(self.backend, actions, OperatorMetrics())
+
+    def put(self, made: Json) -> None:
+        """Let a pod be there, for the API server and for the backend."""
+        found = self.server.put(PODS, made)
+        self.backend.live.pods[made["metadata"]["name"]] = pod_facts(found)
+
+
+@pytest.fixture
+async def place(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
+    """A Cluster with one name server and a group whose first replica leads."""
+    server, client = ObjectServer(), RemotingClient()
+    made = cluster()
+    live = Live(
+        pods={
+            "demo-nameserver-0": pod_facts(_own("demo-nameserver-0", names.NAME_SERVER)),
+            "demo-0-0": pod_facts(_own("demo-0-0", names.BROKER)),
+        },
+        statuses={"demo-0-0": ReplicaStatus("leader", 1, 1, {})},
+    )
+    async with server.serving() as api, aiohttp.ClientSession() as session:
+        backend = KubeBackend(api, session, Admin(client), Desired(made), live, around(made))
+        found = Place(server, backend)
+        async with (
+            serving({RequestCode.PUT_KV_CONFIG: found.put_list}) as (_, name_server),
+            serving(
+                {
+                    RequestCode.UPDATE_AND_CREATE_TOPIC: found.create,
+                    RequestCode.UPDATE_BROKER_CONFIG: found.close,
+                    RequestCode.GET_ALL_TOPIC_CONFIG: _no_topics,
+                }
+            ) as (_, leader),
+        ):
+            monkeypatch.setattr(names, "NAME_SERVER_PORT", int(name_server.rpartition(":")[2]))
+            monkeypatch.setattr(names, "BROKER_PORT", int(leader.rpartition(":")[2]))
+            yield found
+    await client.close()
+
+
+async def test_a_queue_list_that_is_not_published_holds_back_its_topic_and_no_other(
+    place: Place,
+) -> None:
+    """Clients would see a part of the list as soon as the first queue exists."""
+    place.mute = True
+    actions: list[Action] = [
+        PutOrderConfig("orders", "demo-0:4"),
+        CreateTopic("orders", "demo-0", ORDERED),
+        CreateTopic("events", "demo-0", NORMAL),
+    ]
+
+    failed, done = await place.perform(actions)
+
+    assert place.created == ["events"]
+    assert [type(error) for error in failed] == [AdminError]
+    assert done == 1
+
+    place.mute = False
+    assert await place.perform(actions[:2]) == ([], 2)
+    assert place.created == ["events", "orders"]
+
+
+async def test_a_replica_is_replaced_by_eviction(place: Place) -> None:
+    """And only as the one that was looked at: its successor is left alone."""
+    place.put(_own("demo-0-1", names.BROKER))
+
+    assert await place.perform([RestartReplica("demo-0", 2)]) == ([], 1)
+
+    evicted = place.server.find(PODS, NAMESPACE, "demo-0-1")
+    assert evicted is not None
+    assert "deletionTimestamp" in evicted["metadata"]
+    assert [each for each in place.server.writes() if each[0] == "DELETE"] == []
+
+    successor = _own("demo-0-1", names.BROKER)
+    successor["metadata"]["uid"] = "two"
+    place.server.put(PODS, successor)
+    await place.perform([RestartReplica("demo-0", 2)])
+    left = place.server.find(PODS, NAMESPACE, "demo-0-1")
+    assert left is not None
+    assert "deletionTimestamp" not in left["metadata"]
+
+
+async def test_a_budget_that_keeps_a_pod_is_waited_for_and_is_no_failure(place: Place) -> None:
+    """Its own sentence is told; where no container runs there is nothing to keep."""
+    place.put(_own("demo-0-1", names.BROKER))
+    place.server.budgets["demo-0-1"] = BUDGET
+
+    assert await place.perform([RestartReplica("demo-0", 2)]) == ([], 0)
+
+    assert len(place.backend.held) == 1
+    assert BUDGET in place.backend.held[0]
+    assert place.server.find(PODS, NAMESPACE, "demo-0-1") is not None
+
+    waiting = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    place.put(_own("demo-0-1", names.BROKER, containerStatuses=[waiting]))
+    assert await place.perform([RestartReplica("demo-0", 2)]) == ([], 1)
+    assert place.server.find(PODS, NAMESPACE, "demo-0-1") is None
+
+
+async def test_an_api_server_that_is_busy_is_told_from_a_budget(place: Place) -> None:
+    """Both answer 429."""
+    api: Api = place.backend.api
+    place.put(_own("demo-0-1", names.BROKER))
+    uid = place.backend.live.pods["demo-0-1"].uid
+    place.server.refused[PODS.path(NAMESPACE, "demo-0-1", "eviction")] = (429, "too many requests")
+
+    with pytest.raises(RetryLaterError):
+        await api.evict(NAMESPACE, "demo-0-1", uid)
+
+    place.server.refused.clear()
+    place.server.budgets["demo-0-1"] = BUDGET
+    with pytest.raises(EvictionRefusedError, match="needs 2 healthy pods"):
+        await api.evict(NAMESPACE, "demo-0-1", uid)
+
+
+async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
+    place: Place,
+) -> None:
+    """A leader that was cut off tells that its group is empty, and knows nothing of what others acknowledge."""
+    backend, server = place.backend, place.server
+    made = group_set(backend.desired.cluster, "demo-0", backend.around)
+    backend.live.put(server.put(STATEFUL_SETS, made))
+    observed = Observed(groups={"demo-0": ObservedGroup(1, {}, {}, {})})
+
+    async def settle() -> Json | None:
+        await scaling.settle(backend.api, backend, ("demo-0",), Circumstances(), observed)
+        return server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
+
+    place.deposed = True
+    for _ in range(3):
+        with pytest.raises(AdminError):
+            await settle()
+    assert server.find(STATEFUL_SETS, NAMESPACE, "demo-0") is not None
+
+    place.deposed = False
+    assert await settle() is None

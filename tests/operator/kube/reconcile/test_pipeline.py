@@ -1,0 +1,569 @@
+"""Passes over Pipelines against a small API server and drivers that answer over real HTTP, or do not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+
+from orderlymq_operator.kube.api import Api, ForbiddenError, RetryLaterError
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.observe.inventory import Inventory
+from orderlymq_operator.kube.reconcile import pipeline as module
+from orderlymq_operator.kube.reconcile.pipeline import ASKING_S, AT_WORK_S, WAITING_S, Drivers
+from orderlymq_operator.kube.resources import (
+    CLAIMS,
+    CLUSTERS,
+    CRON_JOBS,
+    DEFINITIONS,
+    JOBS,
+    PIPELINES,
+    PODS,
+    ROLE_BINDINGS,
+    ROLES,
+    SPARK_APPLICATIONS,
+    STATEFUL_SETS,
+    Json,
+)
+from tests.operator.kube.objectserver import ObjectServer
+from tests.operator.kube.samples import NAMESPACE, custom, pod
+
+NAME = "orders-archive"
+KEY = (NAMESPACE, NAME)
+OBJECT = f"{NAME}-pipeline"
+STREAM: Json = {
+    "type": "archive",
+    "source": {"topic": "orders"},
+    "checkpoint": "checkpoint",
+    "path": "archive",
+    "trigger": "30s",
+}
+READY = [
+    {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
+]
+WORD: Json = {"phase": "Running", "ready": True, "last_batch": 7, "rows": 1234, "lag": 5}
+
+
+@dataclass
+class Driver:
+    """What a driver's pod serves: its report as JSON, or any bytes; None answers nothing till the end."""
+
+    report: Json | bytes | None = None
+    asked: int = 0
+    end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def answer(self, _: web.Request) -> web.Response:
+        self.asked += 1
+        if self.report is None:
+            await self.end.wait()
+        if isinstance(self.report, bytes):
+            return web.Response(body=self.report)
+        return web.json_response(self.report)
+
+
+@dataclass
+class World:
+    """An API server with one Pipeline, its driver, and the passes over it."""
+
+    server: ObjectServer
+    api: Api
+    drivers: Drivers
+    inventory: Inventory
+    driver: Driver = field(default_factory=Driver)
+
+    def want(self, **spec: Any) -> None:
+        """Let the Pipeline be like this; None takes a field away."""
+        every = {key: value for key, value in {**STREAM, **spec}.items() if value is not None}
+        before = self.server.find(PIPELINES, NAMESPACE, NAME) or {}
+        made = custom("Pipeline", NAME, spec=every, status=before.get("status", {}))
+        made["spec"] = {"clusterRef": {"name": "demo"}, **every}
+        self.put(made)
+
+    async def begin_anew(self) -> None:
+        """Let the operator be another process."""
+        await self.drivers.close()
+        self.inventory = Inventory(self.api, ())
+        self.drivers = _drivers(self.api, self.inventory)
+
+    def put(self, made: Json) -> None:
+        self.server.put(PIPELINES, made)
+        self.inventory.invalidate("Pipeline")
+
+    async def look(self) -> float | None:
+        return await self.drivers.reconcile(KEY)
+
+    async def settle(self) -> float | None:
+        """Make passes until nothing is left to do."""
+        for _ in range(5):
+            due = await self.look()
+            if due != AT_WORK_S:
+                return due
+        raise AssertionError(f"it never rests: {self.server.writes()}")
+
+    def run_driver(
+        self, form: str = "StatefulSet", name: str = f"{OBJECT}-0", **status: Any
+    ) -> None:
+        """Let Kubernetes start what the operator has made."""
+        (workload,) = [
+            found
+            for path, found in self.server.objects.items()
+            if found.get("kind") == form and f"/namespaces/{NAMESPACE}/" in path
+        ]
+        made = pod(name, **{"podIP": "127.0.0.1", "conditions": READY, **status})
+        made["apiVersion"] = "v1"
+        made["metadata"] |= {
+            "labels": {names.LABEL_PIPELINE: NAME, names.LABEL_FORM: form},
+            "annotations": {
+                names.ANNOTATION_WORK: workload["metadata"]["annotations"][names.ANNOTATION_WORK]
+            },
+        }
+        self.server.put(PODS, made)
+
+    async def hear(self) -> None:
+        """Let the driver run, say its word, and be heard."""
+        await self.settle()
+        self.run_driver()
+        self.driver.report = WORD
+        await self.settle()
+
+    @property
+    def status(self) -> Json:
+        found = self.server.find(PIPELINES, NAMESPACE, NAME)
+        assert found is not None
+        status: Json = found["status"]
+        return status
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        """How the condition Ready stands, and why."""
+        (ready,) = self.status["conditions"]
+        return ready["status"], ready["reason"]
+
+
+def _drivers(api: Api, inventory: Inventory) -> Drivers:
+    return Drivers(api, inventory, OperatorMetrics(), image="spark:1", pull_policy="IfNotPresent")
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    driver = Driver()
+    app = web.Application()
+    app.router.add_get("/status", driver.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    monkeypatch.setattr(names, "HTTP_PORT", runner.addresses[0][1])
+    server = ObjectServer()
+    server.put(CLUSTERS, custom("Cluster", "demo"))
+    async with server.serving() as api:
+        inventory = Inventory(api, ())
+        made = World(server, api, _drivers(api, inventory), inventory, driver)
+        made.want()
+        yield made
+        await made.drivers.close()
+        driver.end.set()
+    await runner.cleanup()
+
+
+async def test_a_new_pipeline_is_made_once_and_then_left_alone(world: World) -> None:
+    """One pass makes everything, the next finds nothing to do and waits for the driver."""
+    assert await world.look() == AT_WORK_S
+    made = world.server.writes()
+    assert made[-1] == ("PATCH", f"{PIPELINES.path(NAMESPACE, NAME)}/status")
+    assert world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT) is not None
+
+    assert await world.settle() == WAITING_S
+    world.server.writes()
+
+    assert await world.look() == WAITING_S
+    assert world.server.writes() == []
+    assert (world.status["phase"], world.reason[1]) == ("Starting", "Progressing")
+
+
+async def test_a_driver_that_runs_is_asked_and_told(world: World) -> None:
+    """Its figures stand in the status, and it is asked again after a while."""
+    await world.settle()
+    world.run_driver()
+    world.driver.report = {**WORD, "offsets": {"orders": {"demo-0": {"1": 4, "0": 3}}}}
+
+    assert await world.settle() == ASKING_S
+
+    assert world.reason == ("True", "DriverRuns")
+    status = {key: value for key, value in world.status.items() if key != "conditions"}
+    assert status == {
+        "phase": "Running",
+        "driver": f"{OBJECT}-0",
+        "claim": OBJECT,
+        "lastBatch": 7,
+        "rows": 1234,
+        "lag": 5,
+        "offsets": [
+            {"topic": "orders", "broker": "demo-0", "queue": queue, "offset": 3 + queue}
+            for queue in (0, 1)
+        ],
+        "observedGeneration": 1,
+    }
+
+
+async def test_a_report_of_any_length_is_read_whole(world: World) -> None:
+    """A pipeline of thousands of queues says more than one packet holds."""
+    await world.settle()
+    world.run_driver()
+    queues = {str(queue): 10**9 + queue for queue in range(20_000)}
+    world.driver.report = {**WORD, "offsets": {"orders": {"demo-0": queues}}}
+
+    await world.settle()
+
+    assert world.status["lastBatch"] == 7
+    assert world.status["offsets"][0]["offset"] == 10**9
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        pytest.param(b"<html>busy</html>", id="no JSON"),
+        pytest.param(b"[]", id="no report"),
+        pytest.param(b"\xff\xfe", id="no text"),
+        pytest.param(b" " * (2 << 20) + b"{}", id="without end"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+async def test_a_driver_that_says_nothing_of_use_keeps_its_last_figures(
+    world: World, report: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it said before stays true; that it is silent is no news of the pipeline and no error."""
+    await world.hear()
+    monkeypatch.setattr(module, "FIGURES_S", 0.0)
+    world.driver.report = report
+
+    assert await world.settle() == ASKING_S
+
+    assert (world.status["phase"], world.status["lastBatch"]) == ("Running", 7)
+    assert world.reason == ("True", "DriverRuns")
+
+
+async def test_a_driver_that_does_not_answer_holds_nobody_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass ends without it; another operator still tells what it said to the one before."""
+    await world.hear()
+    world.driver.report = None
+    monkeypatch.setattr(module, "_ANSWER_S", 0.05)
+    await world.begin_anew()
+
+    assert await world.settle() == ASKING_S
+
+    assert (world.status["phase"], world.status["lastBatch"]) == ("Running", 7)
+
+
+async def test_a_driver_that_is_gone_is_no_error(world: World) -> None:
+    """Its pod seems ready for a while after its node has died."""
+    await world.settle()
+    world.run_driver(podIP="127.0.0.254")
+
+    assert await world.settle() == ASKING_S
+
+    assert "lastBatch" not in world.status
+
+
+async def test_what_a_former_container_said_is_no_news_of_this_one(world: World) -> None:
+    """A driver that runs again and is silent has not failed."""
+    ended = {"exitCode": 1, "message": '{"phase": "Failed", "last_error": "disk full"}'}
+    container = {"name": "driver", "state": {"running": {}}, "lastState": {"terminated": ended}}
+    await world.settle()
+    world.run_driver(containerStatuses=[container])
+    world.driver.report = b""
+
+    await world.settle()
+
+    assert "lastError" not in world.status
+
+
+async def test_only_a_driver_that_may_answer_is_asked(world: World) -> None:
+    """One that starts, has no address or has ended would only be waited for."""
+    await world.settle()
+    cases: list[Json] = [{"conditions": []}, {"podIP": ""}, {"phase": "Failed"}]
+    for status in cases:
+        world.run_driver(**status)
+        await world.settle()
+
+    assert world.driver.asked == 0
+
+
+async def test_figures_alone_are_written_now_and_then_and_news_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver is asked more often than its status is written; a change of phase does not wait."""
+    await world.hear()
+    world.server.writes()
+
+    world.driver.report = {**WORD, "last_batch": 8}
+    await world.look()
+    assert world.server.writes() == []
+
+    with monkeypatch.context() as changed:
+        changed.setattr(module, "FIGURES_S", 0.0)
+        await world.look()
+    assert world.status["lastBatch"] == 8
+
+    world.run_driver(conditions=[])
+    assert await world.look() == WAITING_S
+    assert (world.status["phase"], world.status["lastBatch"]) == ("Starting", 8)
+
+
+async def test_a_driver_says_when_it_has_failed(world: World) -> None:
+    """The last word of a pod that ended stands in the status, and goes when the next one runs."""
+    word = '{"phase": "Failed", "last_error": "the disk is full", "last_batch": 3}'
+    ended = {"name": "driver", "state": {"terminated": {"exitCode": 1, "message": word}}}
+    await world.settle()
+    world.run_driver(phase="Failed", containerStatuses=[ended])
+    await world.settle()
+    assert (world.status["lastError"], world.status["lastBatch"]) == ("the disk is full", 3)
+
+    world.run_driver()
+    world.driver.report = {**WORD, "phase": "Running"}
+    await world.settle()
+
+    assert "lastError" not in world.status
+
+
+async def test_a_suspended_pipeline_has_no_driver_and_goes_on_when_it_may(world: World) -> None:
+    """Only the number of drivers is touched."""
+    await world.hear()
+
+    world.want(suspend=True)
+    await world.settle()
+    made = world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT)
+    assert made is not None
+    assert made["spec"]["replicas"] == 0
+    world.server.drop(PODS, NAMESPACE, f"{OBJECT}-0")
+    await world.settle()
+    assert (world.status["phase"], world.status["lastBatch"]) == ("Suspended", 7)
+    assert "driver" not in world.status
+
+    world.want()
+    await world.settle()
+    made = world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT)
+    assert made is not None
+    assert made["spec"]["replicas"] == 1
+
+
+async def test_another_kind_of_driver_comes_after_the_former_one_is_gone(world: World) -> None:
+    """Two drivers never work on one checkpoint."""
+    await world.hear()
+    world.server.writes()
+
+    world.want(trigger=None)
+    await world.look()
+    place = STATEFUL_SETS.path(NAMESPACE, OBJECT)
+    assert ("DELETE", place, "Background") in world.server.writes()
+    await world.look()
+    assert (world.reason[1], await world.api.list(JOBS)) == ("FormerDriver", [])
+
+    world.server.drop(PODS, NAMESPACE, f"{OBJECT}-0")
+    await world.settle()
+    assert len(await world.api.list(JOBS)) == 1
+
+    world.want(trigger=None, schedule="5 * * * *")
+    await world.settle()
+    assert await world.api.list(JOBS) == []
+    assert world.server.find(CRON_JOBS, NAMESPACE, OBJECT) is not None
+    assert world.status["phase"] == "Scheduled"
+
+
+async def test_a_scheduled_run_is_left_alone(world: World) -> None:
+    """Kubernetes gives a Job without labels those of its pods, by which a pipeline's own Jobs are found."""
+    world.want(trigger=None, schedule="* * * * *")
+    await world.settle()
+    run = f"{OBJECT}-29923115"
+    owner = {"apiVersion": "batch/v1", "kind": "CronJob", "name": OBJECT, "controller": True}
+    metadata = {
+        "name": run,
+        "namespace": NAMESPACE,
+        "labels": {names.LABEL_PIPELINE: NAME, names.LABEL_FORM: "CronJob"},
+        "ownerReferences": [owner],
+    }
+    world.server.put(
+        JOBS, {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {}}
+    )
+    world.run_driver("CronJob", f"{run}-x")
+    world.driver.report = WORD
+    world.server.writes()
+
+    await world.settle()
+
+    assert world.server.find(JOBS, NAMESPACE, run) is not None
+    assert world.reason[1] != "FormerDriver"
+    assert not any(verb == "DELETE" for verb, *_ in world.server.writes())
+
+
+async def test_rights_go_with_the_executors_that_needed_them(world: World) -> None:
+    """A driver that makes no executors has none."""
+    world.want(backend="kubernetes")
+    await world.settle()
+    rights = await world.api.list(ROLES), await world.api.list(ROLE_BINDINGS)
+    assert [len(each) for each in rights] == [1, 1]
+
+    world.want()
+    await world.settle()
+
+    rights = await world.api.list(ROLES), await world.api.list(ROLE_BINDINGS)
+    assert rights == ([], [])
+
+
+async def test_a_larger_volume_that_is_there_is_not_made_smaller(world: World) -> None:
+    """Kubernetes would refuse it, at each pass."""
+    world.want(storage={"size": "5Gi"})
+    await world.settle()
+    world.want(storage={"size": "1Gi"})
+
+    assert await world.settle() == WAITING_S
+
+    claim = world.server.find(CLAIMS, NAMESPACE, OBJECT)
+    assert claim is not None
+    assert claim["spec"]["resources"]["requests"]["storage"] == "5Gi"
+
+
+async def test_spark_applications_need_their_definition_which_is_asked_for_rarely(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a sentence says so and nothing is made; once it is there, it is found."""
+    world.want(backend="sparkApplication", trigger=None)
+    assert await world.settle() is None
+    assert world.reason == ("False", "DefinitionMissing")
+    name = f"{SPARK_APPLICATIONS.plural}.sparkoperator.k8s.io"
+    question = ("GET", DEFINITIONS.path(None, name))
+    world.server.asked.clear()
+    await world.look()
+    assert question not in world.server.asked
+
+    known = yaml.safe_load(
+        (Path(__file__).parents[1] / "objects" / "sparkapplications.yaml").read_text()
+    )
+    spec = known["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    suspend = spec["properties"].pop("suspend")
+    world.server.put(DEFINITIONS, {"metadata": {"name": name}, **known})
+    monkeypatch.setattr(module, "_DEFINITION_S", -1.0)
+    await world.settle()
+    assert world.reason == ("False", "DefinitionTooOld")
+    assert await world.api.list(SPARK_APPLICATIONS) == []
+
+    spec["properties"]["suspend"] = suspend
+    world.server.put(DEFINITIONS, {"metadata": {"name": name}, **known})
+    await world.settle()
+
+    assert len(await world.api.list(SPARK_APPLICATIONS)) == 1
+
+
+async def test_the_pods_of_a_spark_application_are_one_driver(world: World) -> None:
+    """Kubeflow's operator hands the labels on to all pods: executors are none, and none is in the way."""
+    known = yaml.safe_load(
+        (Path(__file__).parents[1] / "objects" / "sparkapplications.yaml").read_text()
+    )
+    name = f"{SPARK_APPLICATIONS.plural}.sparkoperator.k8s.io"
+    world.server.put(DEFINITIONS, {"metadata": {"name": name}, **known})
+    world.want(backend="sparkApplication", trigger=None)
+    await world.settle()
+    (made,) = await world.api.list(SPARK_APPLICATIONS)
+    for role in ("driver", "executor"):
+        found = pod(f"{OBJECT}-{role}", podIP="127.0.0.1", conditions=READY)
+        found["apiVersion"] = "v1"
+        found["metadata"]["labels"] = {**made["metadata"]["labels"], "spark-role": role}
+        world.server.put(PODS, found)
+    world.driver.report = WORD
+    made["status"] = {"applicationState": {"state": "RUNNING"}}
+    world.server.put(SPARK_APPLICATIONS, made)
+
+    await world.settle()
+
+    assert world.reason == ("True", "DriverRuns")
+    assert (world.status["driver"], world.status["rows"]) == (f"{OBJECT}-driver", WORD["rows"])
+
+
+async def test_a_cluster_that_is_not_there_is_named_and_nothing_made(world: World) -> None:
+    """Its coming wakes the pipeline; until then nobody asks."""
+    world.server.drop(CLUSTERS, NAMESPACE, "demo")
+    world.inventory.invalidate()
+
+    assert await world.look() is None
+
+    assert world.reason == ("False", "ClusterNotFound")
+    assert world.server.find(STATEFUL_SETS, NAMESPACE, OBJECT) is None
+
+
+async def test_a_manifest_that_cannot_be_used_is_told_and_what_runs_goes_on(world: World) -> None:
+    """The sentence names the field."""
+    await world.settle()
+    world.want(path=None)
+    world.server.writes()
+
+    assert await world.look() is None
+
+    assert world.reason == ("False", "Invalid")
+    assert [path for _, path, *_ in world.server.writes()] == [
+        f"{PIPELINES.path(NAMESPACE, NAME)}/status"
+    ]
+
+
+@pytest.mark.parametrize("how", ["paused", "deleted", "gone"])
+async def test_what_is_paused_or_goes_is_left_alone(world: World, how: str) -> None:
+    """The person who paused it decides; what a deleted one owns goes with it."""
+    made = custom("Pipeline", NAME, spec=STREAM)
+    if how == "paused":
+        made["metadata"]["annotations"] = {names.ANNOTATION_PAUSE: "true"}
+    if how == "deleted":
+        made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    world.put(made)
+    if how == "gone":
+        world.server.drop(PIPELINES, NAMESPACE, NAME)
+
+    assert await world.look() is None
+
+    assert world.server.writes() == []
+
+
+async def test_what_the_api_server_refuses_is_told_and_tried_again(world: World) -> None:
+    """Missing rights have their own reason; figures of before stay."""
+    world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 403, "statefulsets is forbidden"
+    with pytest.raises(ForbiddenError):
+        await world.look()
+    assert world.reason == ("False", "Forbidden")
+
+    world.server.refused[STATEFUL_SETS.path(NAMESPACE)] = 422, "replicas must be a number"
+    with pytest.raises(Exception, match="must be a number"):
+        await world.look()
+    assert world.reason == ("False", "ApiRefused")
+
+    world.server.refused.clear()
+    await world.settle()
+    assert world.reason == ("False", "Progressing")
+
+
+async def test_an_api_server_that_is_away_is_no_news_of_a_pipeline(world: World) -> None:
+    """Nothing could be written either; the caller tries again."""
+    world.server.refused[PODS.path(NAMESPACE)] = 503, "etcd is away"
+
+    with pytest.raises(RetryLaterError):
+        await world.look()
+
+    assert world.status == {}
+
+
+async def test_a_pipeline_that_runs_costs_two_lists_a_look(world: World) -> None:
+    """Its pods, and what makes them; everything else once a minute."""
+    world.want()
+    await world.settle()
+    world.run_driver()
+    await world.settle()
+    await world.look()
+    world.server.asked.clear()
+
+    assert await world.look() == ASKING_S
+
+    read = [path.rpartition("/")[2] for method, path, *_ in world.server.asked if method == "GET"]
+    assert sorted(read) == ["pods", "statefulsets"]

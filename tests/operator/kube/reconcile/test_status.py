@@ -1,0 +1,186 @@
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.brokers.status import ReplicaStatus
+from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.reconcile.status import (
+    Circumstances,
+    cluster_conditions,
+    cluster_facts,
+    status_object,
+    step_of,
+)
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.plan.actions import (
+    ConditionReport,
+    Observed,
+    ObservedGroup,
+    ObservedReplica,
+    RestartReplica,
+    Subject,
+)
+from orderlymq_operator.resources import conditions
+from tests.operator.kube.samples import around, cluster, item, pod
+
+NOW = "2026-01-01T10:00:00Z"
+LATER = "2026-01-01T11:00:00Z"
+READY = ConditionReport("True", "Synced", "in force")
+WAITS = ConditionReport("False", "BrokerUnavailable", "demo-0 does not answer")
+
+
+def _written(reports: dict[str, ConditionReport], former: Json, now: str) -> Json | None:
+    made = status_object(
+        item("Topic", "orders", status=former), reports, {"topicName": "orders"}, now
+    )
+    return None if made is None else made["status"]
+
+
+def test_a_status_is_written_once() -> None:
+    """What stands there already is not written again, whatever the time."""
+    first = _written({"Ready": READY}, {}, NOW)
+    assert first is not None
+
+    assert _written({"Ready": READY}, first, LATER) is None
+    # The API server fills defaults in.
+    assert _written({"Ready": READY}, {**first, "members": [], "locks": {"held": 0}}, LATER) is None
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+    """A new message is no transition."""
+    first = _written({"Ready": WAITS}, {}, NOW)
+    assert first is not None
+    other = ConditionReport("False", "BrokerUnavailable", "demo-1 does not answer")
+
+    second = _written({"Ready": other}, first, LATER)
+    assert second is not None
+    third = _written({"Ready": READY}, second, LATER)
+    assert third is not None
+
+    assert second["conditions"][0]["lastTransitionTime"] == NOW
+    assert third["conditions"][0]["lastTransitionTime"] == LATER
+
+
+def test_a_reason_that_is_in_no_table_is_a_mistake() -> None:
+    """The docs would not explain it."""
+    with pytest.raises(AssertionError, match="Because"):
+        _written({"Ready": ConditionReport("False", "Because", "")}, {}, NOW)
+
+
+def _world(**replica: Any) -> tuple[Observed, Live]:
+    fit = {"running": True, "healthy": True, "caught_up": True, **replica}
+    replicas = {node: ObservedReplica("voter", **fit) for node in (1, 2, 3)}
+    live = Live()
+    for node in (1, 2, 3):
+        made = pod(f"demo-0-{node - 1}")
+        made["metadata"]["labels"] = {"orderlymq.io/group": "0"}
+        live.pods[f"demo-0-{node - 1}"] = pod_facts(made)
+    live.statuses["demo-0-0"] = ReplicaStatus("leader", 7, 1, {}, frozenset({1, 2, 3}))
+    return Observed(groups={"demo-0": ObservedGroup(1, replicas, {}, {})}), live
+
+
+def _conditions(
+    observed: Observed, live: Live, found: Circumstances, ready: ConditionReport
+) -> dict[str, ConditionReport]:
+    made = cluster()
+    return cluster_conditions(
+        made, {Subject("Cluster", "demo"): ready}, observed, live, found, around(made)
+    )
+
+
+WELL = ConditionReport("True", "Ready", "every group has a leader and all its replicas")
+
+
+def test_a_calm_cluster_says_so_in_every_condition() -> None:
+    """Those that are good when True are True, the others False."""
+    observed, live = _world()
+
+    found = _conditions(observed, live, Circumstances(), WELL)
+
+    assert {kind: report.status for kind, report in found.items()} == {
+        "Ready": "True",
+        "Available": "True",
+        "QuorumHealthy": "True",
+        "Progressing": "False",
+        "StorageReady": "True",
+        "UpdateAvailable": "False",
+        "FaultTolerant": "Unknown",
+        "ScaleDownBlocked": "False",
+        "Paused": "False",
+    }
+    assert all(report.reason in conditions.BY_NAME for report in found.values())
+
+
+def test_trouble_that_a_person_must_end_is_what_ready_says() -> None:
+    """An image that does not exist outranks the replica that is missing because of it."""
+    observed, live = _world()
+    bad = pod("demo-0-2")
+    bad["status"]["containerStatuses"] = [
+        {
+            "name": "broker",
+            "image": "orderlymq:none",
+            "state": {"waiting": {"reason": "ImagePullBackOff", "message": "not found"}},
+        }
+    ]
+    live.pods["demo-0-2"] = pod_facts(bad)
+
+    ready = _conditions(observed, live, Circumstances(), WELL)["Ready"]
+
+    assert (ready.status, ready.reason) == ("False", "ImageUnavailable")
+    assert "orderlymq:none" in ready.message
+    assert "demo-0-2" in ready.message
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("0/4 nodes are available: 4 Insufficient memory.", "Unschedulable"),
+        ("pod has unbound immediate PersistentVolumeClaims", "VolumePending"),
+        ('storageclass.storage.k8s.io "fast" not found', "VolumePending"),
+    ],
+)
+def test_a_pod_that_no_node_takes_says_whether_room_or_a_volume_is_missing(
+    text: str, reason: str
+) -> None:
+    """The scheduler's own sentence is passed on."""
+    made = pod(conditions=[{"type": "PodScheduled", "status": "False", "message": text}])
+
+    trouble = pod_facts(made).trouble
+
+    assert trouble is not None
+    assert (trouble.reason, text in trouble.text) == (reason, True)
+
+
+def test_facts_leave_out_what_is_not_known() -> None:
+    """The schema refuses null: a group without a leader has no field of that name."""
+    _, live = _world()
+    made = cluster()
+    headless = Observed(groups={"demo-0": ObservedGroup(None, {})})
+    live.statuses.clear()
+
+    facts = cluster_facts(
+        item("Cluster", "demo"), made, headless, live, around(made), Circumstances(), NOW
+    )
+
+    assert facts["leaders"] == "0/1"
+    assert facts["groups"] == [{"name": "demo-0", "replicas": 0, "members": [], "draining": False}]
+    assert "None" not in str(facts)
+
+
+def test_an_operation_keeps_its_beginning() -> None:
+    """Its steps change, its type does not."""
+    observed, live = _world()
+    made = cluster()
+    found = Circumstances(step=step_of([RestartReplica("demo-0", 2)], 0))
+    former = {"operation": {"type": "RollingUpdate", "step": "another", "startedAt": NOW}}
+
+    facts = cluster_facts(
+        item("Cluster", "demo", status=former), made, observed, live, around(made), found, LATER
+    )
+
+    assert facts["operation"] == {
+        "type": "RollingUpdate",
+        "step": "replacing replica 2 of demo-0",
+        "startedAt": NOW,
+    }

@@ -1,0 +1,257 @@
+"""The API server and the leader are small ones of our own that speak real HTTP and remoting."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+
+from orderlymq_operator.brokers.admin import Admin
+from orderlymq_operator.kube.api import Api
+from orderlymq_operator.kube.metrics import OperatorMetrics
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.takeover.handover import Takeover, Target
+from orderlymq_operator.kube.takeover.proof import OUT_OF_SERVICE
+from orderlymq_protocol.clientbodies import Connection, ConsumerConnection
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_runtime.client import RemotingClient
+from tests.operator.kube.apiserver import serving_api
+from tests.operator.kube.samples import NAMESPACE, killing, pod
+from tests.operator.scripted import Answer, serving
+
+CLIENT = "10.244.1.9@1#7"
+# As the table of a leader shows it that has no connection with the holder.
+LOCK = {
+    "clientId": CLIENT,
+    "address": "10.244.1.9:4711",
+    "connected": False,
+    "consumerGroup": "billing",
+    "topic": "orders",
+    "queueId": 0,
+}
+OUT_OF_SERVICE_NODE = {
+    "metadata": {"name": pod()["spec"]["nodeName"]},
+    "spec": {"taints": [{"key": OUT_OF_SERVICE, "value": "lost", "effect": "NoExecute"}]},
+}
+
+
+@asynccontextmanager
+async def taking_over(
+    api: Api, answers: Mapping[int, Answer], groups: tuple[str, ...] = ()
+) -> AsyncIterator[Takeover]:
+    """Give an operator that has seen the client's pod, beside a leader that answers so."""
+    client = RemotingClient()
+    async with serving(answers) as (_, address):
+        target = Target((NAMESPACE, "demo"), Admin(client), (address,), True, groups)
+        takeover = Takeover(api, OperatorMetrics(), lambda: [target], lambda: True)
+        takeover.pod_shown(pod(), gone=False)
+        yield takeover
+    await client.close()
+
+
+class Leader:
+    """A raft group's leader with one lock, whose first report of a death is lost with its leader.
+
+    Attributes:
+        buried: clients reported dead, in order.
+    """
+
+    def __init__(self) -> None:
+        self.buried: list[str] = []
+        self._blank_looks = 0
+
+    def locks(self, request: RemotingCommand) -> RemotingCommand:
+        """Show the lock; for two looks after the loss the next leader does not know it yet."""
+        self._blank_looks -= 1
+        held = len(self.buried) < 2 and self._blank_looks < 0
+        return request.reply(body=json.dumps({"locks": [LOCK] if held else []}).encode())
+
+    def bury(self, request: RemotingCommand) -> RemotingCommand:
+        """Answer as a leader that knows of no such client does."""
+        self.buried.append(request.ext["clientId"])
+        self._blank_looks = 2
+        return request.reply()
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    """An API server in which nothing exists."""
+    async with serving_api() as found:
+        yield found
+
+
+class Survivor:
+    """A leader that was just elected: one lock of its log, whose client has no connection with it."""
+
+    def __init__(self) -> None:
+        self.buried: list[str] = []
+
+    def locks(self, request: RemotingCommand) -> RemotingCommand:
+        """Show the lock until its client is reported dead."""
+        locks = [] if self.buried else [LOCK]
+        return request.reply(body=json.dumps({"locks": locks}).encode())
+
+    def bury(self, request: RemotingCommand) -> RemotingCommand:
+        """Note who is dead."""
+        self.buried.append(request.ext["clientId"])
+        return request.reply()
+
+
+@pytest.fixture
+async def lost() -> AsyncIterator[Api]:
+    """An API server whose node is out of service while its pods still stand there as running."""
+
+    async def pod_there(request: web.Request) -> web.Response:
+        return web.json_response(pod())
+
+    async def node_there(request: web.Request) -> web.Response:
+        return web.json_response(OUT_OF_SERVICE_NODE)
+
+    pods = "/api/v1/namespaces/{namespace}/pods/{name}"
+    async with serving_api(
+        web.get(pods, pod_there), web.get("/api/v1/nodes/{name}", node_there)
+    ) as found:
+        yield found
+
+
+async def test_a_client_that_was_not_bound_before_its_node_was_lost_is_let_go(lost: Api) -> None:
+    """Its pod stands there as running for minutes: that pod is no other one that might have the address by now."""
+    leader = Survivor()
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    async with taking_over(lost, answers) as takeover:
+        takeover.node_shown(OUT_OF_SERVICE_NODE)
+
+        async with asyncio.timeout(10):
+            while not leader.buried:  # noqa: ASYNC110 - the leader has nobody to tell
+                await asyncio.sleep(0.02)
+    assert leader.buried == [CLIENT]
+
+
+async def test_a_member_whose_locks_have_ended_leaves_its_group_with_its_node(lost: Api) -> None:
+    """A share of the queues is kept for it as long as it is a member, and nobody would have them."""
+    leader = Survivor()
+
+    def members(request: RemotingCommand) -> RemotingCommand:
+        if leader.buried or request.ext["consumerGroup"] != "billing":
+            return request.reply(ResponseCode.CONSUMER_NOT_ONLINE)
+        member = Connection(CLIENT, "10.244.1.9:4711", "PYTHON", 0)
+        other = Connection("10.244.2.2@1#1", "10.244.2.2:4711", "PYTHON", 0)
+        return request.reply(body=ConsumerConnection((other, member), {}).to_json())
+
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: lambda request: request.reply(body=b'{"locks": []}'),
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: members,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    async with taking_over(lost, answers, ("audit", "billing")) as takeover:
+        takeover.node_shown(OUT_OF_SERVICE_NODE)
+
+        async with asyncio.timeout(10):
+            while not leader.buried:  # noqa: ASYNC110 - the leader has nobody to tell
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
+    assert leader.buried == [CLIENT]
+
+
+async def test_a_living_pod_that_has_the_address_by_now_keeps_its_client(api: Api) -> None:
+    """The pod of the client is gone, and another one may be the client behind the address."""
+    leader = Survivor()
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    async with taking_over(api, answers) as takeover:
+        takeover.pod_shown(pod(uid="another"), gone=False)
+
+        takeover.pod_shown(pod(), gone=True)
+
+        await asyncio.sleep(1)
+    assert leader.buried == []
+
+
+async def test_a_death_that_was_lost_with_a_leader_is_reported_again(api: Api) -> None:
+    """One blank answer after the report proves nothing: the next leader may show the client again."""
+    leader = Leader()
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    async with taking_over(api, answers) as takeover:
+        takeover.pod_shown(pod(), gone=True)
+
+        async with asyncio.timeout(20):
+            while len(leader.buried) < 2:  # noqa: ASYNC110 - the leader has nobody to tell
+                await asyncio.sleep(0.02)
+    assert leader.buried == [CLIENT, CLIENT]
+
+
+class Holder:
+    """A leader with one lock whose holder is connected or not, until it is reported dead."""
+
+    def __init__(self) -> None:
+        self.buried: list[str] = []
+        self.connected = True
+        self.looks = 0
+
+    def locks(self, request: RemotingCommand) -> RemotingCommand:
+        """Show the lock."""
+        self.looks += 1
+        locks = [] if self.buried else [{**LOCK, "connected": self.connected}]
+        return request.reply(body=json.dumps({"locks": locks}).encode())
+
+    def bury(self, request: RemotingCommand) -> RemotingCommand:
+        """Note who is dead."""
+        self.buried.append(request.ext["clientId"])
+        return request.reply()
+
+
+async def test_a_pod_that_was_deleted_by_force_keeps_its_queues_until_its_kubelet_tells() -> None:
+    """With the kubelet down its processes run on; and as long as one is connected it may act."""
+    leader, events, asked = Holder(), list[Json](), asyncio.Event()
+
+    async def node_there(request: web.Request) -> web.Response:
+        return web.json_response({"metadata": {"name": "worker"}, "spec": {}})
+
+    async def events_there(request: web.Request) -> web.Response:
+        assert request.query["fieldSelector"] == "involvedObject.uid=one,reason=Killing"
+        asked.set()
+        return web.json_response({"items": events, "metadata": {}})
+
+    async def several_looks() -> None:
+        for _ in range(3):
+            asked.clear()
+            await asked.wait()
+
+    answers: dict[int, Answer] = {
+        RequestCode.ORDERLYMQ_LOCK_TABLE: leader.locks,
+        RequestCode.ORDERLYMQ_CLIENT_DEAD: leader.bury,
+    }
+    async with (
+        asyncio.timeout(15),
+        serving_api(
+            web.get("/api/v1/nodes/{name}", node_there),
+            web.get("/api/v1/namespaces/{namespace}/events", events_there),
+        ) as api,
+        taking_over(api, answers) as takeover,
+    ):
+        leader.connected = False
+        takeover.pod_shown(pod(), gone=True)
+        await several_looks()
+        assert (leader.looks, leader.buried) == (0, [])
+
+        leader.connected = True
+        events.append(killing())
+        while leader.looks < 3:  # noqa: ASYNC110 - the leader has nobody to tell
+            await asyncio.sleep(0.02)
+        assert leader.buried == []
+
+        leader.connected = False
+        while not leader.buried:  # noqa: ASYNC110 - likewise
+            await asyncio.sleep(0.02)
+    assert leader.buried == [CLIENT]

@@ -1,0 +1,133 @@
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from orderlymq_operator.kube.observe.pods import pod_facts
+from orderlymq_operator.kube.resources import Json
+from orderlymq_operator.kube.takeover.proof import OUT_OF_SERVICE, Binding, bind, host_of, proof_of
+from tests.operator.kube.samples import killing, pod, started
+
+LIVING = pod_facts(pod())
+BOUND = Binding("client", "one", ("2026-01-01T00:00:00Z",))
+HEALTHY: Json = {"spec": {}}
+SILENT: Json = {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable"}]}}
+OFF: Json = {"spec": {"taints": [{"key": OUT_OF_SERVICE}]}}
+SUCCESSOR = pod_facts(pod(uid="two"))
+ENDED = pod_facts(pod(containerStatuses=[{"name": "main", "state": {"terminated": {}}}]))
+RESTARTED = pod_facts(pod(containerStatuses=[started("2026-01-01T00:05:00Z")]))
+
+
+def test_a_client_is_bound_to_the_pod_that_has_its_address() -> None:
+    """Whatever the form of the address; an address of a node or from outside is no pod's."""
+    pods = {LIVING.ip: LIVING}
+
+    assert bind("client", "10.244.1.9:40001", pods) == BOUND
+    assert bind("client", "[::ffff:10.244.1.9]:40001", pods) == BOUND
+    assert bind("client", "172.18.0.3:40001", pods) is None
+
+
+def test_a_pod_that_lives_is_no_proof() -> None:
+    """Nor is one that is only being deleted, or that the API server says has failed: its node may be cut off."""
+    for facts in ({"deleting": True}, {"phase": "Failed"}, {}):
+        found = replace(LIVING, **facts)
+        for node in (HEALTHY, SILENT, None):
+            assert proof_of(LIVING, found, node, found, [killing()]) is None
+
+
+@pytest.mark.parametrize("now", [None, SUCCESSOR])
+@pytest.mark.parametrize("node", [HEALTHY, SILENT])
+def test_a_pod_that_is_gone_is_no_proof_by_itself(now: object, node: Json) -> None:
+    """Deleted by force it is gone before its processes; with its kubelet down they run on, on a node that looks well."""
+    found = SUCCESSOR if now is not None else None
+
+    for last in (None, LIVING, replace(LIVING, deleting=True)):
+        assert proof_of(LIVING, found, node, last) is None
+
+
+@pytest.mark.parametrize("now", [None, SUCCESSOR])
+@pytest.mark.parametrize("node", [HEALTHY, SILENT])
+def test_the_last_word_of_the_kubelet_about_a_pod_that_is_gone_is_proof(
+    now: object, node: Json
+) -> None:
+    """It had ended every container before the pod went, or it has begun to kill them."""
+    found = SUCCESSOR if now is not None else None
+
+    for last, kills in ((ENDED, []), (RESTARTED, []), (LIVING, [killing()])):
+        proof = proof_of(LIVING, found, node, last, kills)
+        assert proof is not None
+        assert proof.whole
+        assert not proof.overrules
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"at": "2026-01-01T00:00:00Z"},
+        {"at": "2025-12-31T23:59:59Z"},
+        {"uid": "two"},
+        {"component": "somebody"},
+        {"container": "helper"},
+        {"reason": "Started"},
+    ],
+)
+def test_a_kill_counts_only_for_the_container_that_ran_then(wrong: dict[str, str]) -> None:
+    """One of the second of its start may have been about the container before it."""
+    assert proof_of(LIVING, None, HEALTHY, None, [killing(**wrong)]) is None
+
+
+def test_every_container_must_have_been_killed() -> None:
+    """Which one a client runs in is not known; those that did not run had no client."""
+    start = "2026-01-01T00:00:00Z"
+    both = replace(LIVING, containers=("main", "helper", "init"), starts=(start, start, None))
+    kills = [killing(), killing(container="helper")]
+
+    assert proof_of(both, None, HEALTHY, None, kills[:1]) is None
+    assert proof_of(both, None, HEALTHY, None, kills) is not None
+
+
+def test_a_node_that_is_gone_with_its_pod_is_proof() -> None:
+    """It goes when its machine does, or on somebody's word; a pod of which no node is known proves nothing."""
+    assert proof_of(LIVING, None, None) is not None
+    assert proof_of(replace(LIVING, node=""), None, None) is None
+
+
+def test_a_restarted_container_is_proof_for_the_client_that_ran_in_it() -> None:
+    """Never for one that is connected: it may be the new one, which a late status showed as the old."""
+    for found, node in product((RESTARTED, ENDED), (HEALTHY, SILENT, None)):
+        proof = proof_of(LIVING, found, node)
+        assert proof is not None
+        assert not proof.whole
+        assert not proof.overrules
+
+
+def test_a_restarted_helper_beside_a_living_consumer_is_no_proof() -> None:
+    """Which container a client runs in is not known: all must have ended, those that start first included."""
+    early = {"name": "early", "state": {"running": {"startedAt": "2026-01-01T00:00:01Z"}}}
+    both = pod_facts(pod(initContainerStatuses=[early]))
+    changed = [started("2026-01-01T00:07:00Z")]
+    helper = pod_facts(pod(containerStatuses=changed, initContainerStatuses=[early]))
+
+    assert proof_of(both, helper, HEALTHY) is None
+
+
+def test_a_node_out_of_service_is_proof_whatever_becomes_of_the_connection() -> None:
+    """The taint is somebody's word that the machine is off; nobody there closes a connection."""
+    for found in (LIVING, None, SUCCESSOR):
+        proof = proof_of(LIVING, found, OFF)
+        assert proof is not None
+        assert proof.overrules
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [
+        ("10.0.0.1:80", "10.0.0.1"),
+        ("[fd00::1]:80", "fd00::1"),
+        ("::ffff:10.0.0.1:80", "10.0.0.1"),
+        ("somewhere:80", "somewhere"),
+    ],
+)
+def test_the_host_of_an_address(address: str, host: str) -> None:
+    """As pods write it in their status."""
+    assert host_of(address) == host

@@ -1,0 +1,221 @@
+"""Who takes which queue, and what is wrong with how queues are held."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_operator.plan.assignment import (
+    ORPHAN_MS,
+    Division,
+    Examination,
+    GroupWorld,
+    Holding,
+    Member,
+    Strategy,
+    divide,
+    examine,
+)
+from orderlymq_protocol.messagequeue import MessageQueue
+
+ALL: tuple[Strategy, ...] = (
+    "Averagely",
+    "AveragelyByCircle",
+    "ConsistentHash",
+    "Sticky",
+    "Zone",
+)
+STICKY: tuple[Strategy, ...] = ("Sticky", "Zone")
+
+
+def queues(count: int, groups: int = 2) -> list[MessageQueue]:
+    return sorted(MessageQueue("orders", f"g{n % groups}", n // groups) for n in range(count))
+
+
+def members(*names: str) -> list[Member]:
+    return [Member(name) for name in names]
+
+
+def aged(names: list[str], since: list[str]) -> list[Member]:
+    """Return members that came one after the other, as *since* tells."""
+    return [Member(name, since_ms=since.index(name)) for name in names]
+
+
+def moved(before: dict[MessageQueue, str], after: dict[MessageQueue, str]) -> list[MessageQueue]:
+    """Return the queues that somebody takes who did not have them."""
+    return [queue for queue, owner in after.items() if before.get(queue, owner) != owner]
+
+
+@given(st.sampled_from(ALL), st.integers(0, 20), st.integers(1, 8), st.randoms())
+def test_every_queue_has_exactly_one_living_owner(
+    strategy: Strategy, count: int, size: int, random: Random
+) -> None:
+    """Whatever was before, and equal for equal input in any order."""
+    found = queues(count)
+    group = members(*(f"m{number}" for number in range(size)))
+    names = [member.client_id for member in group] + ["gone1", "gone2"]
+    present = {queue: random.choice(names) for queue in found if random.random() < 0.7}
+    division = Division(found, group, present)
+
+    owners = divide(strategy, "billing", division)
+
+    assert owners.keys() == set(found)
+    assert set(owners.values()) <= {member.client_id for member in group}
+    shuffled = Division(random.sample(found, count), random.sample(group, size), present)
+    assert divide(strategy, "billing", shuffled) == owners
+    again = Division(found, group, owners)
+    assert divide(strategy, "billing", again) == owners, "nothing moves when nothing has changed"
+
+
+@given(st.integers(1, 24), st.integers(1, 8), st.randoms())
+def test_a_calm_group_shares_evenly(count: int, size: int, random: Random) -> None:
+    """Sticky shares differ by one at most, and no more queues move than have to."""
+    found = queues(count)
+    group = members(*(f"m{number}" for number in range(size)))
+    present = {queue: random.choice(group).client_id for queue in found}
+
+    owners = divide("Sticky", "billing", Division(found, group, present))
+
+    loads = Counter({member.client_id: 0 for member in group}) + Counter(owners.values())
+    shares = [loads[member.client_id] for member in group]
+    assert max(shares) - min(shares) <= 1
+    before = Counter(present.values())
+    surplus = sum(max(0, load - -(-count // size)) for load in before.values())
+    lack = sum(max(0, count // size - before[member.client_id]) for member in group)
+    assert len(moved(present, owners)) == max(surplus, lack)
+
+
+@given(
+    st.sampled_from(STICKY),
+    st.integers(1, 24),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.permutations(("a", "b")),
+)
+def test_a_rolling_restart_moves_each_queue_at_most_once(
+    strategy: Strategy, count: int, size: int, surge: int, prefixes: list[str]
+) -> None:
+    """New pods before old ones go, as Deployments do: each queue goes from old to new and stays, whatever their names."""
+    found = queues(count)
+    former, latter = prefixes
+    old = [f"{former}{number}" for number in range(size)]
+    fresh = [f"{latter}{number}" for number in range(size)]
+    since = old + fresh
+    alive = list(old)
+    owners = divide(strategy, "billing", Division(found, aged(alive, since)))
+    moves: Counter[MessageQueue] = Counter()
+
+    def settle() -> None:
+        nonlocal owners
+        after = divide(strategy, "billing", Division(found, aged(alive, since), owners, calm=False))
+        moves.update(moved(owners, after))
+        owners = after
+
+    while old:
+        wave, fresh = fresh[:surge], fresh[surge:]
+        alive += wave
+        settle()
+        for _ in wave:
+            alive.remove(old.pop(0))
+            settle()
+    calm = divide(strategy, "billing", Division(found, aged(alive, since), owners))
+
+    assert max(moves.values(), default=0) <= 1
+    assert moved(owners, calm) == [], "and the end is even already"
+
+
+def test_a_zone_takes_its_own_queues_first() -> None:
+    """Zones without members are shared by everybody; a queue goes home only in calm."""
+    found = queues(8)
+    group = [Member("a", "west"), Member("b", "west"), Member("c", "east")]
+    zones = {"g0": "west", "g1": "east"}
+
+    owners = divide("Zone", "billing", Division(found, group, zones=zones))
+    by_zone = {queue.broker_name: set() for queue in found}  # type: dict[str, set[str]]
+    for queue, owner in owners.items():
+        by_zone[queue.broker_name].add(owner)
+    assert by_zone == {"g0": {"a", "b"}, "g1": {"c"}}
+
+    without = divide("Zone", "billing", Division(found, group[:2], owners, zones, calm=False))
+    assert set(without.values()) == {"a", "b"}
+    busy = Division(found, group, without, zones, calm=False)
+    assert divide("Zone", "billing", busy) == without
+    assert divide("Zone", "billing", Division(found, group, without, zones)) == owners
+
+
+def test_an_empty_group_keeps_its_last_owners_in_mind() -> None:
+    """Who comes back takes up where it was."""
+    found = queues(4)
+    before = divide("Sticky", "billing", Division(found, members("a", "b")))
+    nobody = divide("Sticky", "billing", Division(found, [], before))
+
+    assert divide("Sticky", "billing", Division(found, members("a", "b"), nobody)) == before
+
+
+# -- what is wrong -------------------------------------------------------------------------------------
+
+
+def look(
+    holders: dict[int, str], *names: str, for_ms: int = ORPHAN_MS, **more: object
+) -> Examination:
+    """Examine an ordered group with four queues on one raft group."""
+    found = queues(4, 1)
+    holdings = {found[n]: Holding(holder, for_ms) for n, holder in holders.items()}
+    fields: dict[str, object] = {"members": {"g0": members(*names)}, **more}
+    return examine(GroupWorld(True, queues=found, holdings=holdings, **fields))  # type: ignore[arg-type]  # made of names
+
+
+def test_a_group_in_which_every_queue_has_a_holder_and_nobody_else_asks_is_left_alone() -> None:
+    """However its members divide: they alone know."""
+    assert look({0: "a", 1: "b", 2: "b", 3: "b"}, "a", "b") == Examination()
+    assert not look({0: "a", 1: "b", 2: "b", 3: "b"}, "a", "b").notify
+
+
+def test_a_queue_that_nobody_has_is_found_and_the_group_told() -> None:
+    """Not at once: a hand-over takes a moment."""
+    holders = {0: "a", 1: "", 2: "b", 3: "b"}
+
+    assert look(holders, "a", "b") == Examination(orphans=(queues(4, 1)[1],))
+    assert look(holders, "a", "b").notify
+    assert not look(holders, "a", "b", for_ms=1_000).notify
+
+
+def test_a_queue_that_was_refused_to_a_member_for_long_is_found() -> None:
+    """Not one that was refused to somebody who is gone since."""
+    second = queues(4, 1)[1]
+    holders = {0: "a", 1: "b", 2: "b", 3: "b"}
+
+    assert look(holders, "a", "b", wanted={second: "a"}) == Examination(contended=((second, "a"),))
+    assert not look(holders, "a", "b", wanted={second: "a"}, for_ms=1_000).notify
+    assert not look(holders, "a", "b", wanted={second: "gone"}).notify
+
+
+def test_a_decision_is_what_members_that_ask_should_have() -> None:
+    """Whoever holds another's queue for long should look again."""
+    first = queues(4, 1)[0]
+    found = look({0: "a", 1: "a", 2: "b", 3: "b"}, "a", "b", decided={first: "b"})
+
+    assert found.contended == ((first, "b"),)
+
+
+def test_a_holder_that_is_no_member_is_left_to_its_lease() -> None:
+    """Members cannot take what it has, so telling them would not help."""
+    found = look({0: "a", 1: "a", 2: "gone", 3: "a"}, "a", decided={queues(4, 1)[2]: "a"})
+
+    assert not found.notify
+
+
+def test_raft_groups_that_see_other_members_are_named() -> None:
+    """A member that one of them does not know divides differently."""
+    views = {"g0": members("a", "b"), "g1": members("a")}
+    found = examine(GroupWorld(False, views, queues(4)))
+
+    assert (found.parted, found.notify) == (("g1",), True)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_group_with_nobody_online_is_left_alone(ordered: bool) -> None:
+    """Nobody can be told."""
+    assert examine(GroupWorld(ordered, {"g0": []}, queues(4))) == Examination()

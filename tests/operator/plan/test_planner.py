@@ -1,0 +1,369 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_operator.plan.actions import (
+    Action,
+    ConditionReport,
+    CreateTopic,
+    DeleteGroup,
+    DeleteOrderConfig,
+    DeleteTopic,
+    GroupConfig,
+    ObservedNameServer,
+    PutOrderConfig,
+    Refuse,
+    ReportCondition,
+    SetGroup,
+    StartNameServer,
+    StartReplica,
+    Subject,
+    TopicConfig,
+    UpdateTopic,
+    lane_of,
+)
+from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.resources.kinds import Desired, Topic
+from tests.operator.examples import desired, group, topic
+from tests.operator.world import World
+
+_ORDERED = TopicConfig(8, 6, order=True)
+
+
+def _work(actions: Sequence[Action]) -> list[Action]:
+    return [action for action in actions if not isinstance(action, ReportCondition)]
+
+
+def _settled(wanted: Desired) -> World:
+    world = World()
+    world.settle(wanted)
+    return world
+
+
+def test_a_new_cluster_begins_with_its_processes_only() -> None:
+    """Nothing is created before there is a leader to ask."""
+    wanted = desired(topic(), group())
+
+    assert _work(plan(wanted, World().observed())) == [
+        StartNameServer(0),
+        StartReplica("demo-0", 1, join=False),
+        StartReplica("demo-0", 2, join=False),
+        StartReplica("demo-0", 3, join=False),
+    ]
+
+
+def test_the_queue_list_of_an_ordered_topic_is_published_before_its_queues_exist() -> None:
+    """A client that asks in between sees the whole list, never a part of it."""
+    world = World()
+    world.settle(desired(groups=2))
+
+    actions = _work(plan(desired(topic(), group(), groups=2), world.observed()))
+
+    assert actions == [
+        PutOrderConfig("orders", "demo-0:4;demo-1:4"),
+        CreateTopic("orders", "demo-0", TopicConfig(4, 6, order=True)),
+        CreateTopic("orders", "demo-1", TopicConfig(4, 6, order=True)),
+        SetGroup("billing", "demo-0", GroupConfig(True, True, 16, 1, 15)),
+        SetGroup("billing", "demo-1", GroupConfig(True, True, 16, 1, 15)),
+    ]
+
+
+def test_a_group_with_a_start_position_waits_for_its_topics() -> None:
+    """A position needs queues; it is given once, when the group is created."""
+    wanted = desired(topic(), group(topics=[{"name": "orders"}], startFrom="Latest"))
+    world = World()
+    world.settle(desired())
+
+    first = _work(plan(wanted, world.observed()))
+    done = _work(world.settle(wanted))
+
+    config = GroupConfig(True, True, 16, 1, 15)
+    assert not any(isinstance(action, SetGroup) for action in first)
+    assert SetGroup("billing", "demo-0", config, "Latest", ("orders",)) in done
+
+
+def test_a_group_that_exists_skips_nothing_in_a_raft_group_added_later() -> None:
+    """Latest is meant for the beginning of the group, not for queues that come later."""
+    consumers = group(startFrom="Latest")
+    world = _settled(desired(consumers))
+
+    done = _work(world.settle(desired(consumers, groups=2)))
+
+    config = GroupConfig(True, True, 16, 1, 15)
+    assert done[-1] == SetGroup("billing", "demo-1", config, "Earliest", ())
+
+
+def test_nothing_is_planned_for_topics_while_a_group_is_silent() -> None:
+    """What exists there is not known; a guess could spread queues twice."""
+    wanted = desired(topic(type="Normal"), groups=2)
+    world = World()
+    world.settle(desired(groups=2))
+    world.groups["demo-1"].leader = None
+
+    assert _work(plan(wanted, world.observed())) == []
+
+
+def test_nothing_is_planned_for_topics_while_no_name_server_answers() -> None:
+    """The published queue list of an ordered topic is the truth, and it cannot be read."""
+    wanted = desired(topic())
+    world = World()
+    world.settle(desired())
+    silent = {
+        index: replace(item, order_config=None)
+        for index, item in world.observed().name_servers.items()
+    }
+
+    assert _work(plan(wanted, replace(world.observed(), name_servers=silent))) == []
+
+
+def test_a_normal_topic_grows_by_update_and_keeps_its_queues() -> None:
+    """Existing groups are filled up from the emptiest; no group loses a queue."""
+    world = _settled(desired(topic(type="Normal", queues=3), groups=2))
+
+    done = _work(world.settle(desired(topic(type="Normal", queues=8), groups=2)))
+
+    assert done == [
+        UpdateTopic("orders", "demo-0", TopicConfig(4, 6, order=False)),
+        UpdateTopic("orders", "demo-1", TopicConfig(4, 6, order=False)),
+    ]
+
+
+def test_a_new_group_gets_new_queues_of_normal_topics_and_none_of_ordered_ones() -> None:
+    """An ordered topic stays where it was laid out; consumer groups exist everywhere."""
+    before = desired(topic("a"), topic("b", type="Normal"), group())
+    after = desired(topic("a"), topic("b", type="Normal", queues=12), group(), groups=2)
+    world = _settled(before)
+
+    done = _work(world.settle(after))
+
+    created = [action for action in done if not isinstance(action, StartReplica)]
+    assert created == [
+        CreateTopic("b", "demo-1", TopicConfig(4, 6, order=False)),
+        SetGroup("billing", "demo-1", GroupConfig(True, True, 16, 1, 15)),
+    ]
+
+
+def test_settings_of_a_group_and_permissions_of_a_topic_change_in_place() -> None:
+    """Everything that is not part of the order may change."""
+    world = _settled(desired(topic(), group()))
+    wanted = desired(
+        topic(permission="ReadOnly"),
+        group(enabled=False, retry={"maxTimes": 3}, consumeTimeout="90s", onDeadLetter="HoldKey"),
+    )
+
+    assert _work(world.settle(wanted)) == [
+        UpdateTopic("orders", "demo-0", TopicConfig(8, 4, order=True)),
+        SetGroup("billing", "demo-0", GroupConfig(True, False, 3, 1, 2, "HoldKey")),
+    ]
+
+
+def test_drift_is_repaired() -> None:
+    """What a tool changed, deleted or withdrew behind the planner's back comes back."""
+    wanted = desired(topic(), group())
+    world = _settled(wanted)
+    world.groups["demo-0"].topics["orders"] = TopicConfig(8, 2, order=False)
+    world.groups["demo-0"].consumer_groups.clear()
+    world.order_config.clear()
+    world.order_config["orders"] = "demo-0:8"
+
+    assert _work(world.settle(wanted)) == [
+        UpdateTopic("orders", "demo-0", _ORDERED),
+        SetGroup("billing", "demo-0", GroupConfig(True, True, 16, 1, 15)),
+    ]
+
+
+def test_a_lost_queue_list_is_published_again_from_the_queues() -> None:
+    """A name server that lost its file gets the list that the brokers still hold."""
+    wanted = desired(topic(), groups=2)
+    world = _settled(wanted)
+    world.order_config.clear()
+
+    assert _work(world.settle(wanted)) == [PutOrderConfig("orders", "demo-0:4;demo-1:4")]
+
+
+def test_only_what_was_given_up_with_policy_delete_is_deleted() -> None:
+    """Topics nobody declared, and those with policy Retain, stay."""
+    world = _settled(desired(topic("keep"), topic("drop"), group("gone")))
+    wanted = replace(
+        desired(), deleted_topics=frozenset({"drop"}), deleted_groups=frozenset({"gone"})
+    )
+
+    assert _work(world.settle(wanted)) == [
+        DeleteGroup("gone", "demo-0"),
+        DeleteTopic("drop", "demo-0"),
+        DeleteOrderConfig("drop"),
+    ]
+    assert list(world.groups["demo-0"].topics) == ["keep"]
+
+
+def test_what_depends_on_something_stands_behind_it_in_the_same_lane() -> None:
+    """So that a backend holds it back when the first one fails: the list before the queues, and after them."""
+    world = World()
+    world.settle(desired(groups=2))
+    made = plan(desired(topic("orders"), groups=2), world.observed())
+    world.settle(desired(topic("orders"), groups=2))
+    wanted = replace(desired(groups=2), deleted_topics=frozenset({"orders"}))
+    gone = plan(wanted, world.observed())
+
+    for actions, kinds in (
+        (made, [PutOrderConfig, CreateTopic, CreateTopic]),
+        (gone, [DeleteTopic, DeleteTopic, DeleteOrderConfig]),
+    ):
+        lane = [action for action in actions if lane_of(action) == ("Topic", "orders")]
+        assert [type(action) for action in lane] == kinds
+
+
+def test_the_queue_list_of_a_topic_stays_while_a_group_that_may_hold_queues_is_silent() -> None:
+    """What is left there would be seen as a part of the topic."""
+    world = World()
+    world.settle(desired(topic("orders"), groups=2))
+    world.groups["demo-1"].leader = None
+    wanted = replace(desired(groups=2), deleted_topics=frozenset({"orders"}))
+
+    actions = plan(wanted, world.observed())
+
+    assert DeleteTopic("orders", "demo-0") in actions
+    assert DeleteOrderConfig("orders") not in actions
+
+
+def test_conditions_say_what_is_missing_and_are_reported_once() -> None:
+    """A condition that has not changed is not written again."""
+    wanted = desired(topic())
+    world = World()
+
+    first = plan(wanted, world.observed())
+    world.settle(wanted)
+
+    reports = [action for action in first if isinstance(action, ReportCondition)]
+    assert reports == [
+        ReportCondition(
+            Subject("Cluster", "demo"),
+            ConditionReport("False", "NameServerUnavailable", "name server 0 is silent"),
+        ),
+        ReportCondition(
+            Subject("Topic", "orders"),
+            ConditionReport("False", "BrokerUnavailable", "demo-0 does not answer"),
+        ),
+    ]
+    assert {item.status for item in world.conditions.values()} == {"True"}
+    assert plan(wanted, world.observed()) == []
+
+
+_TOPICS = st.lists(
+    st.builds(
+        lambda name, kind, queues: topic(name, type=kind, queues=queues),
+        st.sampled_from("abcd"),
+        st.sampled_from(["Ordered", "Normal", "Delay"]),
+        st.integers(1, 20),
+    ),
+    unique_by=lambda item: item.topic_name,
+    max_size=4,
+)
+_CLUSTERS = st.fixed_dictionaries(
+    {
+        "groups": st.integers(1, 3),
+        "replicasPerGroup": st.sampled_from([1, 3, 5]),
+        "nameServers": st.fixed_dictionaries({"replicas": st.integers(1, 3)}),
+        "lock": st.fixed_dictionaries({"leaseSeconds": st.integers(32, 35)}),
+    }
+)
+
+
+def _wishes(topics: list[Topic], spec: dict[str, object]) -> Desired:
+    return desired(*topics, group(), **spec)
+
+
+@given(_TOPICS, _CLUSTERS)
+def test_plans_converge_and_then_stay_silent(topics: list[Topic], spec: dict[str, object]) -> None:
+    """From nothing to any wish in a bounded number of passes; then the plan is empty."""
+    wanted = _wishes(topics, spec)
+    world = World()
+
+    world.settle(wanted)
+
+    assert plan(wanted, world.observed()) == []
+    for item in topics:
+        layout = [group.topics.get(item.topic_name) for group in world.groups.values()]
+        assert sum(config.queues for config in layout if config) == item.spec.queues
+
+
+@given(_TOPICS, _CLUSTERS, _TOPICS, _CLUSTERS, st.randoms(use_true_random=False))
+def test_any_change_converges_or_is_refused_before_anything_is_touched(
+    topics: list[Topic],
+    spec: dict[str, object],
+    topics_after: list[Topic],
+    spec_after: dict[str, object],
+    chance: Random,
+) -> None:
+    """One replica of a group at a time, ordered queues as they were, and no half measures."""
+    world = World()
+    world.settle(_wishes(topics, spec))
+    for item in world.groups.values():
+        item.leader = chance.choice(item.voters())
+    ordered = {
+        name: {
+            group: item.topics[name].queues
+            for group, item in world.groups.items()
+            if name in item.topics
+        }
+        for name in world.order_config
+    }
+    wanted = _wishes(topics_after, spec_after)
+
+    actions = plan(wanted, world.observed())
+
+    if any(isinstance(action, Refuse) for action in actions):
+        assert all(isinstance(action, Refuse) for action in actions)
+        return
+    world.settle(wanted)  # checks the rules about replicas in every pass
+    assert plan(wanted, world.observed()) == []
+    for name, layout in ordered.items():
+        assert layout == {
+            group: item.topics[name].queues
+            for group, item in world.groups.items()
+            if name in item.topics
+        }
+
+
+@given(_TOPICS, _CLUSTERS, st.data())
+def test_a_crash_at_any_point_is_picked_up(
+    topics: list[Topic], spec: dict[str, object], data: st.DataObject
+) -> None:
+    """A backend that did only a part of a plan, and lost its processes, still arrives."""
+    wanted = _wishes(topics, spec)
+    world = World(accepted=wanted)
+    for _ in range(data.draw(st.integers(0, 4))):
+        actions = plan(wanted, world.observed())
+        for action in actions[: data.draw(st.integers(0, len(actions)))]:
+            world.perform(action, wanted)
+        world.heal()
+    for item in world.groups.values():
+        for node, replica in item.replicas.items():
+            item.replicas[node] = replace(replica, running=False, healthy=False, revision=None)
+        item.leader = None
+
+    world.settle(wanted)
+
+    assert plan(wanted, world.observed()) == []
+
+
+def test_nothing_is_ready_before_clients_can_find_every_group() -> None:
+    """A broker that leads and has not reached a name server yet is no use to whoever asks there for a route."""
+    wanted = desired(topic(), group())
+    world = _settled(wanted)
+    deaf = ObservedNameServer(dict(world.order_config), brokers=frozenset())
+    told = ObservedNameServer(dict(world.order_config), brokers=frozenset({"demo-0"}))
+
+    early = plan(wanted, replace(world.observed(), name_servers={0: told, 1: deaf}))
+
+    text = "demo-0 is not registered with name server 1 yet"
+    reports = [action.condition for action in early if isinstance(action, ReportCondition)]
+    assert reports == [
+        ConditionReport("False", "GroupNotReady", text),
+        ConditionReport("False", "BrokerUnavailable", text),
+        ConditionReport("False", "BrokerUnavailable", text),
+    ]
+    assert not plan(wanted, replace(world.observed(), name_servers={0: told, 1: told}))

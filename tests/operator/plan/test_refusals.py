@@ -1,0 +1,142 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orderlymq_operator.plan.actions import Observed, ObservedGroup, ObservedNameServer, TopicConfig
+from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.plan.refusals import refusals
+from orderlymq_operator.resources.kinds import Desired
+from tests.operator.examples import cluster, desired, group, topic
+from tests.operator.world import World
+
+
+def _refused(before: Desired, after: Desired) -> list[tuple[str, str]]:
+    return [(item.name, item.field) for item in refusals(after, Observed(accepted=before))]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "field"),
+    [
+        ({"groups": 2}, {"groups": 1}, "spec.groups"),
+        (
+            {"nameServers": {"replicas": 2}},
+            {"nameServers": {"replicas": 1}},
+            "spec.nameServers.replicas",
+        ),
+        ({"storage": {"size": "1Gi"}}, {"storage": {"size": "1023Mi"}}, "spec.storage.size"),
+        ({}, {"local": {"brokerPort": 20911}}, "spec.local"),
+    ],
+)
+def test_a_cluster_does_not_shrink_or_move(
+    before: dict[str, Any], after: dict[str, Any], field: str
+) -> None:
+    """Groups, name servers and disks only grow; addresses are part of stored messages."""
+    assert _refused(desired(**before), desired(**after)) == [("demo", field)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"groups": 1}, {"groups": 2}),
+        ({"replicasPerGroup": 3}, {"replicasPerGroup": 5}),
+        ({"replicasPerGroup": 5}, {"replicasPerGroup": 3}),
+        ({"storage": {"size": "1Gi"}}, {"storage": {"size": "2Gi"}}),
+        ({"storage": {"size": "1Gi"}}, {"storage": {"size": "1024Mi"}}),
+        ({"retention": {"time": "72h"}}, {"retention": {"time": "1h"}}),
+        ({}, {"config": {"logLevel": "DEBUG"}}),
+    ],
+)
+def test_what_is_safe_is_allowed(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """Growth, other replica counts and settings."""
+    assert _refused(desired(**before), desired(**after)) == []
+
+
+@pytest.mark.parametrize("queues", [7, 9, 16])
+def test_the_queue_count_of_an_ordered_topic_is_fixed(queues: int) -> None:
+    """More or fewer: the same key would go to another queue."""
+    (refusal,) = refusals(desired(topic(queues=queues)), Observed(accepted=desired(topic())))
+
+    assert (refusal.kind, refusal.name, refusal.field) == ("Topic", "orders", "spec.queues")
+    assert "keeps its 8 queues" in refusal.reason
+    assert "keep 8" in refusal.advice
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fields"),
+    [
+        ({"queues": 8}, {"queues": 7}, ["spec.queues"]),
+        ({"queues": 8}, {"queues": 9}, []),
+        ({"queues": 8}, {"queues": 9, "queueChangePolicy": "Reject"}, ["spec.queues"]),
+        ({"queues": 8}, {"queues": 9, "queueChangePolicy": "DrainAndSwitch"}, ["spec.queues"]),
+        ({}, {"topicName": "other"}, ["spec.topicName"]),
+        ({}, {"type": "Delay"}, ["spec.type"]),
+        ({}, {"permission": "ReadOnly"}, []),
+    ],
+)
+def test_a_normal_topic_only_grows(
+    before: dict[str, Any], after: dict[str, Any], fields: list[str]
+) -> None:
+    """Name and type are for ever; queues are added when the policy says so."""
+    found = _refused(
+        desired(topic(**{"type": "Normal", **before})),
+        desired(topic(**{"type": "Normal", **after})),
+    )
+
+    assert found == [("orders", field) for field in fields]
+
+
+def test_a_consumer_group_keeps_its_name_and_ordering() -> None:
+    """Offsets belong to the name; an ordered group that becomes concurrent would lose its order."""
+    after = desired(group(groupName="other", ordering="Concurrent"))
+
+    assert _refused(desired(group()), after) == [
+        ("billing", "spec.groupName"),
+        ("billing", "spec.ordering"),
+    ]
+
+
+def test_the_data_of_one_cluster_is_not_given_to_another() -> None:
+    """Compared before anything else."""
+    assert _refused(desired(), Desired(cluster("other"))) == [("other", "metadata.name")]
+
+
+def _world_with(config: TopicConfig, order_config: dict[str, str]) -> Observed:
+    return Observed(
+        accepted=desired(),
+        name_servers={0: ObservedNameServer(order_config)},
+        groups={"demo-0": ObservedGroup(1, {}, {"orders": config}, {})},
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "order_config", "spec", "fields"),
+    [
+        (TopicConfig(8, 6, order=False), {}, {}, ["spec.type"]),
+        (TopicConfig(4, 6, order=True), {}, {}, ["spec.queues"]),
+        (TopicConfig(8, 6, order=True), {}, {}, []),
+        (TopicConfig(8, 6, order=True), {"orders": "demo-0:8"}, {}, []),
+        (TopicConfig(4, 6, order=True), {"orders": "demo-0:4;demo-1:4"}, {}, []),
+        (TopicConfig(8, 6, order=True), {"orders": "nonsense"}, {}, []),
+        (TopicConfig(8, 6, order=False), {}, {"type": "Normal", "queues": 4}, ["spec.queues"]),
+        (TopicConfig(4, 6, order=False), {}, {"type": "Normal"}, []),
+    ],
+)
+def test_a_topic_that_exists_as_something_else_is_a_conflict(
+    config: TopicConfig, order_config: dict[str, str], spec: dict[str, Any], fields: list[str]
+) -> None:
+    """A client may have created the topic before its manifest came; what it holds is not reshaped."""
+    found = refusals(desired(topic(**spec)), _world_with(config, order_config))
+
+    assert [item.field for item in found] == fields
+
+
+def test_one_refusal_refuses_the_whole_change() -> None:
+    """Whatever else is wanted, nothing is touched."""
+    world = World()
+    world.settle(desired(topic()))
+    wanted = desired(topic(queues=9), topic("new"), group(), replicasPerGroup=5)
+
+    actions = plan(wanted, replace(world.observed(), accepted=desired(topic())))
+
+    assert [type(action).__name__ for action in actions] == ["Refuse"]

@@ -1,0 +1,132 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orderlymq_broker import settings as broker_settings
+from orderlymq_nameserver import settings as name_server_settings
+from orderlymq_operator.local.directory import DataDirectory
+from orderlymq_operator.local.processes import name_server_program, replica_program
+from orderlymq_operator.plan.settings import broker_options, revision
+from tests.operator.examples import cluster
+
+
+def _load_replica(tmp_path: Path, **spec: Any) -> broker_settings.BrokerSettings:
+    program = replica_program(
+        cluster(**spec), "demo-1", 2, DataDirectory(tmp_path), nodes=[1, 2, 3], join=False
+    )
+    file = tmp_path / "settings.json"
+    file.write_text(program.settings)
+    return broker_settings.load(file)
+
+
+def test_the_broker_reads_the_file_that_is_written_for_it(tmp_path: Path) -> None:
+    """Addresses, identity and members arrive as they were meant."""
+    address = broker_settings.Address
+
+    found = _load_replica(tmp_path, groups=2)
+
+    assert (found.cluster, found.group, found.node_id, found.join) == ("demo", "demo-1", 2, False)
+    assert found.peers == {node: address("127.0.0.1", 12920 + node) for node in (1, 2, 3)}
+    assert (found.address, found.http) == (
+        address("127.0.0.1", 10921),
+        address("127.0.0.1", 13922),
+    )
+    assert found.name_servers == [address("127.0.0.1", 9876), address("127.0.0.1", 9877)]
+    assert found.data_dir == tmp_path / "replicas" / "demo-1-2"
+
+
+def test_every_option_is_a_setting_of_the_broker() -> None:
+    """The broker ignores what it does not know, so a misspelt key would silently do nothing."""
+    options = broker_options(cluster())
+
+    assert options.keys() <= set(broker_settings.BrokerSettings.__struct_fields__)
+    parts = {
+        "raft": broker_settings.RaftSettings,
+        "timers": broker_settings.TimerSettings,
+        "storage": broker_settings.StorageSettings,
+    }
+    for name, struct in parts.items():
+        assert options[name].keys() <= set(struct.__struct_fields__)
+
+
+def test_defaults_of_the_manifest_are_the_defaults_of_the_broker(tmp_path: Path) -> None:
+    """One default, written in two places because the packages must not import each other."""
+    found = _load_replica(tmp_path)
+
+    assert found.raft == broker_settings.RaftSettings()
+    assert found.timers == broker_settings.TimerSettings()
+    share = (20 << 30) * 80 // 100
+    assert found.storage == broker_settings.StorageSettings(retention_size=share)
+    assert (found.auto_create_topic, found.auto_create_group) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "part", "field", "value"),
+    [
+        ({"flushDiskType": "ASYNC_FLUSH"}, "storage", "flush", "ASYNC_FLUSH"),
+        ({"retention": {"time": "2h"}}, "storage", "retention_ms", 7_200_000),
+        ({"retention": {"size": "1Gi"}}, "storage", "retention_size", 1 << 30),
+        ({"storage": {"size": "10Gi"}}, "storage", "retention_size", 8 << 30),
+        ({"lock": {"leaseSeconds": 40}}, "timers", "lock_lease_ms", 40_000),
+        ({"config": {"clientExpiry": "20s"}}, "timers", "client_expiry_ms", 20_000),
+        ({"config": {"messageDelayLevel": "1s 2s"}}, "timers", "delay_levels", "1s 2s"),
+        ({"config": {"transactionTimeOut": "1s"}}, "timers", "transaction_timeout_ms", 1_000),
+        (
+            {"config": {"transactionCheckInterval": "2s"}},
+            "timers",
+            "transaction_check_interval_ms",
+            2_000,
+        ),
+        ({"config": {"transactionCheckMax": 3}}, "timers", "transaction_check_max", 3),
+        ({"config": {"maxMessageSize": "1Mi"}}, "storage", "body_size_max", 1 << 20),
+        ({"config": {"diskMaxUsedSpaceRatio": 75}}, "storage", "disk_refuse_ratio", 0.75),
+        ({"config": {"diskMaxUsedSpaceRatio": 75}}, "storage", "disk_resume_ratio", 0.73),
+        ({"config": {"dedupWindowCount": 5}}, "storage", "dedup_window_count", 5),
+        ({"config": {"dedupWindowTime": "1s"}}, "storage", "dedup_window_ms", 1000),
+        ({"config": {"tailCacheSize": "1Mi"}}, "storage", "tail_cache_size", 1 << 20),
+        ({"config": {"blockCacheSize": "1Mi"}}, "storage", "block_cache_size", 1 << 20),
+        ({"config": {"raftElectionTimeout": "1s"}}, "raft", "election_ms", 1000),
+        ({"config": {"raftHeartbeat": "20ms"}}, "raft", "tick_ms", 10),
+        ({"config": {"transactionTimeOut": 7000}}, "timers", "transaction_timeout_ms", 7_000),
+        ({"config": {"maxMessageSize": 65536}}, "storage", "body_size_max", 65_536),
+        ({"config": {"registerNameServerPeriod": 10_000}}, "timers", "register_ms", 10_000),
+        ({"config": {"fileReservedTime": 48}}, "storage", "retention_ms", 48 * 3_600_000),
+        ({"config": {"flushDiskType": "ASYNC_FLUSH"}}, "storage", "flush", "ASYNC_FLUSH"),
+        (
+            {"config": {"rocketmq.broker.rebalance.lockMaxLiveTime": 40_000}},
+            "timers",
+            "lock_lease_ms",
+            40_000,
+        ),
+    ],
+)
+def test_each_field_reaches_its_setting(
+    tmp_path: Path, spec: dict[str, Any], part: str, field: str, value: object
+) -> None:
+    """And every one of them changes the revision, so that replicas are restarted for it."""
+    assert getattr(getattr(_load_replica(tmp_path, **spec), part), field) == value
+    assert revision(cluster(**spec)) != revision(cluster())
+
+
+def test_what_needs_no_restart_keeps_the_revision() -> None:
+    """More replicas or groups are no reason to restart those that run."""
+    wanted = cluster(groups=2, replicasPerGroup=5)
+
+    assert revision(wanted) == revision(cluster())
+
+
+def test_the_name_server_reads_the_file_that_is_written_for_it(tmp_path: Path) -> None:
+    """The second name server listens one port higher and keeps its own file."""
+    program = name_server_program(cluster(), 1, DataDirectory(tmp_path))
+    file = tmp_path / "settings.json"
+    file.write_text(program.settings)
+    address = name_server_settings.Address
+
+    assert name_server_settings.load(file) == name_server_settings.NameServerSettings(
+        listen=address("127.0.0.1", 9877),
+        http=address("127.0.0.1", 13901),
+        kv_path=tmp_path / "name-servers" / "1.json",
+    )
+    assert json.loads(program.settings)["log_format"] == "text"

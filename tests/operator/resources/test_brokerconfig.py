@@ -1,0 +1,76 @@
+"""RocketMQ's keys in a manifest's `config`: taken with RocketMQ's defaults, or refused with the reason."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orderlymq_operator.plan.settings import broker_options
+from orderlymq_operator.resources.cluster import Cluster, Config
+from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Kind, Use, why_not
+from tests.operator.examples import cluster
+
+TAKEN = [key for key in BROKER_KEYS.values() if key.use in (Use.LIVE, Use.START)]
+OTHERS = [key for key in BROKER_KEYS.values() if key not in TAKEN]
+
+
+def written(key: BrokerKey, text: str) -> Any:
+    """Return a value as somebody writes it who copies it from a broker.conf into YAML."""
+    if key.kind is Kind.BOOLEAN:
+        return text == "true"
+    return int(text) if key.kind is Kind.INTEGER else text
+
+
+@pytest.mark.parametrize("key", TAKEN, ids=lambda key: key.name)
+def test_a_key_is_taken_under_its_name_with_rocketmqs_value(key: BrokerKey) -> None:
+    """RocketMQ's default can be written as it stands there, plain numbers included."""
+    found = cluster(config={key.name: written(key, key.default)})
+
+    assert isinstance(found, Cluster)
+
+
+@pytest.mark.parametrize("key", TAKEN, ids=lambda key: key.name)
+def test_the_default_is_rocketmqs_or_said_to_be_ours(key: BrokerKey) -> None:
+    """Writing the documented default changes nothing in what the replicas are told."""
+    said = cluster(config={key.name: written(key, key.ours or key.default)})
+
+    assert broker_options(said) == broker_options(cluster())
+
+
+@pytest.mark.parametrize("key", OTHERS, ids=lambda key: key.name)
+def test_a_key_without_a_meaning_is_refused_with_the_reason(key: BrokerKey) -> None:
+    """The text names the key and says what to do instead, as code 25 does."""
+    with pytest.raises(ValidationError) as caught:
+        cluster(config={key.name: written(key, key.default)})
+
+    assert f"{key.name} is a key of RocketMQ" in str(caught.value)
+    assert why_not(key.name) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "key", [key for key in TAKEN if key.kind is Kind.INTEGER], ids=lambda key: key.name
+)
+def test_a_number_out_of_range_is_refused(key: BrokerKey) -> None:
+    """One below the range; zero bytes or milliseconds are no value at all."""
+    with pytest.raises(ValidationError):
+        cluster(config={key.name: key.low - 1})
+
+
+@pytest.mark.parametrize(
+    ("config", "spec"),
+    [
+        ({"fileReservedTime": 24}, {"retention": {"time": "48h"}}),
+        ({"flushDiskType": "SYNC_FLUSH"}, {"flushDiskType": "ASYNC_FLUSH"}),
+        ({"rocketmq.broker.rebalance.lockMaxLiveTime": 60_000}, {"lock": {"leaseSeconds": 40}}),
+    ],
+)
+def test_one_thing_is_said_in_one_place(config: dict[str, Any], spec: dict[str, Any]) -> None:
+    """RocketMQ's key and our field at the same time: nobody could tell which one counts."""
+    with pytest.raises(ValidationError, match="write one of them"):
+        cluster(config=config, **spec)
+
+
+def test_an_unknown_key_is_still_unknown() -> None:
+    """A typo is no key of RocketMQ."""
+    with pytest.raises(ValidationError, match="fileReservedTimes"):
+        Config.model_validate({"fileReservedTimes": 3})

@@ -1,0 +1,165 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orderlymq_operator.resources import crd
+from orderlymq_operator.resources.kinds import KINDS
+
+_ALLOWED = {
+    "type",
+    "description",
+    "default",
+    "enum",
+    "pattern",
+    "format",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+    "properties",
+    "additionalProperties",
+    "items",
+    "required",
+    "x-kubernetes-validations",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-preserve-unknown-fields",
+}
+_INSIDE = {"properties", "additionalProperties", "x-kubernetes-preserve-unknown-fields"}
+
+
+def _nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, part in schema.get("properties", {}).items():
+        yield from _nodes(part, f"{path}.{name}")
+    if "items" in schema:
+        yield from _nodes(schema["items"], f"{path}[]")
+    if "additionalProperties" in schema:
+        yield from _nodes(schema["additionalProperties"], f"{path}{{}}")
+
+
+def test_the_files_in_the_repository_are_those_the_models_give() -> None:
+    """Run `make crds` after a change of the models; the chart holds a copy."""
+    assert crd.differences(Path("crds")) == []
+    assert crd.differences(Path("charts/orderlymq/files/crds")) == []
+
+
+def test_a_difference_is_noticed_and_written_away(tmp_path: Path) -> None:
+    """--check fails on a missing, changed or foreign file and passes after generating."""
+    (tmp_path / "foreign.yaml").write_text("x")
+    assert crd.main(["--check", "--folder", str(tmp_path)]) == 1
+
+    (tmp_path / "foreign.yaml").unlink()
+    assert crd.main(["--folder", str(tmp_path)]) == 0
+    assert crd.main(["--check", "--folder", str(tmp_path)]) == 0
+
+    (tmp_path / "topics.yaml").write_text("x")
+    assert crd.differences(tmp_path) == ["topics.yaml is out of date"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_schemas_are_structural(kind: str) -> None:
+    """Every value has one type and nothing but words that the API server accepts stands in a schema."""
+    for path, node in _nodes(crd.schema(kind)):
+        assert node.keys() <= _ALLOWED, path
+        assert isinstance(node["type"], str), path
+        assert node["type"] != "object" or path == ".metadata" or len(node.keys() & _INSIDE) == 1, (
+            path
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everything_a_user_writes_is_described_and_bounded(kind: str) -> None:
+    """Unbounded lists, maps, texts and numbers would break the cost budget of CEL rules."""
+    spec = crd.schema(kind)["properties"]["spec"]
+    bounds = {
+        "string": {"maxLength", "enum"},
+        "array": {"maxItems"},
+        "integer": {"maximum", "enum"},
+    }
+    for path, node in _nodes(spec, "spec"):
+        wanted = bounds.get(node["type"])
+        assert wanted is None or node.keys() & wanted, path
+        assert path.endswith(("[]", "{}")) or "description" in node, path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_conditions_are_a_map_that_begins_as_unknown(kind: str) -> None:
+    """`kubectl wait --for=condition=Ready` works from the creation on."""
+    conditions = crd.schema(kind)["properties"]["status"]["properties"]["conditions"]
+
+    assert conditions["x-kubernetes-list-type"] == "map"
+    assert conditions["x-kubernetes-list-map-keys"] == ["type"]
+    assert [(item["type"], item["status"]) for item in conditions["default"]] == [
+        ("Ready", "Unknown")
+    ]
+
+
+def test_names_columns_and_subresource_are_those_of_the_reference() -> None:
+    """Short names mqc, mqt, mqg, mqu, mqp; category mq; a status subresource; a Ready column each."""
+    found = {}
+    for kind in KINDS:
+        spec = crd.definition(kind)["spec"]
+        version = spec["versions"][0]
+        columns = [column["name"] for column in version["additionalPrinterColumns"]]
+        assert {"Ready", "Age"} <= set(columns)
+        assert "status" in version["subresources"]
+        assert ("scale" in version["subresources"]) == (kind == "Cluster")
+        found[kind] = (spec["names"]["shortNames"], spec["names"]["categories"], spec["scope"])
+
+    assert found == {
+        "Cluster": (["mqc"], ["mq"], "Namespaced"),
+        "Topic": (["mqt"], ["mq"], "Namespaced"),
+        "ConsumerGroup": (["mqg"], ["mq"], "Namespaced"),
+        "User": (["mqu"], ["mq"], "Namespaced"),
+        "Pipeline": (["mqp"], ["mq"], "Namespaced"),
+    }
+
+
+def test_what_must_not_change_is_guarded_by_rules() -> None:
+    """Immutable fields, queues, storage: the API server refuses what the planner would refuse."""
+    guarded = {
+        f"{kind}{path}"
+        for kind in KINDS
+        for path, node in _nodes(crd.schema(kind))
+        if "x-kubernetes-validations" in node
+    }
+
+    assert guarded - set(KINDS) == {
+        "Cluster.spec",
+        "Cluster.spec.nameServers.replicas",
+        "Cluster.spec.storage.className",
+        "Cluster.spec.storage.size",
+        "Cluster.spec.local",
+        "Topic.spec",
+        "Topic.spec.clusterRef",
+        "Topic.spec.topicName",
+        "Topic.spec.type",
+        "ConsumerGroup.spec",
+        "ConsumerGroup.spec.clusterRef",
+        "ConsumerGroup.spec.groupName",
+        "ConsumerGroup.spec.ordering",
+        "User.spec",
+        "User.spec.accessKey",
+        "User.spec.clusterRef",
+        "User.spec.secretFrom",
+        "Pipeline.spec",
+        "Pipeline.spec.type",
+        "Pipeline.spec.storage.accessMode",
+        "Pipeline.spec.storage.claimName",
+        "Pipeline.spec.storage.className",
+        "Pipeline.spec.storage.size",
+    }
+
+
+def test_the_files_are_plain_yaml_without_aliases() -> None:
+    """Some tools that read CRDs do not follow anchors."""
+    for text in crd.files().values():
+        assert "&id" not in text
+        assert yaml.safe_load(text)["kind"] == "CustomResourceDefinition"

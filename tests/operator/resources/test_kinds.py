@@ -1,0 +1,80 @@
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from orderlymq_operator.resources.kinds import KINDS, resources_of
+from tests.operator.examples import cluster, desired, group, topic
+
+
+def test_defaults_are_those_of_the_reference() -> None:
+    """A manifest that says nothing gets three replicas, ordered topics with 8 queues, and 16 retries."""
+    spec, queues, consumers = cluster().spec, topic().spec, group().spec
+
+    assert (spec.groups, spec.replicas_per_group, spec.name_servers.replicas) == (1, 3, 2)
+    assert (spec.storage.size, spec.retention.time, spec.flush_disk_type) == (
+        "20Gi",
+        "72h",
+        "SYNC_FLUSH",
+    )
+    assert (queues.type, queues.queues, queues.effective_queue_change_policy) == (
+        "Ordered",
+        8,
+        "Reject",
+    )
+    assert (consumers.ordering, consumers.retry.max_times, consumers.consume_timeout) == (
+        "Ordered",
+        16,
+        "15m",
+    )
+
+
+def test_the_name_on_the_wire_is_the_objects_name_unless_given() -> None:
+    """topicName and groupName override metadata.name."""
+    assert topic("orders").topic_name == "orders"
+    assert topic("orders", topicName="Orders_EU").topic_name == "Orders_EU"
+    assert group("billing", groupName="CID_BILLING").group_name == "CID_BILLING"
+
+
+def test_ports_follow_from_the_manifest_alone() -> None:
+    """The formulas in the description of `local` are the ones in force."""
+    local = cluster().spec.local
+
+    assert [local.name_server(1), local.name_server_http(1)] == [9877, 13901]
+    assert [local.broker(0), local.broker(2)] == [10911, 10931]
+    assert [local.raft(0, 1), local.raft(2, 3)] == [12911, 12933]
+    assert [local.http(0, 1), local.http(2, 3)] == [13911, 13933]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"local": {"brokerPort": 9877}},
+        {"local": {"raftPort": 13910}},
+        {"local": {"httpPort": 65531}},
+        {"groups": 64, "local": {"brokerPort": 12501}},
+        {"config": {"raftHeartbeat": "150ms"}},
+    ],
+)
+def test_settings_that_cannot_work_together_are_refused(spec: dict[str, Any]) -> None:
+    """Two uses of one port, a port that does not exist, an election time below two heartbeats."""
+    with pytest.raises(ValidationError):
+        cluster(**spec)
+
+
+def test_an_ordered_topic_cannot_expand() -> None:
+    """Expand would move keys between queues; the combination is an error in the manifest itself."""
+    with pytest.raises(ValidationError, match="would move keys"):
+        topic(queueChangePolicy="Expand")
+
+    assert topic(type="Normal", queueChangePolicy="Expand").spec.queues == 8
+
+
+def test_resources_read_back_as_they_were_written() -> None:
+    """The supervisor's file on disk loses nothing."""
+    wanted = desired(topic(queues=16), group(topics=[{"name": "orders"}]), storage={"size": "5Gi"})
+
+    written = resources_of(wanted)
+
+    read = [KINDS[str(item["kind"])].model_validate(item) for item in written]
+    assert read == list(wanted.resources())

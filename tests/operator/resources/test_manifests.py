@@ -1,0 +1,261 @@
+from pathlib import Path
+
+import pytest
+
+from orderlymq_operator.resources.manifests import (
+    Manifest,
+    ManifestError,
+    OtherClusterError,
+    Problem,
+    combine,
+    parse,
+    read,
+)
+from tests.operator.examples import cluster, desired, group, topic
+
+_CLUSTER = """\
+apiVersion: orderlymq.io/v1alpha1
+kind: Cluster
+metadata:
+  name: demo
+"""
+_TOPIC = """\
+apiVersion: orderlymq.io/v1alpha1
+kind: Topic
+metadata:
+  name: orders
+spec:
+  clusterRef: {name: demo}
+"""
+
+
+def _problems(text: str) -> list[Problem]:
+    with pytest.raises(ManifestError) as caught:
+        parse(text, "my.yaml")
+    return list(caught.value.problems)
+
+
+def test_the_quickstart_is_what_the_readme_promises() -> None:
+    """One name server, one group of three replicas, an ordered topic of 8 queues, one consumer group."""
+    wanted = combine(read([Path("examples/quickstart.yaml")]), None)
+
+    spec = wanted.cluster.spec
+    assert (spec.groups, spec.replicas_per_group, spec.name_servers.replicas) == (1, 3, 1)
+    assert [(item.topic_name, item.spec.queues, item.ordered) for item in wanted.topics] == [
+        ("orders", 8, True)
+    ]
+    assert [(item.group_name, item.spec.ordering) for item in wanted.groups] == [
+        ("billing", "Ordered")
+    ]
+
+
+def test_a_typo_in_a_field_names_line_path_and_nearest_field() -> None:
+    """The error stands where the key stands, and says what was probably meant."""
+    assert _problems(_TOPIC + "  queus: 8\n") == [
+        Problem("my.yaml", 7, "spec.queus", "unknown field; did you mean `queues`?")
+    ]
+
+
+def test_a_typo_deep_inside_is_looked_up_among_its_own_siblings() -> None:
+    """Candidates come from the place of the typo, not from the top."""
+    text = _CLUSTER + "spec:\n  storage:\n    Size: 20Gi\n  config:\n    logLevl: INFO\n"
+
+    assert _problems(text) == [
+        Problem("my.yaml", 7, "spec.storage.Size", "unknown field; did you mean `size`?"),
+        Problem("my.yaml", 9, "spec.config.logLevl", "unknown field; did you mean `logLevel`?"),
+    ]
+
+
+def test_a_typo_in_an_enum_names_the_choices_and_the_nearest() -> None:
+    """Case does not hide the likeness."""
+    assert _problems(_TOPIC + "  type: ordred\n") == [
+        Problem(
+            "my.yaml",
+            7,
+            "spec.type",
+            "found the text 'ordred', expected Ordered, Normal, Delay or Transaction; "
+            "did you mean `Ordered`?",
+        )
+    ]
+
+
+def test_a_typo_in_a_list_names_its_index() -> None:
+    """Paths go through lists."""
+    text = _TOPIC.replace("Topic", "ConsumerGroup") + "  topics:\n    - name: a\n    - nme: b\n"
+
+    assert _problems(text) == [
+        Problem("my.yaml", 9, "spec.topics[1].name", "this field is required"),
+        Problem("my.yaml", 9, "spec.topics[1].nme", "unknown field; did you mean `name`?"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('queues: "8"', "found the text '8', expected a valid integer"),
+        ("queues: 0", "found 0, expected greater than or equal to 1"),
+        ("queues: 1025", "found 1025, expected less than or equal to 1024"),
+        ("queues: [8]", "found a list, expected a valid integer"),
+        ("queues: true", "found true, expected a valid integer"),
+        ("queues:", "found nothing, expected a valid integer"),
+    ],
+)
+def test_a_wrong_type_or_range_says_what_was_found_and_expected(line: str, message: str) -> None:
+    """Nothing is converted silently: a quoted number is a text."""
+    assert _problems(_TOPIC + f"  {line}\n") == [Problem("my.yaml", 7, "spec.queues", message)]
+
+
+def test_a_wrong_size_or_name_is_explained_in_words() -> None:
+    """Patterns are not shown to people."""
+    text = _CLUSTER.replace("demo", "Demo_1") + "spec:\n  storage: {size: 20GB}\n"
+
+    assert [str(problem) for problem in _problems(text)] == [
+        "my.yaml:4: metadata.name: found the text 'Demo_1', expected lower-case letters, digits and `-`",
+        "my.yaml:6: spec.storage.size: found the text '20GB', expected a size such as 20Gi",
+    ]
+
+
+def test_an_unknown_kind_names_the_nearest() -> None:
+    """The kind decides everything else, so nothing else is reported."""
+    assert _problems(_TOPIC.replace("Topic", "Topics")) == [
+        Problem(
+            "my.yaml",
+            2,
+            "kind",
+            "found the text 'Topics', expected Cluster, Topic, ConsumerGroup, User or Pipeline; "
+            "did you mean `Topic`?",
+        )
+    ]
+
+
+def test_a_missing_or_wrong_version_is_named() -> None:
+    """Manifests of other projects are not taken for ours."""
+    assert _problems("kind: Topic\n") == [
+        Problem("my.yaml", 1, "apiVersion", "missing; write orderlymq.io/v1alpha1")
+    ]
+    assert _problems("apiVersion: v1\nkind: Topic\n")[0].message.startswith("found the text 'v1'")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: [1, 2\nb: 3\n", 2),
+        ("kind: x\n\tname: y\n", 2),
+        ("a: 1\na: 2\n", 2),
+        ("? [a]\n: b\n", 1),
+        ("x: &a 1\n<<: *a\n", 2),
+        ("a: 0o17x\nb: 0b12\n", 1),
+    ],
+)
+def test_bad_yaml_names_the_line(text: str, line: int) -> None:
+    """Broken, doubled or exotic YAML is refused where it stands."""
+    problems = _problems(text)
+
+    assert [problem.line for problem in problems] == [line]
+
+
+def test_anchors_cannot_blow_a_small_file_up() -> None:
+    """Nine levels of nine aliases would be half a billion values."""
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+
+    assert "values in one document" in _problems("\n".join(levels))[0].message
+
+
+def test_every_problem_of_every_document_is_reported_at_once() -> None:
+    """Nobody should have to run the command five times."""
+    text = f"{_TOPIC}  queus: 8\n---\n{_TOPIC}  type: x\n"
+
+    assert [problem.line for problem in _problems(text)] == [7, 15]
+
+
+def test_a_resource_declared_twice_names_both_places(tmp_path: Path) -> None:
+    """Two files may not disagree about one object."""
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    first.write_text(_CLUSTER)
+    second.write_text(_TOPIC + "---\n" + _CLUSTER)
+
+    with pytest.raises(ManifestError) as caught:
+        read([first, second])
+
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"{second}:8: metadata.name: Cluster 'demo' is declared at {first}:1 already"
+    ]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """Missing, a folder, not text: each says what it is."""
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(ManifestError) as caught:
+        read([tmp_path / "missing", tmp_path, binary])
+
+    assert [problem.message.split(";")[0] for problem in caught.value.problems] == [
+        "no such file",
+        "cannot be read: Is a directory",
+        "not UTF-8 text",
+    ]
+
+
+def _manifests(*resources: object) -> list[Manifest]:
+    return [Manifest(item, "my.yaml", 1) for item in resources]  # type: ignore[arg-type]  # any kind
+
+
+def test_topics_need_a_cluster() -> None:
+    """A file without a Cluster is for a cluster that runs already."""
+    with pytest.raises(ManifestError, match="no Cluster is declared"):
+        combine(_manifests(topic()), None)
+
+    assert combine(_manifests(topic()), desired()).topics == (topic(),)
+
+
+def test_a_reference_to_a_missing_cluster_names_the_one_that_is_there() -> None:
+    """The usual cause is a copied manifest."""
+    with pytest.raises(
+        ManifestError, match="there is no Cluster 'prod'; the Cluster here is 'demo'"
+    ):
+        combine(_manifests(cluster(), topic(clusterRef={"name": "prod"})), None)
+
+
+def test_two_objects_cannot_claim_one_topic() -> None:
+    """Names on the wire are unique in a cluster, whatever the objects are called."""
+    with pytest.raises(ManifestError, match="the topic 'orders' belongs to 'orders' already"):
+        combine(_manifests(cluster(), topic(), topic("other", topicName="orders")), None)
+
+
+def test_a_second_cluster_is_refused() -> None:
+    """One data directory, one cluster."""
+    with pytest.raises(ManifestError, match="one Cluster per data directory"):
+        combine(_manifests(cluster(), cluster("other")), None)
+    with pytest.raises(OtherClusterError, match="belongs to Cluster 'demo'"):
+        combine(_manifests(cluster("other")), desired())
+
+
+def test_what_a_file_does_not_mention_stays() -> None:
+    """As with `kubectl apply`: giving up resources takes the word `prune`."""
+    before = desired(topic("a"), topic("b"), group())
+
+    kept = combine(_manifests(topic("a", permission="ReadOnly")), before)
+    pruned = combine(_manifests(topic("a")), before, prune=True)
+
+    assert kept == desired(topic("a", permission="ReadOnly"), topic("b"), group())
+    assert pruned == desired(topic("a"))
+
+
+def test_only_a_pruned_topic_with_policy_delete_is_deleted_and_remembered() -> None:
+    """Retain is the default: a manifest that vanishes must not take messages with it."""
+    before = desired(topic("keep"), topic("drop", deletionPolicy="Delete"))
+
+    once = combine(_manifests(before.cluster), before, prune=True)
+    twice = combine([], once)
+    back = combine(_manifests(topic("drop")), twice)
+
+    assert once.deleted_topics == twice.deleted_topics == frozenset({"drop"})
+    assert back.deleted_topics == frozenset()
+
+
+def test_the_examples_for_kubernetes_are_manifests() -> None:
+    """What the API server is shown to accept our own models accept, too."""
+    for path in sorted(Path("examples/kubernetes").glob("*.yaml")):
+        assert read([path])

@@ -1,0 +1,143 @@
+"""The kind Pipeline: one file for laptop and Kubernetes, refused alike wherever it is wrong."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from orderlymq_operator.resources import manifests
+from orderlymq_operator.resources.jobtypes import FIELDS, REQUIRED, PipelineType
+from orderlymq_operator.resources.kinds import Pipeline
+from orderlymq_operator.resources.pipeline import PipelineSpec
+from orderlymq_operator.resources.spark import PathText, Source, SparkSettings
+from orderlymq_spark import specs
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.localpath import local_path
+from tests.operator.examples import pipeline
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "pipelines").glob("*.yaml"))
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def test_the_types_are_those_that_run() -> None:
+    """What `orderlymq pipeline list` knows can be a resource, and nothing else."""
+    assert list(get_args(PipelineType)) == list(specs.SPECS)
+    assert list(FIELDS) == list(REQUIRED) == list(specs.SPECS)
+
+
+@pytest.mark.parametrize("kind", specs.SPECS)
+def test_the_fields_of_a_type_are_those_that_its_model_reads(kind: str) -> None:
+    """A field that only one of the two knows would be refused by the other."""
+    read = _fields(specs.SPECS[kind])
+
+    assert set(FIELDS[kind]) == set(read) - {"type", "spark"}
+    needed = {name for name, field in read.items() if field.is_required()} - {"type"}
+    assert set(REQUIRED[kind]) == needed
+    assert set(FIELDS[kind]) <= set(_fields(PipelineSpec))
+
+
+def test_the_fields_that_only_kubernetes_obeys_are_those_that_a_run_leaves_alone() -> None:
+    """Every field of the resource belongs to the pipeline or to the operator."""
+    of_types = {name for names in FIELDS.values() for name in names}
+
+    assert set(_fields(PipelineSpec)) - of_types - {"type", "spark"} == set(specs.KUBERNETES_ONLY)
+    assert set(_fields(Source)) == set(_fields(specs.Source))
+    assert set(_fields(SparkSettings)) == set(_fields(specs.SparkSettings))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_a_resource_and_a_run(path: Path) -> None:
+    """The same file is applied and run; what the driver gets is what the file says."""
+    (found,) = manifests.read([path])
+    there = specs.read_pipeline(path)
+
+    assert isinstance(found.resource, Pipeline)
+    said = {
+        "kind": "Pipeline",
+        "metadata": {"name": there.name},
+        "spec": found.resource.spec.said(),
+    }
+    assert specs.parse_pipeline(said) == there
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"codek": "zstd"}, "Extra inputs"),
+        ({"targetBytes": 1}, "targetBytes is a field of compact"),
+        ({"checkpoint": None}, "archive needs checkpoint"),
+        ({"format": "canal"}, "the format of archive is parquet or delta"),
+        ({"trigger": "soon"}, "pattern"),
+        ({"trigger": "10s", "schedule": "0 3 * * *"}, "schedule is for pipelines that end"),
+        ({"schedule": "0 3 * * *", "backend": "sparkApplication"}, "knows no schedule"),
+        ({"schedule": "every day"}, "pattern"),
+        ({"backend": "yarn"}, "'pod', 'kubernetes' or 'sparkApplication'"),
+        ({"type": "order-audit", "path": None}, "source"),
+    ],
+)
+def test_what_cannot_run_is_refused_with_what_would(spec: dict[str, Any], words: str) -> None:
+    """The model says what the schema of the API server says, too."""
+    if spec.get("type") == "order-audit":
+        spec = {**spec, "archive": "archive"}
+
+    with pytest.raises(ValidationError, match=words):
+        pipeline(**spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "continuous"),
+    [
+        ({}, False),
+        ({"trigger": "availableNow"}, False),
+        ({"trigger": "30s"}, True),
+        ({"type": "order-audit", "path": None, "trigger": "5s"}, False),
+        ({"type": "order-audit", "path": None, "trigger": "5s", "stream": True}, True),
+        (
+            {"type": "compact", "source": None, "checkpoint": None},
+            False,
+        ),
+    ],
+)
+def test_a_driver_goes_on_only_where_its_trigger_is_a_time(
+    spec: dict[str, Any], continuous: bool
+) -> None:
+    """A batch ends, whatever its trigger says."""
+    assert pipeline(**spec).spec.continuous is continuous
+
+
+def test_a_local_cluster_leaves_pipelines_to_their_own_command(tmp_path: Path) -> None:
+    """They are checked with everything else, and `orderlymq pipeline run` runs them."""
+    cluster = {
+        "apiVersion": "orderlymq.io/v1alpha1",
+        "kind": "Cluster",
+        "metadata": {"name": "demo"},
+    }
+    path = tmp_path / "all.yaml"
+    path.write_text(yaml.safe_dump(cluster) + "---\n" + EXAMPLES[0].read_text())
+
+    found = manifests.read([path])
+    desired = manifests.combine(found, None)
+
+    assert [each.resource.kind for each in found] == ["Cluster", "Pipeline"]
+    assert [each.kind for each in desired.resources()] == ["Cluster"]
+    path.write_text(path.read_text().replace("type: archive", "type: archives"))
+    with pytest.raises(manifests.ManifestError, match="did you mean `archive`"):
+        manifests.read([path])
+
+
+@pytest.mark.parametrize("address", ["s3a://bucket/x", "s3a:/bucket/x", "file:///x", "hdfs:/x"])
+def test_an_address_of_an_object_store_is_no_path(address: str) -> None:
+    """The driver would take it for a folder beside itself; a run on a laptop refuses the same."""
+    check = TypeAdapter(PathText).validate_python
+
+    with pytest.raises(ValidationError, match=r"scheme \w+: is not supported; supported are"):
+        check(address)
+    with pytest.raises(OptionError, match=r"scheme \w+: is not supported; supported are"):
+        local_path(address)
+    for path in ("/data/x", "data/x", "10:30/x", "a/b:/c"):
+        assert check(path) == path == str(local_path(path))

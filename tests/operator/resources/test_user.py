@@ -1,0 +1,133 @@
+"""Accounts in manifests: what they may say, and what follows for the brokers."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orderlymq_broker.processors.admin.accounts import _fingerprint
+from orderlymq_broker.state.admin.accessrecords import AccountSet
+from orderlymq_operator.local.directory import DataDirectory, State
+from orderlymq_operator.local.secrets import read_secret
+from orderlymq_operator.plan.actions import DeleteUser, Observed, SetUser, UserConfig
+from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.resources.kinds import Desired, User
+from orderlymq_operator.resources.manifests import Manifest, ManifestError, combine, parse
+from orderlymq_operator.resources.user import fingerprint
+from tests.operator.examples import cluster
+from tests.operator.world import World
+
+MANIFEST = """
+apiVersion: orderlymq.io/v1alpha1
+kind: User
+metadata: {name: shop-writer}
+spec:
+  clusterRef: {name: demo}
+  secretFrom: {file: writer.secret}
+  topics: [{name: orders, permission: PUB}]
+"""
+
+
+def user(text: str = MANIFEST, file: str = "/etc/demo/users.yaml") -> User:
+    (manifest,) = parse(text, file)
+    assert isinstance(manifest.resource, User)
+    return manifest.resource
+
+
+def test_a_secret_stands_beside_the_manifest(tmp_path: Path) -> None:
+    """A relative path begins at the file, and what is in the file is read when it is needed."""
+    found = user(file=str(tmp_path / "users.yaml"))
+    assert found.spec.secret_from.file == str(tmp_path / "writer.secret")
+
+    assert read_secret(found) is None
+    (tmp_path / "writer.secret").write_text("short\n")
+    assert read_secret(found) is None
+    (tmp_path / "writer.secret").write_text("long enough\n")
+    assert read_secret(found) == "long enough"
+
+
+def test_a_secret_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As programs in containers have it."""
+    found = user(MANIFEST.replace("file: writer.secret", "env: WRITER"))
+
+    assert read_secret(found) is None
+    monkeypatch.setenv("WRITER", "long enough")
+    assert read_secret(found) == "long enough"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("file: writer.secret", "", "exactly one"),
+        ("file: writer.secret", "file: a, env: B", "exactly one"),
+        ("name: shop-writer", "name: shop", "shorter than the 6"),
+        ("permission: PUB", "permission: ALL", "DENY, PUB, SUB"),
+        ("secretFrom: {file: writer.secret}", "secretKey: open", "unknown field"),
+    ],
+)
+def test_a_wrong_account_is_refused(old: str, new: str, reason: str) -> None:
+    """With the field and what it should be."""
+    with pytest.raises(ManifestError, match=reason):
+        parse(MANIFEST.replace(old, new), "users.yaml")
+
+
+def test_both_sides_make_the_same_fingerprint() -> None:
+    """Else an account would be set again for ever."""
+    account = AccountSet("shop-writer", "long enough")
+
+    assert _fingerprint(account) == fingerprint("shop-writer", "long enough")
+    assert "long" not in fingerprint("shop-writer", "long enough")
+
+
+def test_an_account_is_set_where_it_is_missing_or_another() -> None:
+    """In every raft group, once its secret can be read, and again when the secret changed."""
+    wanted = Desired(cluster(groups=2), users=(user(),))
+    world = World()
+    world.settle(wanted)
+    config = UserConfig(False, "DENY", "DENY", (("orders", "PUB"),), (), "", "f1")
+
+    def steps(observed: Observed) -> list[object]:
+        found = plan(wanted, observed)
+        return [action for action in found if isinstance(action, SetUser | DeleteUser)]
+
+    silent = world.observed()
+    known = replace(silent, secrets={"shop-writer": "f1"})
+    groups = {
+        name: replace(group, users={"shop-writer": config}) for name, group in known.groups.items()
+    }
+    set_users = [SetUser("shop-writer", "shop-writer", f"demo-{n}", config) for n in (0, 1)]
+
+    assert steps(silent) == []
+    assert steps(known) == set_users
+    assert steps(replace(known, groups=groups)) == []
+    changed = replace(known, groups=groups, secrets={"shop-writer": "f2"})
+    assert steps(changed) == [
+        replace(each, config=replace(config, fingerprint="f2")) for each in set_users
+    ]
+
+
+def test_an_account_that_nobody_declares_any_more_is_deleted(tmp_path: Path) -> None:
+    """Also when the machine went down in between."""
+    present = Desired(cluster(), users=(user(),))
+    manifests = [Manifest(cluster(), "demo.yaml", 1)]
+
+    kept = combine(manifests, present)
+    gone = combine(manifests, present, prune=True)
+
+    assert (kept.users, kept.deleted_users) == (present.users, frozenset())
+    assert (gone.users, gone.deleted_users) == ((), frozenset({"shop-writer"}))
+    directory = DataDirectory(tmp_path)
+    directory.create()
+    directory.save(State(gone))
+    loaded = directory.load()
+    assert loaded is not None
+    assert loaded.desired == gone
+    world = World()
+    world.settle(replace(gone, deleted_users=frozenset()))
+    config = UserConfig(False, "DENY", "DENY", (), (), "", "f1")
+    observed = world.observed()
+    groups = {
+        name: replace(group, users={"shop-writer": config})
+        for name, group in observed.groups.items()
+    }
+    assert DeleteUser("shop-writer", "demo-0") in plan(gone, replace(observed, groups=groups))
