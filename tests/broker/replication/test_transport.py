@@ -28,7 +28,6 @@ from orderlymq_runtime.tls import PeerTls, TlsFiles, TlsMode, TlsSettings, clien
 from tests.ports import free_ports
 from tests.runtime.certificates import make_authority, make_certificate
 
-
 # Longer than a machine stands still; a test that holds waits milliseconds.
 PATIENCE_S = 30.0
 
