@@ -12,6 +12,7 @@ import functools
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
@@ -25,6 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _JOIN_TIMEOUT_S: Final = 10.0
+_SIGNAL_POLL_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -231,14 +233,16 @@ class Consumer(Facade[consumer.Consumer]):
 
     def run(self) -> None:
         """Start, consume until SIGINT or SIGTERM, close; only on the main thread."""
-        enough = threading.Event()
+        received: list[int] = []
         before = {
-            number: signal.signal(number, lambda *_: enough.set())
+            number: signal.signal(number, lambda number, _: received.append(number))
             for number in (signal.SIGINT, signal.SIGTERM)
         }
         try:
             with self:
-                enough.wait()
+                # A wait without an end would miss a signal that comes right before it.
+                while not received:
+                    time.sleep(_SIGNAL_POLL_S)
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)

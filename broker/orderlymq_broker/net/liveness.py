@@ -12,11 +12,12 @@ import asyncio
 import contextlib
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 import psutil
 
@@ -30,6 +31,9 @@ _log = logging.getLogger(__name__)
 LOOKS_S: Final = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)
 # Looks for new clients take at most this part of a processor's time, however many come.
 LOOK_SHARE: Final = 0.1
+# They may take this much of it without a pause: ten looks, so that who comes soon after another one
+# is known before it can die.
+LOOK_RESERVE_S: Final = 0.2
 # A heartbeat follows every 30 s; what has stood in the way three times stays there.
 QUESTIONS_MAX: Final = 3
 
@@ -44,6 +48,7 @@ View: TypeAlias = sockets.View | portablesockets.View
 
 _machine: Final = sockets if sockets.IS_READABLE else portablesockets
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 def pid_of(client_id: str, said: str = "") -> int | None:
@@ -99,6 +104,25 @@ class _Client:
     is_asked: bool = False
 
 
+class LookBudget:
+    """The processor time that looks may take: a share of all time, and a reserve for some in a row.
+
+    The time that passes meanwhile does not count. A busy machine stretches a look, and who waits for the
+    next one could die first.
+    """
+
+    def __init__(self) -> None:
+        self._paid_at_s = 0.0
+
+    def spend(self, cpu_s: float, now_s: float) -> None:
+        """Take *cpu_s* seconds of a processor."""
+        self._paid_at_s = max(self._paid_at_s, now_s) + cpu_s / LOOK_SHARE
+
+    def pause_s(self, now_s: float) -> float:
+        """Return how long the next look has to wait."""
+        return max(0.0, self._paid_at_s - now_s - LOOK_RESERVE_S / LOOK_SHARE)
+
+
 class Liveness:
     """Watches the clients that are connected from this machine.
 
@@ -120,9 +144,9 @@ class Liveness:
         self._connected: Counter[Owners] = Counter()
         self._questions: list[_Question] = []
         self._lost: dict[Owners, _Lost] = {}
-        self._next_look: asyncio.Task[View] | None = None
+        self._next_look: asyncio.Task[tuple[View, float]] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._rest_until = 0.0
+        self._budget = LookBudget()
         self.looks = 0
 
     def seen(
@@ -201,31 +225,34 @@ class Liveness:
         await asyncio.sleep(0)
         seconds = asyncio.get_running_loop().time
         while self._questions:
-            await asyncio.sleep(max(0.0, self._rest_until - seconds()))
-            began = seconds()
+            await asyncio.sleep(self._budget.pause_s(seconds()))
             asked = self._questions[:]
             try:
-                answers = await self._answers(asked)
+                answers, cpu_s = await self._answers(asked)
             except OSError as error:
                 _log.warning("clients of this machine cannot be looked for: %s", error)
-                answers = []
+                answers, cpu_s = [], 0.0
+            self._budget.spend(cpu_s, seconds())
             for question, answer in answers:
                 self._answer(question, answer)
             for question in asked:
                 client = self._known.get(question.connection, {}).get(question.client_id)
                 if client is not None:
                     client.is_asked = False
-            self._rest_until = seconds() + (seconds() - began) / LOOK_SHARE if answers else 0.0
             # Who asked meanwhile may have connected after the look.
             del self._questions[: len(asked)]
 
-    async def _answers(self, asked: list[_Question]) -> list[tuple[_Question, Holding | str]]:
+    async def _answers(
+        self, asked: list[_Question]
+    ) -> tuple[list[tuple[_Question, Holding | str]], float]:
+        """Return who the local ones of those *asked* for are, and the seconds of a processor that it took."""
         addresses = await asyncio.to_thread(own_addresses)
         local = [each for each in asked if is_local(each.end[0], addresses)]
         if not local:
-            return []
-        view = await self._view()
-        return await asyncio.to_thread(_answered, view, local)
+            return [], 0.0
+        view, looking_s = await self._view()
+        answers, answering_s = await asyncio.to_thread(_timed, _answered, view, local)
+        return answers, looking_s + answering_s
 
     def _answer(self, question: _Question, found: Holding | str) -> None:
         known = self._known.get(question.connection, {})
@@ -242,19 +269,22 @@ class Liveness:
         client.holding = found
         self._connected[found.owners] += 1
 
-    async def _view(self) -> View:
-        """Return what a look shows that begins after this call; who asks meanwhile shares the next one."""
+    async def _view(self) -> tuple[View, float]:
+        """Return what a look shows that begins after this call, and its seconds of a processor.
+
+        Who asks meanwhile shares the next one.
+        """
         if self._next_look is None:
             # Its failure is that of each who waits for it.
             self._next_look = asyncio.create_task(self._take_view(), name="liveness view")
             self._own(self._next_look)
         return await asyncio.shield(self._next_look)
 
-    async def _take_view(self) -> View:
+    async def _take_view(self) -> tuple[View, float]:
         await asyncio.sleep(0)
         self._next_look = None
         self.looks += 1
-        return await asyncio.to_thread(_machine.View)
+        return await asyncio.to_thread(_timed, _machine.View)
 
     async def _look(self, owners: Owners, waiting: "_Lost") -> None:
         looked = 0
@@ -277,7 +307,7 @@ class Liveness:
     async def _declare(self, waiting: "_Lost", proof: str) -> None:
         """Declare those dead whose socket nobody holds: not that of a process which an owner has made."""
         try:
-            view = await self._view()
+            view, _ = await self._view()
         except OSError as error:
             _log.warning("whether clients are dead cannot be seen: %s", error)
             return
@@ -328,6 +358,12 @@ def _proof_of_death(owners: Owners) -> str | None:
     if any(proof is None for proof in proofs):
         return None
     return "; ".join(proof for proof in proofs if proof)
+
+
+def _timed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> tuple[_T, float]:
+    """Do *work*, and return with its result the seconds of a processor that this thread took for it."""
+    began = time.thread_time()
+    return work(*args, **kwargs), time.thread_time() - began
 
 
 def _answered(view: View, questions: list[_Question]) -> list[tuple[_Question, Holding | str]]:

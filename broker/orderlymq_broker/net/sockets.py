@@ -104,7 +104,7 @@ class View:
         A client that is *pid*, as it says, counts when that process holds the socket. Any other counts
         only when no process that holds the socket can speak for another program.
         """
-        found = [each for each in self._from.get(_key(end), ()) if self._is_served(self._tcp[each])]
+        found = [each for each in self._from.get(_key(end), ()) if self._is_ours(self._tcp[each])]
         if len(found) != 1:
             return "no socket of this machine, or its network, is the other end"
         inode = found[0]
@@ -159,6 +159,14 @@ class View:
             for hidden in self._hidden
             for owner in owners
         )
+
+    def _is_ours(self, row: _Row) -> bool:
+        """Tell whether this process holds the far end of a connection, with other servers at most.
+
+        The near end does not say so: one port may have connections with several servers.
+        """
+        far = self._inodes.get((row.remote, row.local))
+        return os.getpid() in self._holders.get(far or "", ()) and self._is_served(row)
 
     def _is_served(self, row: _Row) -> bool:
         """Tell whether the far end of a connection belongs to brokers and name servers alone."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orderlymq_broker.net.liveness import Liveness, is_local, pid_of
+from orderlymq_broker.net.liveness import Liveness, LookBudget, is_local, pid_of
 from tests.broker.net.children import Broker, client, listening
 
 NAME = "192.0.2.2@orders"
@@ -156,6 +156,32 @@ async def test_every_client_of_a_dead_process_is_proven_dead_once() -> None:
 
             assert before == []
             assert sorted(dead) == names
+
+
+def test_looks_take_a_tenth_of_a_processor_and_the_first_ones_do_not_wait() -> None:
+    """Only what they compute counts: on a busy machine clients would die before the pauses between looks end."""
+    budget = LookBudget()
+    now_s, pauses = 100.0, []
+
+    for _ in range(20):
+        pauses.append(round(budget.pause_s(now_s), 3))
+        now_s += pauses[-1] + 0.02
+        budget.spend(0.02, now_s)
+
+    assert pauses == [*[0] * 12, *[0.18] * 8]
+
+
+async def test_who_comes_right_after_another_client_is_looked_for_at_once() -> None:
+    """It may be killed within the second."""
+    with listening() as broker, client(broker, connections=3):
+        async with watching() as (liveness, _):
+            slept: list[float] = []
+            for number, end in enumerate(broker.ends):
+                liveness.seen(number, [f"{NAME}-{number}"], *end)
+                slept.append(liveness._budget.pause_s(asyncio.get_running_loop().time()))
+                await settled(liveness)
+
+            assert (liveness.looks, slept) == (3, [0, 0, 0])
 
 
 async def test_who_speaks_for_several_clients_is_none_of_them() -> None:

@@ -136,6 +136,35 @@ def test_a_socket_with_several_holders_has_them_all() -> None:
         child.kill()
 
 
+def test_a_client_is_found_also_when_its_port_is_another_connections_too() -> None:
+    """Linux gives one port to connections that lead to different ends, among them other brokers."""
+    serve = """
+import socket
+listener = socket.create_server(('127.0.0.1', 0))
+print(listener.getsockname()[1], flush=True)
+accepted, _ = listener.accept()
+print('ready', flush=True)
+accepted.recv(1)
+"""
+    words = (sys.executable, "-c", serve, "-m", "orderlymq_broker")
+    with listening() as broker, subprocess.Popen(words, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        same_port = f"""
+second = socket.socket()
+for each in (socks[0], second):
+    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+second.bind(socks[0].getsockname())
+second.connect(('127.0.0.1', {int(other.stdout.readline())}))
+"""
+        with client(broker, same_port) as process:
+            assert other.stdout.readline() == b"ready\n"
+
+            found = look(broker)
+
+            assert isinstance(found, Holding)
+            assert found.owners == {read_process(process.pid)}
+
+
 def test_who_inherits_a_socket_holds_it() -> None:
     """A program may go on in another process, which nobody knew when it was looked for."""
     with listening() as broker:
