@@ -15,12 +15,12 @@ import orjson
 from orderlymq.signing import signed
 from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_operator.plan.assignment import Member
-from orderlymq_operator.plan.consumergroups import Owners, SetDivision
+from orderlymq_operator.plan.consumergroups import Owners, SetAssignment
 from orderlymq_operator.plan.expansion import (
+    AbortExpansion,
     FenceTopic,
-    LiftTopic,
     ObservedBlocker,
-    ObservedGrowth,
+    ObservedExpansion,
     PublishTopic,
     SwitchTopic,
 )
@@ -41,7 +41,7 @@ _CHANGE_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSeen:
+class MembershipView:
     """A consumer group as one raft group knows it: its members, and decisions by topic."""
 
     ordered: bool = False
@@ -221,18 +221,20 @@ class Admin:
             ),
         )
 
-    async def growth(self, address: str, topics: Collection[str]) -> dict[str, ObservedGrowth]:
-        """Return how far the growth of these topics is, and of every topic that grows at present."""
+    async def expansion(
+        self, address: str, topics: Collection[str]
+    ) -> dict[str, ObservedExpansion]:
+        """Return how far the expansion of these topics is, and of every topic that expands at present."""
         ext = {"topics": ",".join(sorted(topics))}
         command = request(RequestCode.ORDERLYMQ_QUEUE_GROWTH, ext)
         answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return {}  # a broker of an earlier version, not yet updated: nothing grows there
+            return {}  # a broker of an earlier version, not yet updated: nothing expands there
         _check(address, answer)
         try:
             body = orjson.loads(answer.body)
             greatest = int(body.get("operatorToken", 0))
-            found = {each["topic"]: observed_growth(each) for each in body["topics"]}
+            found = {each["topic"]: observed_expansion(each) for each in body["topics"]}
         except (ValueError, KeyError, TypeError) as error:
             raise AdminError(f"{address} answered something unreadable: {error}") from error
         if greatest > self.operator_token and self._overtaken is not None:
@@ -240,9 +242,9 @@ class Admin:
         return found
 
     async def change_queues(
-        self, address: str, step: FenceTopic | LiftTopic | SwitchTopic | PublishTopic
+        self, address: str, step: FenceTopic | AbortExpansion | SwitchTopic | PublishTopic
     ) -> None:
-        """Carry out one step of a topic's growth on one raft group."""
+        """Carry out one step of a topic's expansion on one raft group."""
         ext = {"topic": step.topic, "operatorToken": str(self.operator_token)}
         body = b""
         match step:
@@ -250,7 +252,7 @@ class Admin:
                 ext |= {"action": "fence", "limitMillis": str(step.limit_ms)}
                 ext |= {"attempt": str(step.attempt), "total": str(step.total)}
                 ext["queues"] = str(step.queues)
-            case LiftTopic():
+            case AbortExpansion():
                 ext |= {"action": "lift", "attempt": str(step.attempt), "reason": step.reason}
             case SwitchTopic():
                 ext |= {"action": "switch", "attempt": str(step.attempt), "total": str(step.total)}
@@ -258,12 +260,12 @@ class Admin:
                 body = orjson.dumps({"groups": step.readers})
             case PublishTopic():
                 ext |= {"action": "publish", "total": str(step.total)}
-                ext["settleMillis"] = str(step.settle_ms)
+                ext["settleMillis"] = str(step.propagation_ms)
             case _:
                 assert_never(step)
         await self._operate(address, request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body))
 
-    async def bury_client(self, address: str, client_id: str, proof: str) -> None:
+    async def expire_client(self, address: str, client_id: str, proof: str) -> None:
         """Free the locks of a client that is proven dead, and end its memberships."""
         ext = {"clientId": client_id, "proof": proof, "operatorToken": str(self.operator_token)}
         await self._operate(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
@@ -352,17 +354,17 @@ class Admin:
                 found[topic] = count
         return found
 
-    async def group_sight(self, address: str, group: str) -> GroupSeen:
+    async def membership(self, address: str, group: str) -> MembershipView:
         """Return what one raft group knows of a consumer group; empty where it is not known at all."""
         ext = {"consumerGroup": group}
         command = request(RequestCode.ORDERLYMQ_GROUP_MEMBERS, ext)
         answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return GroupSeen()  # a broker of an earlier version, not yet updated
+            return MembershipView()  # a broker of an earlier version, not yet updated
         _check(address, answer)
         try:
             found = orjson.loads(answer.body)
-            return GroupSeen(
+            return MembershipView(
                 found["ordered"],
                 tuple(_member(each) for each in found["members"]),
                 {
@@ -373,7 +375,7 @@ class Admin:
         except (ValueError, KeyError, TypeError) as error:
             raise AdminError(f"{address} answered something unreadable: {error}") from error
 
-    async def set_division(self, address: str, step: SetDivision) -> None:
+    async def set_assignment(self, address: str, step: SetAssignment) -> None:
         """Store who takes which queue of a topic, for members that ask."""
         ext = {"consumerGroup": step.consumer_group, "topic": step.topic}
         ext["operatorToken"] = str(self.operator_token)
@@ -466,7 +468,7 @@ class Admin:
         except AdminError:
             # Perhaps for its token: the look tells whether the broker has seen a greater one.
             with suppress(AdminError):
-                await self.growth(address, ())
+                await self.expansion(address, ())
             raise
 
     async def _change(self, address: str, command: RemotingCommand) -> RemotingCommand:
@@ -511,9 +513,9 @@ def _member(found: Mapping[str, Any]) -> Member:
     return Member(found["clientId"], "", found["address"], wishes, since_ms)
 
 
-def observed_growth(found: Mapping[str, Any]) -> ObservedGrowth:
-    """Return a topic's growth from what a broker answers about it (20506)."""
-    return ObservedGrowth(
+def observed_expansion(found: Mapping[str, Any]) -> ObservedExpansion:
+    """Return a topic's expansion from what a broker answers about it (20506)."""
+    return ObservedExpansion(
         found["phase"],
         found["total"],
         found["nextTotal"],

@@ -20,7 +20,7 @@ from orderlymq_operator.plan.actions import (
     SetUser,
     UpdateTopic,
 )
-from orderlymq_operator.plan.expansion import FenceTopic, LiftTopic, PublishTopic, SwitchTopic
+from orderlymq_operator.plan.expansion import AbortExpansion, FenceTopic, PublishTopic, SwitchTopic
 
 
 class Places(Protocol):
@@ -53,7 +53,7 @@ async def perform_remote(  # noqa: C901 - one per kind
             await admin.set_topic(places.group_address(group), topic, config)
         case DeleteTopic(topic, group):
             await admin.delete_topic(places.group_address(group), topic)
-        case FenceTopic() | LiftTopic() | SwitchTopic() | PublishTopic():
+        case FenceTopic() | AbortExpansion() | SwitchTopic() | PublishTopic():
             await admin.change_queues(places.group_address(action.group), action)
         case SetGroup():
             await _set_group(action, admin, places.group_address(action.group))

@@ -22,7 +22,7 @@ from orderlymq_operator.plan.actions import (
     TransferLeadership,
     UpdateTopic,
 )
-from orderlymq_operator.plan.expansion import FenceTopic, LiftTopic, PublishTopic, SwitchTopic
+from orderlymq_operator.plan.expansion import AbortExpansion, FenceTopic, PublishTopic, SwitchTopic
 
 
 def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line per kind
@@ -55,11 +55,9 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
         case DeleteTopic(topic, group):
             return f"delete topic {topic} from {group}"
         case FenceTopic(topic, group, attempt, total):
-            return f"fence writes to {topic} on {group}: growth {attempt}, to {total} queues"
-        case LiftTopic(topic, group, attempt, reason):
-            return (
-                f"let writes to {topic} in again on {group}, growth {attempt} is given up: {reason}"
-            )
+            return f"fence writes to {topic} on {group}: expansion {attempt}, to {total} queues"
+        case AbortExpansion(topic, group, attempt, reason):
+            return f"let writes to {topic} in again on {group}, expansion {attempt} is given up: {reason}"
         case SwitchTopic(topic, group, _, total, queues):
             return f"switch {topic} to {total} queues, {queues} of them on {group}"
         case PublishTopic(topic, group, total):

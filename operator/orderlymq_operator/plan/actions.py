@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, assert_never
 
 from orderlymq_operator.plan.expansion import (
+    AbortExpansion,
     FenceTopic,
-    LiftTopic,
-    ObservedGrowth,
+    ObservedExpansion,
     PublishTopic,
     SwitchTopic,
 )
@@ -256,7 +256,7 @@ RemoteAction: TypeAlias = (
     | UpdateTopic
     | DeleteTopic
     | FenceTopic
-    | LiftTopic
+    | AbortExpansion
     | SwitchTopic
     | PublishTopic
     | SetGroup
@@ -317,7 +317,7 @@ def lane_of(action: Action) -> Lane:
             | UpdateTopic()
             | DeleteTopic()
             | FenceTopic()
-            | LiftTopic()
+            | AbortExpansion()
             | SwitchTopic()
             | PublishTopic()
         ):
@@ -366,7 +366,7 @@ class ObservedGroup:
         topics: topics by name; None while nobody answers for the group.
         consumer_groups: likewise.
         users: accounts by access key, likewise.
-        growth: how far topics that grow are, by topic; without those that are not asked for.
+        expansion: how far topics that grow are, by topic; without those that are not asked for.
     """
 
     leader: int | None = None
@@ -374,7 +374,7 @@ class ObservedGroup:
     topics: Mapping[str, TopicConfig] | None = None
     consumer_groups: Mapping[str, GroupConfig] | None = None
     users: Mapping[str, UserConfig] | None = None
-    growth: Mapping[str, ObservedGrowth] = field(default_factory=dict)
+    expansion: Mapping[str, ObservedExpansion] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

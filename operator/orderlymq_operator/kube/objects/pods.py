@@ -47,7 +47,7 @@ def broker_settings(
     peers = range(1, (max(replicas, node) if join else first) + 1)
     return {
         **broker_options(cluster),
-        "access": _access(cluster),
+        "access": _credentials(cluster),
         "tls": _tls(cluster),
         "group": group,
         "node_id": node,
@@ -102,7 +102,7 @@ def name_server_settings(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _access(cluster: Cluster) -> dict[str, Any]:
+def _credentials(cluster: Cluster) -> dict[str, Any]:
     if not cluster.spec.config.acl_enable:
         return {"enable": False}
     return {

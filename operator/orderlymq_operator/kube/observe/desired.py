@@ -25,7 +25,7 @@ MESSAGE_MAX: Final = 1024  # of a condition, in the schema
 
 
 @dataclass(slots=True)
-class Wish:
+class DesiredState:
     """What the objects of one Cluster want.
 
     Attributes:
@@ -47,12 +47,12 @@ def subject_of(item: Item) -> Subject:
     return Subject(item.kind, f"{item.namespace}/{item.name}")
 
 
-def wish_of(cluster: Cluster, parts: Iterable[Item]) -> Wish:
+def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
     """Return what *cluster* and its *parts*, the oldest of a kind first, want."""
     found: dict[str, list[Any]] = {"Topic": [], "ConsumerGroup": [], "User": []}
     gone: dict[str, set[str]] = {"Topic": set(), "ConsumerGroup": set(), "User": set()}
     claimed: dict[tuple[str, str], Item] = {}
-    wish = Wish(Desired(cluster))
+    wish = DesiredState(Desired(cluster))
     for item in parts:
         if item.deleting_since is not None:
             if FINALIZER in item.finalizers:

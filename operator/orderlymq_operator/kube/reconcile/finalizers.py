@@ -12,7 +12,7 @@ from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError, ConflictError
 from orderlymq_operator.kube.objects.names import FINALIZER
-from orderlymq_operator.kube.observe.desired import Wish, declared_name, must_delete
+from orderlymq_operator.kube.observe.desired import DesiredState, declared_name, must_delete
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, read_item
 from orderlymq_operator.kube.resources import OWN_KINDS, Json
 from orderlymq_operator.plan.actions import Observed
@@ -30,7 +30,7 @@ class Finalizers:
         self._api = api
         self._inventory = inventory
 
-    async def settle(self, wish: Wish) -> None:
+    async def settle(self, wish: DesiredState) -> None:
         """Give every living object the finalizer that its deletion policy asks for."""
         for item in wish.subjects.values():
             if item.manifest is None:
@@ -41,7 +41,7 @@ class Finalizers:
             elif not needed and FINALIZER in item.finalizers:
                 await self.release(item)
 
-    async def finish(self, wish: Wish, observed: Observed) -> None:
+    async def finish(self, wish: DesiredState, observed: Observed) -> None:
         """Let objects go whose topics, groups or accounts are gone, or about which nobody answers."""
         for item in wish.leaving:
             if (
@@ -77,7 +77,7 @@ class Finalizers:
             self._inventory.written(item.resource, found)
 
 
-def _is_gone(item: Item, wish: Wish, observed: Observed) -> bool:
+def _is_gone(item: Item, wish: DesiredState, observed: Observed) -> bool:
     """Tell whether every raft group says that it has no such thing."""
     assert item.manifest is not None
     name = declared_name(item.manifest)

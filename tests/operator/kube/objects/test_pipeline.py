@@ -9,7 +9,7 @@ import yaml
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drivers import DATA, executor_pod
 from orderlymq_operator.kube.objects.pipeline import (
-    DriverSurroundings,
+    DriverEnvironment,
     labels,
     manifest,
     supporting_objects,
@@ -21,7 +21,7 @@ from orderlymq_operator.resources.kinds import Pipeline
 from orderlymq_spark.specs import parse_pipeline
 from tests.operator.examples import pipeline
 
-AROUND = DriverSurroundings("orderlymq-spark:1", "IfNotPresent")
+AROUND = DriverEnvironment("orderlymq-spark:1", "IfNotPresent")
 KINDS: list[dict[str, Any]] = [
     {},
     {"trigger": "5s"},
@@ -111,7 +111,7 @@ def test_an_address_that_is_given_is_kept() -> None:
 
 @pytest.mark.parametrize("spec", KINDS)
 def test_no_pod_is_root_or_writes_to_its_root_file_system(spec: dict[str, Any]) -> None:
-    """Drivers and executors fit the restricted profile."""
+    """PipelineReconciler and executors fit the restricted profile."""
     made = pipeline(**spec)
     for pod in (pod_of(made), executor_pod(made, labels(made))):
         assert pod["spec"]["securityContext"]["runAsNonRoot"]
