@@ -11,17 +11,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq_operator.brokers.admin import observed_expansion
-from orderlymq_operator.plan.expansion import (
+from orderlymq_operator.plan.actions import (
     AbortExpansion,
     ExpansionAction,
-    ExpansionRequest,
-    ExpansionState,
     FenceTopic,
     PublishTopic,
-    PutQueueList,
+    PutOrderConfig,
     SwitchTopic,
-    plan_expansion,
 )
+from orderlymq_operator.plan.expansion import ExpansionRequest, ExpansionState, plan_expansion
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingError
@@ -115,7 +113,7 @@ class Grower(Client):
                     "total": str(action.total),
                     "settleMillis": str(action.propagation_ms),
                 }
-            case PutQueueList():
+            case PutOrderConfig():
                 for server in world.name_servers:
                     server.put_queue_list(action.topic, action.value)
                 return

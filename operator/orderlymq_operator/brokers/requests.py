@@ -9,18 +9,21 @@ from typing import Protocol, assert_never
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.plan.actions import (
+    AbortExpansion,
     CreateTopic,
     DeleteGroup,
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
+    FenceTopic,
+    PublishTopic,
     PutOrderConfig,
     RemoteAction,
     SetGroup,
     SetUser,
+    SwitchTopic,
     UpdateTopic,
 )
-from orderlymq_operator.plan.expansion import AbortExpansion, FenceTopic, PublishTopic, SwitchTopic
 
 
 class Places(Protocol):

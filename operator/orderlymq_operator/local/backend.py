@@ -33,6 +33,7 @@ from orderlymq_operator.plan.actions import (
     ConditionReport,
     GroupConfig,
     Observed,
+    ObservedExpansion,
     ObservedGroup,
     ObservedNameServer,
     ObservedReplica,
@@ -49,10 +50,9 @@ from orderlymq_operator.plan.actions import (
     TransferLeadership,
     UserConfig,
 )
-from orderlymq_operator.plan.expansion import ObservedExpansion
+from orderlymq_operator.plan.expansion import expanding_topics
 from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
 from orderlymq_operator.plan.settings import revision
-from orderlymq_operator.plan.topics import expanding_topics
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
 

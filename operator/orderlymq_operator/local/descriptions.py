@@ -1,6 +1,7 @@
 """Say in words what an action does; for progress, logs and dry runs."""
 
 from orderlymq_operator.plan.actions import (
+    AbortExpansion,
     Action,
     AddLearner,
     CreateTopic,
@@ -8,7 +9,9 @@ from orderlymq_operator.plan.actions import (
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
+    FenceTopic,
     PromoteReplica,
+    PublishTopic,
     PutOrderConfig,
     Refuse,
     RemoveReplica,
@@ -19,10 +22,10 @@ from orderlymq_operator.plan.actions import (
     StartNameServer,
     StartReplica,
     StopReplica,
+    SwitchTopic,
     TransferLeadership,
     UpdateTopic,
 )
-from orderlymq_operator.plan.expansion import AbortExpansion, FenceTopic, PublishTopic, SwitchTopic
 
 
 def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line per kind

@@ -8,120 +8,41 @@ published, and senders that do not say which list they chose from wait until eve
 Rules: pure and level-based like `plan`; every state in which a crash can leave the raft groups and name servers
 leads on. Nobody learns the new list before every raft group has switched. A raft group whose fence was lifted by
 its leader ends the expansion for all, unless one has switched already: then there is no way but forward, and it
-is fenced anew. After a expansion that was given up, writes stay open for a while before the next try.
+is fenced anew. After an expansion that was given up, writes stay open for a while before the next try.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
-from orderlymq_operator.plan.placement import order_text, spread
-from orderlymq_operator.resources.topic import ExpansionBlocker, ExpansionStatus, QueueBarrier
-
-Phase: TypeAlias = Literal["open", "fenced", "switched", "settling"]
+from orderlymq_operator.plan.actions import (
+    AbortExpansion,
+    ExpansionAction,
+    FenceTopic,
+    Observed,
+    ObservedExpansion,
+    PublishTopic,
+    PutOrderConfig,
+    SwitchTopic,
+)
+from orderlymq_operator.plan.placement import order_text, parse_order_text, spread
+from orderlymq_operator.plan.refusals import expands, published_layout
+from orderlymq_operator.resources.kinds import Desired, Topic
+from orderlymq_operator.resources.topic import (
+    PERMISSION_BITS,
+    ExpansionBlocker,
+    ExpansionStatus,
+    QueueBarrier,
+)
 
 # With more than this to consume a fence would likely be in vain: writes stay open until the groups are nearer.
 LAG_MAX: Final = 10_000
-# After a expansion that was given up writes stay open for this many times the fence's limit.
+# After an expansion that was given up writes stay open for this many times the fence's limit.
 PAUSE_FACTOR: Final = 3
 # A fence that is about to be lifted is not switched any more: the raft groups would part.
 SWITCH_MARGIN_MS: Final = 1_000
 _BLOCKERS_SHOWN_MAX: Final = 64
 _BARRIERS_SHOWN_MAX: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class FenceTopic:
-    """Refuse writes to a topic on one raft group and note where its queues end."""
-
-    topic: str
-    group: str
-    attempt: int
-    total: int
-    queues: int
-    limit_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class AbortExpansion:
-    """Give a expansion up on one raft group: the old list stays, writes are let in."""
-
-    topic: str
-    group: str
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchTopic:
-    """Make the new list valid on one raft group; *readers* are consumer groups of all raft groups."""
-
-    topic: str
-    group: str
-    attempt: int
-    total: int
-    queues: int
-    permission: int
-    readers: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PublishTopic:
-    """Tell one raft group that every name server tells the new list."""
-
-    topic: str
-    group: str
-    total: int
-    propagation_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class PutQueueList:
-    """Publish the new list (`broker:queues;...`) on every name server."""
-
-    topic: str
-    value: str
-
-
-ExpansionAction: TypeAlias = FenceTopic | AbortExpansion | SwitchTopic | PublishTopic | PutQueueList
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedBlocker:
-    """Who has not consumed to the end; *queue* is -1 for retries and transactions."""
-
-    consumer_group: str
-    queue: int
-    messages: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedExpansion:
-    """The expansion of one topic on one raft group that has the topic, as its leader tells it.
-
-    Attributes:
-        total: queues of the valid list over all raft groups; 0 while the topic never grew.
-        next_total: of the list that comes, while fenced.
-        write_queues: queues of this raft group that are written by the valid list.
-        attempt: number of the last expansion.
-        age_ms: time since the phase began.
-        reason: why the last expansion was given up; empty when it was not.
-        barriers: (queue, offset), while fenced.
-        readers: consumer groups that read the topic here.
-    """
-
-    phase: Phase = "open"
-    total: int = 0
-    next_total: int = 0
-    queues: int = 0
-    write_queues: int = 0
-    attempt: int = 0
-    age_ms: int = 0
-    reason: str = ""
-    barriers: tuple[tuple[int, int], ...] = ()
-    blockers: tuple[ObservedBlocker, ...] = ()
-    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +92,55 @@ class _Aim:
 
     total: int
     layout: dict[str, int] = field(default_factory=dict)
+
+
+def expanding_topics(topics: Iterable[Topic]) -> list[str]:
+    """Return the names of the topics whose expansion brokers have to be asked about."""
+    return [
+        topic.topic_name
+        for topic in topics
+        if topic.ordered and topic.spec.effective_queue_change_policy == "DrainAndSwitch"
+    ]
+
+
+def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> ExpansionPlan | None:
+    """Return the plan of a topic's expansion; None when it does not grow.
+
+    The caller has made sure that every raft group answers.
+    """
+    name = topic.topic_name
+    under_way = expands(name, observed)
+    published = published_layout(name, observed)
+    if not topic.ordered or (not under_way and not published):
+        return None
+    if not under_way and topic.spec.effective_queue_change_policy != "DrainAndSwitch":
+        return None
+    groups = {
+        group: observed.groups[group].expansion.get(name) for group in desired.cluster.group_names
+    }
+    if not any(groups.values()):
+        return None  # it is still being created
+    lists = []
+    routes = []
+    for index in range(desired.cluster.spec.name_servers.replicas):
+        server = observed.name_servers.get(index)
+        config = server.order_config if server is not None else None
+        lists.append(None if config is None else _layout(config.get(name, "")))
+        routes.append(None if server is None else server.routes.get(name))
+    wish = ExpansionRequest(
+        name,
+        topic.spec.queues,
+        PERMISSION_BITS[topic.spec.permission],
+        topic.spec.drain_timeout.milliseconds,
+        topic.spec.route_propagation_time.milliseconds,
+    )
+    plan = plan_expansion(wish, ExpansionState(groups, tuple(lists), tuple(routes)))
+    return plan if plan.status is not None else None
+
+
+def expansion_reason(plan: ExpansionPlan) -> str:
+    """Return the reason of the condition Ready of a topic that expands."""
+    return "Expanding" if plan.status is None else f"Expansion{plan.status.phase}"
 
 
 def plan_expansion(wish: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
@@ -316,7 +286,7 @@ def _publish(wish: ExpansionRequest, world: ExpansionState, aim: _Aim) -> Expans
     status = _status("Switching", aim.total, world, _published(world))
     if any(found != aim.layout for found in world.lists):
         # Also those that do not answer: the action fails until they do.
-        put = PutQueueList(wish.topic, order_text(aim.layout))
+        put = PutOrderConfig(wish.topic, order_text(aim.layout))
         return ExpansionPlan((put,), status, "publishing the new queue list")
     if any(found != aim.layout for found in world.routes):
         return ExpansionPlan((), status, "waiting for the name servers to tell the new queues")
@@ -431,3 +401,10 @@ def _status(
         barriers=barriers[:_BARRIERS_SHOWN_MAX],
         blockers=_blockers(world)[:_BLOCKERS_SHOWN_MAX],
     )
+
+
+def _layout(text: str) -> dict[str, int]:
+    try:
+        return parse_order_text(text)
+    except ValueError:
+        return {}  # written by somebody else's tool: it is replaced

@@ -32,11 +32,14 @@ from orderlymq_operator.plan.actions import (
     UpdateTopic,
     UserConfig,
 )
-from orderlymq_operator.plan.expansion import ExpansionPlan
+from orderlymq_operator.plan.expansion import (
+    ExpansionPlan,
+    expansion_reason,
+    topic_expansion,
+)
 from orderlymq_operator.plan.placement import order_text, spread
 from orderlymq_operator.plan.refusals import published_layout, refusals, topic_layout
 from orderlymq_operator.plan.replicas import group_problem, replica_actions
-from orderlymq_operator.plan.topics import expansion_reason, growth_actions, topic_expansion
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Resource, Topic, User
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 
@@ -81,7 +84,7 @@ def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Actio
         return  # what exists is not known now; a guess could create a second queue list
     expansion = topic_expansion(topic, desired, observed)
     if expansion is not None and expansion.holds:
-        yield from growth_actions(expansion)
+        yield from expansion.actions
         return
     existing = topic_layout(name, observed)
     layout = wanted_layout(topic, desired, observed)

@@ -153,7 +153,7 @@ def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
     """Refuse a topic that exists in the brokers as something else."""
     existing = topic_layout(topic.topic_name, observed)
     if not existing or expands(topic.topic_name, observed):
-        return  # a expansion that has begun is led to its end, whatever the manifest says by now
+        return  # an expansion that has begun is led to its end, whatever the manifest says by now
     present = sum(config.queues for config in existing.values())
     published = published_layout(topic.topic_name, observed)
     if topic.ordered:
@@ -183,7 +183,7 @@ def topic_layout(name: str, observed: Observed) -> dict[str, TopicConfig]:
 
 
 def expands(name: str, observed: Observed) -> bool:
-    """Tell whether a raft group is in the midst of a expansion of the topic."""
+    """Tell whether a raft group is in the midst of an expansion of the topic."""
     return any(
         found.expansion[name].phase != "open"
         for found in observed.groups.values()

@@ -9,20 +9,18 @@ the others may know an old one for up to ROUTE_AGE. The oracle is `delivered`: p
 from dataclasses import dataclass, field
 from random import Random
 
-from orderlymq_operator.plan.expansion import (
+from orderlymq_operator.plan.actions import (
     AbortExpansion,
     ExpansionAction,
-    ExpansionRequest,
-    ExpansionState,
+    ExpansionPhase,
     FenceTopic,
     ObservedBlocker,
     ObservedExpansion,
-    Phase,
     PublishTopic,
-    PutQueueList,
+    PutOrderConfig,
     SwitchTopic,
-    plan_expansion,
 )
+from orderlymq_operator.plan.expansion import ExpansionRequest, ExpansionState, plan_expansion
 from orderlymq_operator.plan.placement import parse_order_text
 
 ROUTE_AGE_MS = 30_000
@@ -42,7 +40,7 @@ class Broker:
     committed: list[int] = field(default_factory=list)
     writes: int = 0
     registered: int = 0
-    phase: Phase = "open"
+    phase: ExpansionPhase = "open"
     total: int = 0
     next_total: int = 0
     next_queues: int = 0
@@ -80,7 +78,7 @@ class Broker:
             ("billing",),
         )
 
-    def move(self, phase: Phase, now_ms: int) -> None:
+    def move(self, phase: ExpansionPhase, now_ms: int) -> None:
         self.phase, self.since_ms = phase, now_ms
 
     def perform(self, action: ExpansionAction, now_ms: int) -> None:  # noqa: C901 - one per kind
@@ -118,7 +116,7 @@ class Broker:
                 if self.phase == "switched":
                     self.limit_ms = propagation_ms
                     self.move("settling", now_ms)
-            case PutQueueList():
+            case PutOrderConfig():
                 raise AssertionError("not a broker's")
 
     def grow(self, queues: int) -> None:
@@ -209,7 +207,7 @@ class ExpandingWorld:
         return plan.status.phase if plan.status is not None else None
 
     def perform(self, action: ExpansionAction) -> None:
-        if not isinstance(action, PutQueueList):
+        if not isinstance(action, PutOrderConfig):
             self.brokers[action.group].perform(action, self.now_ms)
             return
         layout = parse_order_text(action.value)

@@ -6,17 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlymq_operator.plan.expansion import (
-    LAG_MAX,
+from orderlymq_operator.plan.actions import (
     AbortExpansion,
-    ExpansionRequest,
-    ExpansionState,
     FenceTopic,
     ObservedBlocker,
     ObservedExpansion,
     PublishTopic,
-    PutQueueList,
+    PutOrderConfig,
     SwitchTopic,
+)
+from orderlymq_operator.plan.expansion import (
+    LAG_MAX,
+    ExpansionRequest,
+    ExpansionState,
     plan_expansion,
 )
 from tests.operator.plan.expandingworld import LIMIT_MS, PROPAGATION_MS, ExpandingWorld
@@ -129,10 +131,10 @@ def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
     """Also waits until the brokers have told their new queues to each of them."""
     both = (expansion("switched"), expansion("switched"))
     assert plan_expansion(WISH, world(*both)).actions == (
-        PutQueueList("orders", "broker-a:4;broker-b:4"),
+        PutOrderConfig("orders", "broker-a:4;broker-b:4"),
     )
     assert plan_expansion(WISH, world(*both, NEW, OLD)).actions == (
-        PutQueueList("orders", "broker-a:4;broker-b:4"),
+        PutOrderConfig("orders", "broker-a:4;broker-b:4"),
     )
     assert plan_expansion(WISH, world(*both, NEW, None)).actions != (), "a silent one is waited for"
     assert plan_expansion(WISH, world(*both, NEW, NEW)).actions == ()

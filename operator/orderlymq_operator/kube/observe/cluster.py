@@ -24,13 +24,13 @@ from orderlymq_operator.kube.observe.pods import ClaimFacts, PodFacts, claim_fac
 from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, STATEFUL_SETS, Json, Resource
 from orderlymq_operator.plan.actions import (
     GroupConfig,
+    ObservedExpansion,
     ObservedGroup,
     ObservedNameServer,
     ObservedReplica,
     TopicConfig,
     UserConfig,
 )
-from orderlymq_operator.plan.expansion import ObservedExpansion
 from orderlymq_operator.plan.liveness import ProcessState
 from orderlymq_operator.resources.kinds import Cluster
 

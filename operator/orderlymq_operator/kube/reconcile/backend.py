@@ -60,9 +60,9 @@ from orderlymq_operator.plan.actions import (
     Subject,
     TransferLeadership,
 )
+from orderlymq_operator.plan.expansion import expanding_topics
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
-from orderlymq_operator.plan.topics import expanding_topics
 from orderlymq_operator.resources.kinds import Desired
 
 # Consumer groups that are asked about at a time.

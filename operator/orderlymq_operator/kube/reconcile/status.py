@@ -30,8 +30,8 @@ from orderlymq_operator.plan.actions import (
     Subject,
     TransferLeadership,
 )
+from orderlymq_operator.plan.expansion import topic_expansion
 from orderlymq_operator.plan.refusals import topic_layout
-from orderlymq_operator.plan.topics import topic_expansion
 from orderlymq_operator.resources.conditions import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster, Desired, Topic
 from orderlymq_operator.resources.topic import ExpansionStatus
