@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.parts import owned
 from orderlymq_operator.kube.objects.pods import (
     NODES_MAX,
     SECRET_KEY,
@@ -21,6 +20,7 @@ from orderlymq_operator.kube.objects.pods import (
     broker_settings,
     name_server_pod,
     name_server_settings,
+    owned,
 )
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import REVISION_LENGTH, broker_options

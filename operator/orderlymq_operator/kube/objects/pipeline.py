@@ -18,7 +18,7 @@ from orderlymq_operator.kube.objects.drivers import (
     executor_pod,
     spark_settings,
 )
-from orderlymq_operator.kube.objects.parts import owned
+from orderlymq_operator.kube.objects.pods import owned
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.pipelines import Form, form_of
 from orderlymq_operator.plan.settings import REVISION_LENGTH
@@ -113,7 +113,7 @@ def supporting_objects(pipeline: Pipeline, environment: DriverEnvironment) -> li
     return found
 
 
-def workload(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
+def pipeline_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
     """Return what makes the drivers in pods of our own."""
     form = form_of(pipeline.spec)
     assert form != "SparkApplication", "`sparkapplication` makes those"

@@ -34,9 +34,9 @@ from orderlymq_operator.kube.observe.cluster import Live, read_objects
 from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
 from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.desired import DesiredState, desired_state
+from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
 from orderlymq_operator.kube.observe.lister import Lister
-from orderlymq_operator.kube.observe.spreading import fault_tolerance
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
 from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget

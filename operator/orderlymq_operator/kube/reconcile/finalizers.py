@@ -12,10 +12,11 @@ from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError, ConflictError
 from orderlymq_operator.kube.objects.names import FINALIZER
-from orderlymq_operator.kube.observe.desired import DesiredState, declared_name, must_delete
+from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, read_item
 from orderlymq_operator.kube.resources import OWN_KINDS, Json
 from orderlymq_operator.plan.actions import Observed
+from orderlymq_operator.resources.kinds import declared_name, is_deleted_with
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ class Finalizers:
         for item in wish.subjects.values():
             if item.manifest is None:
                 continue
-            needed = must_delete(item.manifest)
+            needed = is_deleted_with(item.manifest)
             if needed and FINALIZER not in item.finalizers:
                 await self._write(item, [*item.finalizers, FINALIZER])
             elif not needed and FINALIZER in item.finalizers:
@@ -46,7 +47,7 @@ class Finalizers:
         for item in wish.leaving:
             if (
                 item.manifest is None
-                or not must_delete(item.manifest)
+                or not is_deleted_with(item.manifest)
                 or _is_gone(item, wish, observed)
             ):
                 await self.release(item)

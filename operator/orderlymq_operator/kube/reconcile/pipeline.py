@@ -16,9 +16,14 @@ import aiohttp
 from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects import pipeline as driverforms
 from orderlymq_operator.kube.objects.drift import changes, quantity, stamped
-from orderlymq_operator.kube.objects.pipeline import DriverEnvironment
+from orderlymq_operator.kube.objects.pipeline import (
+    DriverEnvironment,
+    claim_name,
+    pipeline_workload,
+    supporting_objects,
+    work_of,
+)
 from orderlymq_operator.kube.objects.sparkapplication import spark_application, unknown_fields
 from orderlymq_operator.kube.observe.drivers import (
     driver_pod,
@@ -177,12 +182,12 @@ class PipelineReconciler:
             pipeline.spec.image_pull_policy or self._pull_policy,
         )
         sight = await self._look(pipeline, environment)
-        actions = plan_pipeline(pipeline, driverforms.work_of(pipeline), sight.observed)
+        actions = plan_pipeline(pipeline, work_of(pipeline), sight.observed)
         for action in actions:
             await self._perform(pipeline, sight, action)
         report = actions[-1]
         assert isinstance(report, ReportPipeline), "a plan ends with a report"
-        await self._tell(key, item, report, driverforms.claim_name(pipeline))
+        await self._tell(key, item, report, claim_name(pipeline))
         if len(actions) > 1:
             return AT_WORK_S
         self._lists.keep(key)
@@ -214,13 +219,10 @@ class PipelineReconciler:
         made = (
             spark_application(pipeline, environment)
             if form_of(pipeline.spec) == "SparkApplication"
-            else driverforms.workload(pipeline, environment)
+            else pipeline_workload(pipeline, environment)
         )
         workload, pause = without_pause(made)
-        wanted = [
-            _no_smaller(each, live)
-            for each in driverforms.supporting_objects(pipeline, environment)
-        ]
+        wanted = [_no_smaller(each, live) for each in supporting_objects(pipeline, environment)]
         sight = _Observation(wanted, stamped(workload), pause, live)
         pods = await asyncio.gather(*map(self._ask, filter(is_driver, live[PODS])))
         reference = pipeline.spec.cluster_ref

@@ -1,8 +1,9 @@
 from typing import Any
 
 from orderlymq_operator.kube.objects.names import FINALIZER
-from orderlymq_operator.kube.observe.desired import desired_state, must_delete
+from orderlymq_operator.kube.observe.desired import desired_state
 from orderlymq_operator.plan.actions import ConditionReport, Subject
+from orderlymq_operator.resources.kinds import is_deleted_with
 from tests.operator.kube.samples import cluster, item
 
 LEAVING: dict[str, Any] = {"deletionTimestamp": "2026-01-02T00:00:00Z", "finalizers": [FINALIZER]}
@@ -85,7 +86,7 @@ def test_who_needs_a_finalizer() -> None:
     assert topic is not None
     assert deleted is not None
     assert user is not None
-    assert not must_delete(topic)
-    assert must_delete(deleted)
-    assert must_delete(user)
-    assert not must_delete(cluster())
+    assert not is_deleted_with(topic)
+    assert is_deleted_with(deleted)
+    assert is_deleted_with(user)
+    assert not is_deleted_with(cluster())

@@ -7,7 +7,7 @@ import pytest
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import stamped
-from orderlymq_operator.kube.objects.pipeline import DriverEnvironment, workload
+from orderlymq_operator.kube.objects.pipeline import DriverEnvironment, pipeline_workload
 from orderlymq_operator.kube.observe.drivers import (
     driver_pod,
     pause_of,
@@ -168,7 +168,7 @@ def test_a_figure_of_another_form_is_left_out(figures: dict[str, Any]) -> None:
 @pytest.mark.parametrize("spec", [{}, {"trigger": "5s"}, {"schedule": "@daily"}])
 def test_a_workload_is_as_it_should_be_whether_it_is_paused_or_not(spec: dict[str, Any]) -> None:
     """What pauses it is looked at by itself."""
-    made, pause = without_pause(workload(pipeline(**spec), AROUND))
+    made, pause = without_pause(pipeline_workload(pipeline(**spec), AROUND))
     wanted = stamped(made)
     form = made["kind"]
     for suspend in (False, True):
@@ -179,13 +179,13 @@ def test_a_workload_is_as_it_should_be_whether_it_is_paused_or_not(spec: dict[st
 
         assert (found.current, found.suspended, found.form) == (True, suspend, form)
     newer = DriverEnvironment("orderlymq-spark:2", "IfNotPresent")
-    other, _ = without_pause(workload(pipeline(**spec), newer))
+    other, _ = without_pause(pipeline_workload(pipeline(**spec), newer))
     assert not workload_of(live, stamped(other)).current
 
 
 def test_two_drivers_by_hand_are_put_right() -> None:
     """Whoever scales the StatefulSet to two would have two drivers wait for one lock."""
-    made, _ = without_pause(workload(pipeline(trigger="5s"), AROUND))
+    made, _ = without_pause(pipeline_workload(pipeline(trigger="5s"), AROUND))
     wanted = stamped(made)
 
     assert not workload_of({**wanted, "spec": {**wanted["spec"], "replicas": 2}}, wanted).current
