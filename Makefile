@@ -132,7 +132,7 @@ bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tel
 	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
 
 .PHONY: crds
-crds: $(VENV)/.dev ## Generate crds/ from the manifest models
+crds: $(VENV)/.dev ## Generate the CRDs of the chart from the manifest models; crds/ links to them
 	@$(BIN)/python -m orderlymq_operator.resources.crd
 
 .PHONY: pages

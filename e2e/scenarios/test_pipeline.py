@@ -150,7 +150,7 @@ def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
     space.says(ARCHIVE, "Suspended")
     space.until(lambda: not space.pods("orderlymq.io/pipeline=orders-archive"), "no driver", 120)
     space.patch(ARCHIVE, {"suspend": False})
-    space.says(ARCHIVE, "DriverRuns", timeout_s=_STARTS_S)
+    space.says(ARCHIVE, "DriverRunning", timeout_s=_STARTS_S)
 
     # Deleted: everything goes but the volume, and a new one of that name goes on with it.
     space.kubectl("delete", ARCHIVE, "--timeout=60s")
@@ -159,7 +159,7 @@ def test_an_archive_holds_every_message_once_whatever_happens_to_its_driver(
     assert space.must("pvc/orders-archive-pipeline")["status"]["phase"] == "Bound"
     space.kubectl("scale", "deployment/orders-producer", "--replicas=1")
     space.apply(_archive(spark_image))
-    space.says(ARCHIVE, "DriverRuns", timeout_s=_STARTS_S)
+    space.says(ARCHIVE, "DriverRunning", timeout_s=_STARTS_S)
     _stop_producing(space)
     space.until(_settled(space), "everything is archived", _STARTS_S)
 

@@ -38,7 +38,7 @@ spec:
   queues: {queues}
   queueChangePolicy: DrainAndSwitch
   drainTimeout: {drain}
-  routeSettleTime: 4s
+  routePropagationTime: 4s
 """
 GROUP = """
 ---

@@ -10,18 +10,16 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq_operator.brokers.admin import observed_growth
-from orderlymq_operator.plan.expansion import (
+from orderlymq_operator.brokers.admin import observed_expansion
+from orderlymq_operator.plan.actions import (
+    AbortExpansion,
+    ExpansionAction,
     FenceTopic,
-    GrowthAction,
-    GrowthWish,
-    GrowthWorld,
-    LiftTopic,
     PublishTopic,
-    PutQueueList,
+    PutOrderConfig,
     SwitchTopic,
-    plan_growth,
 )
+from orderlymq_operator.plan.expansion import ExpansionRequest, ExpansionState, plan_expansion
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingError
@@ -47,12 +45,12 @@ class Grower(Client):
         super().__init__(world, f"operator-{token}", f"10.0.7.{token}")
         self.account = OPERATOR
         self._token = token
-        self._wish = GrowthWish(world.topic, world.plan.queues, 6, LIMIT_MS, SETTLE_MS)
+        self._wish = ExpansionRequest(world.topic, world.plan.queues, 6, LIMIT_MS, SETTLE_MS)
 
     def start(self, queues: int) -> None:
         """Begin to want *queues* queues."""
         self.begin()
-        self._wish = GrowthWish(self.world.topic, queues, 6, LIMIT_MS, SETTLE_MS)
+        self._wish = ExpansionRequest(self.world.topic, queues, 6, LIMIT_MS, SETTLE_MS)
         self._look()
 
     def crash(self) -> None:
@@ -76,17 +74,17 @@ class Grower(Client):
             self.world.coverage["operator saw its successor"] += 1
         (found,) = (each for each in body["topics"] if each["topic"] == self.world.topic)
         servers = self.world.name_servers
-        growing = GrowthWorld(
-            {GROUP: observed_growth(found)},
+        growing = ExpansionState(
+            {GROUP: observed_expansion(found)},
             tuple(server.queue_list(self.world.topic) for server in servers),
             tuple(server.route_counts(self.world.topic) for server in servers),
         )
-        for action in plan_growth(self._wish, growing).actions:
+        for action in plan_expansion(self._wish, growing).actions:
             self._do(action)
 
     # -- doing
 
-    def _do(self, action: GrowthAction) -> None:
+    def _do(self, action: ExpansionAction) -> None:
         world, ext, body = self.world, {"topic": action.topic}, b""
         match action:
             case FenceTopic():
@@ -98,7 +96,7 @@ class Grower(Client):
                     "queues": str(action.queues),
                     "limitMillis": str(action.limit_ms),
                 }
-            case LiftTopic():
+            case AbortExpansion():
                 ext |= {"action": "lift", "attempt": str(action.attempt), "reason": action.reason}
             case SwitchTopic():
                 ext |= {
@@ -113,9 +111,9 @@ class Grower(Client):
                 ext |= {
                     "action": "publish",
                     "total": str(action.total),
-                    "settleMillis": str(action.settle_ms),
+                    "settleMillis": str(action.propagation_ms),
                 }
-            case PutQueueList():
+            case PutOrderConfig():
                 for server in world.name_servers:
                     server.put_queue_list(action.topic, action.value)
                 return

@@ -8,22 +8,24 @@ value or `AdminError`, which says who answered what. What is to be called is dec
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 import orjson
 
 from orderlymq.signing import signed
-from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
-from orderlymq_operator.plan.assignment import Member
-from orderlymq_operator.plan.consumergroups import Owners, SetDivision
-from orderlymq_operator.plan.expansion import (
+from orderlymq_operator.plan.actions import (
+    AbortExpansion,
     FenceTopic,
-    LiftTopic,
+    GroupConfig,
     ObservedBlocker,
-    ObservedGrowth,
+    ObservedExpansion,
     PublishTopic,
     SwitchTopic,
+    TopicConfig,
+    UserConfig,
 )
+from orderlymq_operator.plan.assignment import Member
+from orderlymq_operator.plan.consumergroups import Owners, SetAssignment
 from orderlymq_protocol import clientbodies, configbodies, statsbodies
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
@@ -32,16 +34,18 @@ from orderlymq_protocol.names import is_retry_topic
 from orderlymq_protocol.routebodies import ClusterInfo, TopicRouteData
 from orderlymq_runtime.client import RemotingClient, RemotingError
 
+T = TypeVar("T")
+
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 # The topic whose settings RocketMQ copies for topics that clients create; a header must name one.
 _DEFAULT_TOPIC: Final = "TBW102"
-_LOOK_TIMEOUT_S: Final = 1.0
+_READ_TIMEOUT_S: Final = 1.0
 # A change waits for its replication; during an election it waits for that as well.
 _CHANGE_TIMEOUT_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSeen:
+class MembershipView:
     """A consumer group as one raft group knows it: its members, and decisions by topic."""
 
     ordered: bool = False
@@ -117,46 +121,17 @@ class Admin:
 
     async def topics(self, address: str) -> dict[str, TopicConfig]:
         """Return the topics of a group."""
-        answer = await self._look(address, RequestCode.GET_ALL_TOPIC_CONFIG)
-        try:
-            table = configbodies.TopicConfigTable.from_json(answer.body).topic_config_table
-        except ValueError as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
-        return {
-            name: TopicConfig(
-                max(config.read_queue_nums, config.write_queue_nums), config.perm, config.order
-            )
-            for name, config in table.items()
-        }
+        return await self._read(address, request(RequestCode.GET_ALL_TOPIC_CONFIG), _topics)
 
     async def consumer_groups(self, address: str) -> dict[str, GroupConfig]:
         """Return the consumer groups of a raft group."""
-        answer = await self._look(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-        try:
-            table = configbodies.SubscriptionGroupTable.from_json(answer.body)
-        except ValueError as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
-        return {
-            name: GroupConfig(
-                config.consume_message_orderly,
-                config.consume_enable,
-                config.retry_max_times,
-                config.retry_queue_nums,
-                config.consume_timeout_minute,
-                config.on_dead_letter,
-            )
-            for name, config in table.subscription_group_table.items()
-        }
+        command = request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return await self._read(address, command, _consumer_groups)
 
     async def users(self, address: str) -> dict[str, UserConfig]:
         """Return the accounts of a raft group, without their secrets."""
         command = request(RequestCode.GET_BROKER_CLUSTER_ACL_INFO, {"orderlymq": "true"})
-        answer = _check(address, await self._invoke(address, command, _LOOK_TIMEOUT_S))
-        try:
-            accounts = orjson.loads(answer.body)["accounts"]
-            return {account["accessKey"]: _user_config(account) for account in accounts}
-        except (ValueError, KeyError) as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return await self._read(address, command, _users)
 
     async def set_user(
         self, address: str, access_key: str, secret_key: str, config: UserConfig
@@ -182,24 +157,14 @@ class Admin:
     async def order_config(self, address: str) -> Mapping[str, str]:
         """Return the queue lists that a name server publishes."""
         command = request(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": ORDER_NAMESPACE})
-        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return {}
-        _check(address, answer)
-        try:
-            return configbodies.KVTable.from_json(answer.body).table
-        except ValueError as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return await self._read(
+            address, command, _kv_table, absent=(ResponseCode.QUERY_NOT_FOUND, {})
+        )
 
     async def registered(self, address: str) -> frozenset[str]:
         """Return the names of the brokers that a name server knows."""
         command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
-        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
-        _check(address, answer)
-        try:
-            return frozenset(ClusterInfo.from_json(answer.body).broker_addr_table)
-        except ValueError as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return await self._read(address, command, _brokers)
 
     async def set_topic(self, address: str, name: str, config: TopicConfig) -> None:
         """Create or change a topic."""
@@ -221,28 +186,24 @@ class Admin:
             ),
         )
 
-    async def growth(self, address: str, topics: Collection[str]) -> dict[str, ObservedGrowth]:
-        """Return how far the growth of these topics is, and of every topic that grows at present."""
+    async def expansion(
+        self, address: str, topics: Collection[str]
+    ) -> dict[str, ObservedExpansion]:
+        """Return how far the expansion of these topics is, and of every topic that expands at present."""
         ext = {"topics": ",".join(sorted(topics))}
         command = request(RequestCode.ORDERLYMQ_QUEUE_GROWTH, ext)
-        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return {}  # a broker of an earlier version, not yet updated: nothing grows there
-        _check(address, answer)
-        try:
-            body = orjson.loads(answer.body)
-            greatest = int(body.get("operatorToken", 0))
-            found = {each["topic"]: observed_growth(each) for each in body["topics"]}
-        except (ValueError, KeyError, TypeError) as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        # A broker of an earlier version, not yet updated, knows no expansions.
+        nothing: tuple[int, dict[str, ObservedExpansion]] = (0, {})
+        absent = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, nothing)
+        greatest, found = await self._read(address, command, _expansions, absent=absent)
         if greatest > self.operator_token and self._overtaken is not None:
             self._overtaken(greatest)
         return found
 
     async def change_queues(
-        self, address: str, step: FenceTopic | LiftTopic | SwitchTopic | PublishTopic
+        self, address: str, step: FenceTopic | AbortExpansion | SwitchTopic | PublishTopic
     ) -> None:
-        """Carry out one step of a topic's growth on one raft group."""
+        """Carry out one step of a topic's expansion on one raft group."""
         ext = {"topic": step.topic, "operatorToken": str(self.operator_token)}
         body = b""
         match step:
@@ -250,7 +211,7 @@ class Admin:
                 ext |= {"action": "fence", "limitMillis": str(step.limit_ms)}
                 ext |= {"attempt": str(step.attempt), "total": str(step.total)}
                 ext["queues"] = str(step.queues)
-            case LiftTopic():
+            case AbortExpansion():
                 ext |= {"action": "lift", "attempt": str(step.attempt), "reason": step.reason}
             case SwitchTopic():
                 ext |= {"action": "switch", "attempt": str(step.attempt), "total": str(step.total)}
@@ -258,79 +219,38 @@ class Admin:
                 body = orjson.dumps({"groups": step.readers})
             case PublishTopic():
                 ext |= {"action": "publish", "total": str(step.total)}
-                ext["settleMillis"] = str(step.settle_ms)
+                ext["settleMillis"] = str(step.propagation_ms)
             case _:
                 assert_never(step)
         await self._operate(address, request(RequestCode.ORDERLYMQ_CHANGE_QUEUES, ext, body))
 
-    async def bury_client(self, address: str, client_id: str, proof: str) -> None:
+    async def expire_client(self, address: str, client_id: str, proof: str) -> None:
         """Free the locks of a client that is proven dead, and end its memberships."""
         ext = {"clientId": client_id, "proof": proof, "operatorToken": str(self.operator_token)}
         await self._operate(address, request(RequestCode.ORDERLYMQ_CLIENT_DEAD, ext))
 
     async def lock_holders(self, address: str) -> dict[str, LockHolder]:
         """Return who holds queue locks in a raft group, by client id."""
-        answer = await self._look(address, RequestCode.ORDERLYMQ_LOCK_TABLE)
-        found: dict[str, LockHolder] = {}
-        try:
-            for lock in orjson.loads(answer.body)["locks"]:
-                known = found.get(lock["clientId"])
-                found[lock["clientId"]] = LockHolder(
-                    address=lock["address"],
-                    connected=lock.get("connected", True),
-                    queues=1 if known is None else known.queues + 1,
-                )
-        except (ValueError, KeyError, TypeError) as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
-        return found
+        return await self._read(address, request(RequestCode.ORDERLYMQ_LOCK_TABLE), _lock_holders)
 
     async def locks(self, address: str) -> list[Lock]:
         """Return every queue lock of a raft group."""
-        answer = await self._look(address, RequestCode.ORDERLYMQ_LOCK_TABLE)
-        try:
-            return [
-                Lock(
-                    lock["consumerGroup"],
-                    lock["topic"],
-                    lock["queueId"],
-                    lock["clientId"],
-                    lock.get("wantedBy", ""),  # brokers of an earlier version do not tell
-                )
-                for lock in orjson.loads(answer.body)["locks"]
-            ]
-        except (ValueError, KeyError, TypeError) as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        return await self._read(address, request(RequestCode.ORDERLYMQ_LOCK_TABLE), _locks)
 
     async def members(self, address: str, group: str) -> list[GroupMember]:
         """Return the members of a consumer group; empty when nobody is online."""
         ext = {"consumerGroup": group, "orderlymq": "true"}
         command = request(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext)
-        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
-        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return []
-        _check(address, answer)
-        try:
-            found = clientbodies.ConsumerConnection.from_json(answer.body)
-        except ValueError as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
-        return [
-            GroupMember(each.client_id, each.client_addr, each.subscriptions or {})
-            for each in found.connection_set
-        ]
+        return await self._read(
+            address, command, _members, absent=(ResponseCode.CONSUMER_NOT_ONLINE, [])
+        )
 
     async def lag(self, address: str, group: str) -> int:
         """Return how many messages of a raft group a consumer group has not consumed."""
-        ext = {"consumerGroup": group}
-        answer = await self._invoke(
-            address, request(RequestCode.GET_CONSUME_STATS, ext), _LOOK_TIMEOUT_S
-        )
-        if answer.code != ResponseCode.SUCCESS:
-            return 0  # it has consumed nothing here yet, and its topics are not known
-        try:
-            table = statsbodies.ConsumeStats.from_json(answer.body).offset_table
-        except ValueError as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
-        return sum(max(0, at.broker_offset - at.consumer_offset) for at in table.values())
+        command = request(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group})
+        answer = await self._invoke(address, command, _READ_TIMEOUT_S)
+        # Refused: the group has consumed nothing here yet, and its topics are not known.
+        return _decoded(address, answer, _lag) if answer.code == ResponseCode.SUCCESS else 0
 
     async def set_writable(self, address: str, *, writable: bool) -> None:
         """Let a raft group take messages, or refuse all of them and only give."""
@@ -342,38 +262,18 @@ class Admin:
         found = {}
         for topic in await self.topics(address):
             command = request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-            answer = _check(address, await self._invoke(address, command, _LOOK_TIMEOUT_S))
-            try:
-                table = statsbodies.TopicStats.from_json(answer.body).offset_table
-            except ValueError as error:
-                raise AdminError(f"{address} answered something unreadable: {error}") from error
-            count = sum(max(0, queue.max_offset - queue.min_offset) for queue in table.values())
-            if count:
+            if count := await self._read(address, command, _stored):
                 found[topic] = count
         return found
 
-    async def group_sight(self, address: str, group: str) -> GroupSeen:
+    async def membership(self, address: str, group: str) -> MembershipView:
         """Return what one raft group knows of a consumer group; empty where it is not known at all."""
-        ext = {"consumerGroup": group}
-        command = request(RequestCode.ORDERLYMQ_GROUP_MEMBERS, ext)
-        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
-        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return GroupSeen()  # a broker of an earlier version, not yet updated
-        _check(address, answer)
-        try:
-            found = orjson.loads(answer.body)
-            return GroupSeen(
-                found["ordered"],
-                tuple(_member(each) for each in found["members"]),
-                {
-                    topic: tuple((broker, queue, client) for broker, queue, client in owners)
-                    for topic, owners in found["assignments"].items()
-                },
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
+        command = request(RequestCode.ORDERLYMQ_GROUP_MEMBERS, {"consumerGroup": group})
+        # A broker of an earlier version, not yet updated, does not know the request.
+        absent = (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, MembershipView())
+        return await self._read(address, command, _membership, absent=absent)
 
-    async def set_division(self, address: str, step: SetDivision) -> None:
+    async def set_assignment(self, address: str, step: SetAssignment) -> None:
         """Store who takes which queue of a topic, for members that ask."""
         ext = {"consumerGroup": step.consumer_group, "topic": step.topic}
         ext["operatorToken"] = str(self.operator_token)
@@ -390,15 +290,7 @@ class Admin:
         """Return how many queues of a topic are written per broker, as a name server tells clients."""
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
-        answer = await self._invoke(address, command, _LOOK_TIMEOUT_S)
-        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            return {}
-        _check(address, answer)
-        try:
-            data = TopicRouteData.from_json(answer.body)
-        except ValueError as error:
-            raise AdminError(f"{address} answered something unreadable: {error}") from error
-        return {each.broker_name: each.write_queue_nums for each in data.queue_datas}
+        return await self._read(address, command, _route, absent=(ResponseCode.TOPIC_NOT_EXIST, {}))
 
     async def delete_topic(self, address: str, name: str) -> None:
         """Delete a topic and its messages."""
@@ -455,9 +347,19 @@ class Admin:
         body = orjson.dumps({"action": action, "node": node, "address": node_address})
         await self._change(address, request(RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, body=body))
 
-    async def _look(self, address: str, code: RequestCode) -> RemotingCommand:
-        answer = await self._invoke(address, request(code), _LOOK_TIMEOUT_S)
-        return _check(address, answer)
+    async def _read(
+        self,
+        address: str,
+        command: RemotingCommand,
+        decode: Callable[[bytes], T],
+        *,
+        absent: tuple[ResponseCode, T] | None = None,
+    ) -> T:
+        """Ask for something and decode the answer; *absent* is what another code of an answer means."""
+        answer = await self._invoke(address, command, _READ_TIMEOUT_S)
+        if absent is not None and answer.code == absent[0]:
+            return absent[1]
+        return _decoded(address, answer, decode)
 
     async def _operate(self, address: str, command: RemotingCommand) -> None:
         """Change something under the operator's token."""
@@ -466,7 +368,7 @@ class Admin:
         except AdminError:
             # Perhaps for its token: the look tells whether the broker has seen a greater one.
             with suppress(AdminError):
-                await self.growth(address, ())
+                await self.expansion(address, ())
             raise
 
     async def _change(self, address: str, command: RemotingCommand) -> RemotingCommand:
@@ -489,15 +391,121 @@ class Admin:
             raise AdminError(str(error)) from error
 
 
-def _user_config(account: Mapping[str, Any]) -> UserConfig:
-    return UserConfig(
-        account["admin"],
-        account["defaultTopicPerm"],
-        account["defaultGroupPerm"],
-        tuple(sorted(account["topicPerms"].items())),
-        tuple(sorted(account["groupPerms"].items())),
-        account["whiteRemoteAddress"],
-        account["fingerprint"],
+def _decoded(address: str, answer: RemotingCommand, decode: Callable[[bytes], T]) -> T:
+    _check(address, answer)
+    try:
+        return decode(answer.body)
+    except (ValueError, KeyError, TypeError) as error:
+        raise AdminError(f"{address} answered something unreadable: {error}") from error
+
+
+def _topics(body: bytes) -> dict[str, TopicConfig]:
+    return {
+        name: TopicConfig(max(each.read_queue_nums, each.write_queue_nums), each.perm, each.order)
+        for name, each in configbodies.TopicConfigTable.from_json(body).topic_config_table.items()
+    }
+
+
+def _consumer_groups(body: bytes) -> dict[str, GroupConfig]:
+    table = configbodies.SubscriptionGroupTable.from_json(body).subscription_group_table
+    return {
+        name: GroupConfig(
+            config.consume_message_orderly,
+            config.consume_enable,
+            config.retry_max_times,
+            config.retry_queue_nums,
+            config.consume_timeout_minute,
+            config.on_dead_letter,
+        )
+        for name, config in table.items()
+    }
+
+
+def _users(body: bytes) -> dict[str, UserConfig]:
+    return {
+        account["accessKey"]: UserConfig(
+            account["admin"],
+            account["defaultTopicPerm"],
+            account["defaultGroupPerm"],
+            tuple(sorted(account["topicPerms"].items())),
+            tuple(sorted(account["groupPerms"].items())),
+            account["whiteRemoteAddress"],
+            account["fingerprint"],
+        )
+        for account in orjson.loads(body)["accounts"]
+    }
+
+
+def _kv_table(body: bytes) -> Mapping[str, str]:
+    return configbodies.KVTable.from_json(body).table
+
+
+def _brokers(body: bytes) -> frozenset[str]:
+    return frozenset(ClusterInfo.from_json(body).broker_addr_table)
+
+
+def _route(body: bytes) -> Mapping[str, int]:
+    queues = TopicRouteData.from_json(body).queue_datas
+    return {each.broker_name: each.write_queue_nums for each in queues}
+
+
+def _expansions(body: bytes) -> tuple[int, dict[str, ObservedExpansion]]:
+    """Return the greatest token of an operator that the broker has seen, and expansions by topic."""
+    found = orjson.loads(body)
+    topics = {each["topic"]: observed_expansion(each) for each in found["topics"]}
+    return int(found.get("operatorToken", 0)), topics
+
+
+def _lock_holders(body: bytes) -> dict[str, LockHolder]:
+    found: dict[str, LockHolder] = {}
+    for lock in orjson.loads(body)["locks"]:
+        known = found.get(lock["clientId"])
+        queues = 1 if known is None else known.queues + 1
+        connected = lock.get("connected", True)
+        found[lock["clientId"]] = LockHolder(lock["address"], connected, queues)
+    return found
+
+
+def _locks(body: bytes) -> list[Lock]:
+    # Brokers of an earlier version do not tell who was refused.
+    return [
+        Lock(
+            lock["consumerGroup"],
+            lock["topic"],
+            lock["queueId"],
+            lock["clientId"],
+            lock.get("wantedBy", ""),
+        )
+        for lock in orjson.loads(body)["locks"]
+    ]
+
+
+def _members(body: bytes) -> list[GroupMember]:
+    return [
+        GroupMember(each.client_id, each.client_addr, each.subscriptions or {})
+        for each in clientbodies.ConsumerConnection.from_json(body).connection_set
+    ]
+
+
+def _lag(body: bytes) -> int:
+    table = statsbodies.ConsumeStats.from_json(body).offset_table
+    return sum(max(0, at.broker_offset - at.consumer_offset) for at in table.values())
+
+
+def _stored(body: bytes) -> int:
+    table = statsbodies.TopicStats.from_json(body).offset_table
+    return sum(max(0, queue.max_offset - queue.min_offset) for queue in table.values())
+
+
+def _membership(body: bytes) -> MembershipView:
+    found = orjson.loads(body)
+    return MembershipView(
+        found["ordered"],
+        tuple(_member(each) for each in found["members"]),
+        {
+            topic: tuple((broker, queue, client) for broker, queue, client in owners)
+            for topic, owners in found["assignments"].items()
+        },
     )
 
 
@@ -511,9 +519,9 @@ def _member(found: Mapping[str, Any]) -> Member:
     return Member(found["clientId"], "", found["address"], wishes, since_ms)
 
 
-def observed_growth(found: Mapping[str, Any]) -> ObservedGrowth:
-    """Return a topic's growth from what a broker answers about it (20506)."""
-    return ObservedGrowth(
+def observed_expansion(found: Mapping[str, Any]) -> ObservedExpansion:
+    """Return a topic's expansion from what a broker answers about it (20506)."""
+    return ObservedExpansion(
         found["phase"],
         found["total"],
         found["nextTotal"],

@@ -1,5 +1,5 @@
 """
-Tending the consumer groups of one cluster: look at each, ask its tender, carry out what it says.
+Tending the consumer groups of one cluster: look at each, ask its assigner, carry out what it says.
 
 Rule: what fails is tried again at the next look; a group that cannot be seen whole is left alone, because half of its
 members would get all of its queues. What is decided stands in `tending` and `assignment`.
@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from orderlymq_operator.brokers.admin import Admin, AdminError, GroupSeen, Lock
+from orderlymq_operator.brokers.admin import Admin, AdminError, Lock, MembershipView
 from orderlymq_operator.plan.assignment import Member
-from orderlymq_operator.plan.consumergroups import GroupTender, GroupView, SetDivision
+from orderlymq_operator.plan.consumergroups import AssignmentView, GroupAssigner, SetAssignment
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired
 from orderlymq_protocol.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)
 
 # Members that ask learn of a decision by a notice; looking more often would find nothing earlier.
-LOOK_PAUSE_MS: Final = 1_000
+RECONCILE_PAUSE_MS: Final = 1_000
 
 
-class GroupTending:
+class GroupReconciler:
     """Tends all consumer groups of a cluster; lives as long as its operator.
 
     Args:
@@ -33,10 +33,10 @@ class GroupTending:
     def __init__(self, admin: Admin, zone_of: Callable[[str], str] = lambda _: "") -> None:
         self._admin = admin
         self._zone_of = zone_of
-        self._tenders: dict[str, GroupTender] = {}
-        self._looked_ms: int | None = None
+        self._assigners: dict[str, GroupAssigner] = {}
+        self._reconciled_ms: int | None = None
 
-    async def tend(
+    async def reconcile(
         self,
         desired: Desired,
         addresses: Mapping[str, str],
@@ -53,19 +53,19 @@ class GroupTending:
             now_ms: a monotonic clock.
             zones: zone of each raft group's leader, where known.
         """
-        if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_PAUSE_MS:
+        if self._reconciled_ms is not None and now_ms - self._reconciled_ms < RECONCILE_PAUSE_MS:
             return
-        self._looked_ms = now_ms
+        self._reconciled_ms = now_ms
         known = {group.group_name for group in desired.groups}
-        for name in self._tenders.keys() - known:
-            del self._tenders[name]
+        for name in self._assigners.keys() - known:
+            del self._assigners[name]
         if not desired.groups:
             return
         try:
             # One table holds the locks of all groups.
             tables = {place: await self._admin.locks(at) for place, at in addresses.items()}
         except AdminError as error:
-            _log.debug("no group is tended now: %s", error)
+            _log.debug("no group is assignment_targets now: %s", error)
             return
         locks: dict[str, dict[MessageQueue, Lock]] = {}
         for place, table in tables.items():
@@ -75,11 +75,13 @@ class GroupTending:
         for group in desired.groups:
             held = locks.get(group.group_name, {})
             try:
-                await self._tend_one(group, addresses, queues, held, now_ms, zones or {})
+                await self._reconcile_one(group, addresses, queues, held, now_ms, zones or {})
             except AdminError as error:
-                _log.debug("the group %s is not tended now: %s", group.group_name, error)
+                _log.debug(
+                    "the group %s is not assignment_targets now: %s", group.group_name, error
+                )
 
-    async def _tend_one(
+    async def _reconcile_one(
         self,
         group: ConsumerGroup,
         addresses: Mapping[str, str],
@@ -90,40 +92,38 @@ class GroupTending:
     ) -> None:
         name = group.group_name
         places = list(addresses.items())
-        sights = await asyncio.gather(*(self._admin.group_sight(a, name) for _, a in places))
+        views = await asyncio.gather(*(self._admin.membership(a, name) for _, a in places))
         seen = {
-            place: replace(sight, members=self._placed(sight))
-            for (place, _), sight in zip(places, sights, strict=True)
+            place: replace(view, members=self._placed(view))
+            for (place, _), view in zip(places, views, strict=True)
         }
-        tender = self._tenders.setdefault(name, GroupTender(name))
+        assigner = self._assigners.setdefault(name, GroupAssigner(name))
         view = _view(group, seen, locks, queues, zones)
-        for step in tender.look(group.spec.assignment, view, now_ms):
+        for step in assigner.look(group.spec.assignment, view, now_ms):
             for address in addresses.values():
-                if isinstance(step, SetDivision):
-                    await self._admin.set_division(address, step)
+                if isinstance(step, SetAssignment):
+                    await self._admin.set_assignment(address, step)
                 else:
                     await self._admin.notify_members(address, step.consumer_group)
 
-    def _placed(self, sight: GroupSeen) -> tuple[Member, ...]:
-        return tuple(
-            replace(member, zone=self._zone_of(member.address)) for member in sight.members
-        )
+    def _placed(self, view: MembershipView) -> tuple[Member, ...]:
+        return tuple(replace(member, zone=self._zone_of(member.address)) for member in view.members)
 
 
 def _view(
     group: ConsumerGroup,
-    seen: Mapping[str, GroupSeen],
+    seen: Mapping[str, MembershipView],
     locks: Mapping[MessageQueue, Lock],
     queues: Mapping[str, Mapping[str, int]],
     zones: Mapping[str, str],
-) -> GroupView:
+) -> AssignmentView:
     wanted = {topic.name for topic in group.spec.topics} or {
         topic
         for found in seen.values()
         for member in found.members
         for topic, _ in member.subscriptions
     }
-    return GroupView(
+    return AssignmentView(
         group.spec.ordering == "Ordered" or any(found.ordered for found in seen.values()),
         {place: found.members for place, found in seen.items()},
         sorted(

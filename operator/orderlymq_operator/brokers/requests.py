@@ -9,18 +9,21 @@ from typing import Protocol, assert_never
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.plan.actions import (
+    AbortExpansion,
     CreateTopic,
     DeleteGroup,
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
+    FenceTopic,
+    PublishTopic,
     PutOrderConfig,
     RemoteAction,
     SetGroup,
     SetUser,
+    SwitchTopic,
     UpdateTopic,
 )
-from orderlymq_operator.plan.expansion import FenceTopic, LiftTopic, PublishTopic, SwitchTopic
 
 
 class Places(Protocol):
@@ -53,7 +56,7 @@ async def perform_remote(  # noqa: C901 - one per kind
             await admin.set_topic(places.group_address(group), topic, config)
         case DeleteTopic(topic, group):
             await admin.delete_topic(places.group_address(group), topic)
-        case FenceTopic() | LiftTopic() | SwitchTopic() | PublishTopic():
+        case FenceTopic() | AbortExpansion() | SwitchTopic() | PublishTopic():
             await admin.change_queues(places.group_address(action.group), action)
         case SetGroup():
             await _set_group(action, admin, places.group_address(action.group))

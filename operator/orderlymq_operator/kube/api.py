@@ -58,7 +58,7 @@ class ApiError(Exception):
 
 
 class RetryLaterError(ApiError):
-    """Nobody answered, or the server is overloaded or ill (429, 5xx): try the pass again."""
+    """Nobody answered, or the server is overloaded or unhealthy (429, 5xx): try the pass again."""
 
 
 class ForbiddenError(ApiError):

@@ -2,7 +2,7 @@
 The operator process: everything is made here and put together, and ends here.
 
 Rules: only the holder of the lease makes passes; every worker takes one key at a time from the queue; whatever the
-watches say, everything is read anew at intervals, and a process that no longer tries that says that it is ill.
+watches say, everything is read anew at intervals, and a process that no longer tries that says that it is unhealthy.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from orderlymq_operator.kube.health import Health
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects.names import LABEL_CLUSTER, LABEL_PIPELINE
 from orderlymq_operator.kube.observe.audit import Audit
-from orderlymq_operator.kube.observe.credentials import Access
+from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item, cluster_of
 from orderlymq_operator.kube.observe.zones import Zones
 from orderlymq_operator.kube.reconcile.backend import Defaults
-from orderlymq_operator.kube.reconcile.cluster import Reconciler
-from orderlymq_operator.kube.reconcile.consumergroups import ClusterTending
-from orderlymq_operator.kube.reconcile.pipeline import Drivers, PipelineKey
+from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
+from orderlymq_operator.kube.reconcile.consumergroups import ConsumerGroupLoop
+from orderlymq_operator.kube.reconcile.pipeline import PipelineKey, PipelineReconciler
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.kube.settings import OperatorSettings
 from orderlymq_operator.kube.takeover.handover import Takeover
@@ -59,16 +59,16 @@ class OperatorProcess:
         self._election = Election(
             api, settings.namespace, settings.identity, self._lease_changed, settings.namespaces
         )
-        self._reconciler = Reconciler(
+        self._reconciler = ClusterReconciler(
             api,
             self._inventory,
             Defaults(settings.image, settings.pull_policy),
             metrics,
-            Access(api, lambda: self._election.token, self._election.overtaken),
+            Credentials(api, lambda: self._election.token, self._election.overtaken),
             self._zone_of,
             label_of=self._label_of,
         )
-        self._drivers = Drivers(
+        self._drivers = PipelineReconciler(
             api,
             self._inventory,
             metrics,
@@ -80,8 +80,8 @@ class OperatorProcess:
             api, metrics, self._reconciler.targets, lambda: self._election.leads
         )
         self._zones = Zones(self._takeover.node_of)
-        self._tending = ClusterTending(
-            self._reconciler.tended, lambda: self._election.leads, self._zones
+        self._consumer_groups = ConsumerGroupLoop(
+            self._reconciler.assignment_targets, lambda: self._election.leads, self._zones
         )
         self._watching = asyncio.Event()
         self._health = Health(settings.resync_s)
@@ -103,7 +103,7 @@ class OperatorProcess:
                 tasks.create_task(self._resync(), name="resync")
                 tasks.create_task(self._watch(), name="watches")
                 tasks.create_task(self._takeover.run(), name="takeover")
-                tasks.create_task(self._tending.run(), name="tending")
+                tasks.create_task(self._consumer_groups.run(), name="tending")
                 for number in range(_WORKERS):
                     work = self._work(self._queue, self._reconciler.reconcile)
                     tasks.create_task(work, name=f"worker {number}")
@@ -214,13 +214,13 @@ class OperatorProcess:
         while True:
             try:
                 self._health.begin()
-                ghosts = await self._audit.compare(
+                stale = await self._audit.compare(
                     self._api, self._inventory, self._settings.namespaces
                 )
-                for kind, (namespace, name, uid) in ghosts:
+                for kind, (namespace, name, uid) in stale:
                     _log.warning("a watch showed %s %s/%s, which is gone", kind, namespace, name)
                     if kind == "Pod":
-                        self._takeover.ghost(uid)
+                        self._takeover.stale_pod(uid)
             except ApiError as error:
                 self._health.problem = f"cannot read the API server: {error}"
                 _log.warning("%s", self._health.problem)
@@ -245,8 +245,8 @@ class OperatorProcess:
             return False, self._health.problem
         if not self._watching.is_set():
             return False, "the watches have not begun"
-        if self._election.rival:
-            return False, self._election.rival
+        if self._election.competitor:
+            return False, self._election.competitor
         return True, "leads" if self._election.leads else "stands by"
 
     def _status(self) -> dict[str, object]:

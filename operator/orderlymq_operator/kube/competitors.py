@@ -23,7 +23,7 @@ _FORGOTTEN_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class Competitor:
     """An operator that lives, as its Lease describes it.
 
     Attributes:
@@ -47,12 +47,12 @@ def notes(serves: Iterable[str], *, claims: bool) -> dict[str, str]:
     }
 
 
-def rival_of(lease: Json) -> Rival:
+def competitor_of(lease: Json) -> Competitor:
     """Return whose Lease it is; one without a word about it may serve everything."""
     meta, spec = lease["metadata"], lease.get("spec") or {}
     said = meta.get("annotations") or {}
     serves = said.get(ANNOTATION_SERVES, _ALL)
-    return Rival(
+    return Competitor(
         namespace=meta["namespace"],
         serves=frozenset() if serves == _ALL else frozenset(serves.split(",")),
         claims=said.get(ANNOTATION_CLAIMS, "true") == "true",
@@ -76,7 +76,7 @@ def is_forgotten(lease: Json, now: datetime) -> bool:
         return False
 
 
-def claiming(serves: Iterable[str], others: Iterable[Rival]) -> list[Rival]:
+def claiming(serves: Iterable[str], others: Iterable[Competitor]) -> list[Competitor]:
     """Return who claims one of these namespaces, the oldest first."""
     mine = frozenset(serves)
     found = [
@@ -87,7 +87,7 @@ def claiming(serves: Iterable[str], others: Iterable[Rival]) -> list[Rival]:
     return sorted(found, key=lambda other: other.since)
 
 
-def sentence(serves: Iterable[str], other: Rival) -> str:
+def sentence(serves: Iterable[str], other: Competitor) -> str:
     """Return what to tell about an operator that acts in place of this one."""
     common = frozenset(serves) & other.serves or frozenset(serves) or other.serves
     what = "namespaces " + ", ".join(sorted(common)) if common else "all namespaces"

@@ -4,7 +4,7 @@ Who may act: the holder of the Lease `orderlymq-operator`.
 Rules: times are compared by this process's own clock from when it saw a renewal, never with a clock of another machine;
 who could not renew for RENEW_LIMIT_S stops acting before anybody else may begin. The number of holders so far is
 the fencing token: brokers refuse whoever comes with a smaller one, so that it is never below the time, nor below
-that of an operator of another release. Who holds the lease still stands by for one that serves the same, see `rivals`.
+that of an operator of another release. Who holds the lease still stands by for one that serves the same, see `competitors`.
 """
 
 import asyncio
@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError
 from orderlymq_operator.kube.competitors import (
-    Rival,
+    Competitor,
     age_of,
     claiming,
+    competitor_of,
     is_forgotten,
     notes,
-    rival_of,
     sentence,
 )
 from orderlymq_operator.kube.resources import LEASES, Json
@@ -45,7 +45,7 @@ class Election:
 
     Attributes:
         token: transitions of the lease when it was taken; rises with every holder.
-        rival: why this process does not act although it holds the lease; empty when nothing of the kind is known.
+        competitor: why this process does not act although it holds the lease; empty when nothing of the kind is known.
 
     Args:
         serves: the namespaces whose objects are this operator's; empty for all.
@@ -60,7 +60,7 @@ class Election:
         serves: tuple[str, ...] = (),
     ) -> None:
         self.token = 0
-        self.rival = ""
+        self.competitor = ""
         self._api = api
         self._namespace = namespace
         self._identity = identity
@@ -118,11 +118,11 @@ class Election:
             self._changed(acts)
 
     def _note_rival(self, text: str) -> None:
-        if text and text != self.rival:
+        if text and text != self.competitor:
             _log.error("%s", text)
-        elif self.rival and not text:
+        elif self.competitor and not text:
             _log.info("no other operator serves the same any more")
-        self.rival = text
+        self.competitor = text
 
     async def _try(self) -> bool:
         """Take or keep the lease, if it is not another process's; return whether this one may act."""
@@ -164,7 +164,7 @@ class Election:
         self._note_rival(sentence(self._serves, before[0]))
         return False
 
-    async def _others(self) -> list[Rival]:
+    async def _others(self) -> list[Competitor]:
         """Return the operators of other namespaces that live."""
         try:
             found = await self._api.list(LEASES, fields=f"metadata.name={NAME}")
@@ -175,7 +175,7 @@ class Election:
             return []
         self._blind = False
         return [
-            rival_of(lease)
+            competitor_of(lease)
             for lease in found
             if lease["metadata"]["namespace"] != self._namespace
             and (lease.get("spec") or {}).get("holderIdentity")

@@ -25,18 +25,18 @@ class OperatorMetrics:
             registry=registry,
         )
         self.passes = Histogram(
-            "orderlymq_operator_pass_seconds",
+            "orderlymq_operator_reconcile_seconds",
             "Time of one pass over one cluster",
             buckets=_PASS_BUCKETS_S,
             registry=registry,
         )
         self.failures = Counter(
-            "orderlymq_operator_failed_passes",
+            "orderlymq_operator_reconcile_errors",
             "Passes that ended with an error and are tried again",
             registry=registry,
         )
-        self.ghosts = Counter(
-            "orderlymq_operator_ghost_objects",
+        self.stale_objects = Counter(
+            "orderlymq_operator_stale_watch_objects",
             "Objects that a watch still showed although they were gone",
             registry=registry,
         )
@@ -82,7 +82,7 @@ class OperatorMetrics:
             registry=registry,
         )
 
-    def tell_groups(
+    def set_groups(
         self,
         cluster: tuple[str, str],
         found: Mapping[str, ObservedGroup],

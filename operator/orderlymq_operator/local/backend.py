@@ -33,6 +33,7 @@ from orderlymq_operator.plan.actions import (
     ConditionReport,
     GroupConfig,
     Observed,
+    ObservedExpansion,
     ObservedGroup,
     ObservedNameServer,
     ObservedReplica,
@@ -49,10 +50,9 @@ from orderlymq_operator.plan.actions import (
     TransferLeadership,
     UserConfig,
 )
-from orderlymq_operator.plan.expansion import ObservedGrowth
-from orderlymq_operator.plan.liveness import Silences, Witness
+from orderlymq_operator.plan.expansion import expanding_topics
+from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
 from orderlymq_operator.plan.settings import revision
-from orderlymq_operator.plan.topics import growing_topics
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
 
@@ -83,8 +83,8 @@ class LocalBackend:
         self._keepers: dict[str, Keeper] = {}
         self._name_servers: dict[int, Keeper] = {}
         self._revisions: dict[str, str] = {}
-        self._growing: set[str] = set()
-        self._silences = Silences()
+        self._expanding: set[str] = set()
+        self._detector = FailureDetector()
 
     @property
     def keepers(self) -> Mapping[str, Keeper]:
@@ -204,7 +204,7 @@ class LocalBackend:
                 for name, program in programs.items()
             }
             tables = {group: tasks.create_task(self._tables(group)) for group in groups}
-            growths = {group: tasks.create_task(self._growth(group)) for group in groups}
+            expansions = {group: tasks.create_task(self._expansion(group)) for group in groups}
             routes = {index: tasks.create_task(self._routes(index)) for index in self._name_servers}
             orders = {
                 index: tasks.create_task(self._order_config(index)) for index in self._name_servers
@@ -213,14 +213,14 @@ class LocalBackend:
             name: status for name, task in statuses.items() if (status := task.result()) is not None
         }
         observed = {
-            group: self._observed(group, *tables[group].result(), growths[group].result())
+            group: self._observed(group, *tables[group].result(), expansions[group].result())
             for group in groups
         }
-        self._growing = {
+        self._expanding = {
             name
             for found in observed.values()
-            for name, growth in found.growth.items()
-            if growth.phase != "open"
+            for name, expansion in found.expansion.items()
+            if expansion.phase != "open"
         }
         return Observed(
             accepted=self._state.desired,
@@ -239,7 +239,7 @@ class LocalBackend:
         topics: Mapping[str, TopicConfig] | None,
         consumer_groups: Mapping[str, GroupConfig] | None,
         users: Mapping[str, UserConfig] | None,
-        growth: Mapping[str, ObservedGrowth] | None,
+        expansion: Mapping[str, ObservedExpansion] | None,
     ) -> ObservedGroup:
         nodes = self._state.replicas[group]
         names = {node: replica_name(group, node) for node in nodes}
@@ -257,15 +257,17 @@ class LocalBackend:
         leader, replicas = observe_replicas(running, statuses)
         found = (
             ObservedGroup(leader, replicas)
-            if growth is None
-            else ObservedGroup(leader, replicas, topics, consumer_groups, users, growth)
+            if expansion is None
+            else ObservedGroup(leader, replicas, topics, consumer_groups, users, expansion)
         )
         # A process is no better known here than by its answers, but whether there is one is.
-        witnesses = {
-            node: Witness(name, runs=name in self._keepers and self._keepers[name].pid is not None)
+        process_states = {
+            node: ProcessState(
+                name, runs=name in self._keepers and self._keepers[name].pid is not None
+            )
             for node, name in names.items()
         }
-        return self._silences.group(group, found, witnesses, time.monotonic_ns() // 1_000_000)
+        return self._detector.group(group, found, process_states, time.monotonic_ns() // 1_000_000)
 
     async def _tables(
         self, group: str
@@ -283,22 +285,24 @@ class LocalBackend:
             return None, None, None
         return topics, groups, users
 
-    async def _growth(self, group: str) -> dict[str, ObservedGrowth] | None:
+    async def _expansion(self, group: str) -> dict[str, ObservedExpansion] | None:
         """Return how far topics grow; None while nobody answers for the group."""
         if not any(topic.ordered for topic in self._state.desired.topics):
             return {}
         try:
-            return await self._admin.growth(
-                self.group_address(group), growing_topics(self._state.desired.topics)
+            return await self._admin.expansion(
+                self.group_address(group), expanding_topics(self._state.desired.topics)
             )
         except AdminError:
             return None
 
     async def _routes(self, index: int) -> dict[str, Mapping[str, int]]:
-        """Return the routes that a name server tells of the topics that were growing a look ago."""
+        """Return the routes that a name server tells of the topics that were expanding a look ago."""
         address = name_server_address(self._cluster, index)
         try:
-            return {name: await self._admin.route(address, name) for name in sorted(self._growing)}
+            return {
+                name: await self._admin.route(address, name) for name in sorted(self._expanding)
+            }
         except AdminError:
             return {}
 

@@ -1,6 +1,7 @@
 """Say in words what an action does; for progress, logs and dry runs."""
 
 from orderlymq_operator.plan.actions import (
+    AbortExpansion,
     Action,
     AddLearner,
     CreateTopic,
@@ -8,7 +9,9 @@ from orderlymq_operator.plan.actions import (
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
+    FenceTopic,
     PromoteReplica,
+    PublishTopic,
     PutOrderConfig,
     Refuse,
     RemoveReplica,
@@ -19,10 +22,10 @@ from orderlymq_operator.plan.actions import (
     StartNameServer,
     StartReplica,
     StopReplica,
+    SwitchTopic,
     TransferLeadership,
     UpdateTopic,
 )
-from orderlymq_operator.plan.expansion import FenceTopic, LiftTopic, PublishTopic, SwitchTopic
 
 
 def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line per kind
@@ -55,11 +58,9 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
         case DeleteTopic(topic, group):
             return f"delete topic {topic} from {group}"
         case FenceTopic(topic, group, attempt, total):
-            return f"fence writes to {topic} on {group}: growth {attempt}, to {total} queues"
-        case LiftTopic(topic, group, attempt, reason):
-            return (
-                f"let writes to {topic} in again on {group}, growth {attempt} is given up: {reason}"
-            )
+            return f"fence writes to {topic} on {group}: expansion {attempt}, to {total} queues"
+        case AbortExpansion(topic, group, attempt, reason):
+            return f"let writes to {topic} in again on {group}, expansion {attempt} is given up: {reason}"
         case SwitchTopic(topic, group, _, total, queues):
             return f"switch {topic} to {total} queues, {queues} of them on {group}"
         case PublishTopic(topic, group, total):

@@ -116,7 +116,7 @@ def replica_program(
     name = replica_name(group, node)
     settings: dict[str, Any] = {
         **broker_options(cluster),
-        "access": _access(cluster, directory),
+        "access": _credentials(cluster, directory),
         "group": group,
         "node_id": node,
         "peers": {
@@ -166,7 +166,7 @@ def peer_context(cluster: Cluster) -> ssl.SSLContext | None:
         raise RefusedError(f"spec.tls: {error}") from error
 
 
-def _access(cluster: Cluster, directory: DataDirectory) -> dict[str, Any]:
+def _credentials(cluster: Cluster, directory: DataDirectory) -> dict[str, Any]:
     if not cluster.spec.config.acl_enable:
         return {"enable": False}
     return {

@@ -17,7 +17,7 @@ from typing import Any, Final
 import aiohttp
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
-from orderlymq_operator.brokers.consumergroups import GroupTending
+from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.local.backend import LocalBackend
 from orderlymq_operator.local.descriptions import describe
 from orderlymq_operator.local.directory import DataDirectory, State
@@ -70,7 +70,7 @@ class Supervisor:
         self._directory = directory
         self._state = state
         self._backend: LocalBackend | None = None
-        self._tending: GroupTending | None = None
+        self._consumer_groups: GroupReconciler | None = None
         self._observed = Observed()
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -97,7 +97,7 @@ class Supervisor:
         client = RemotingClient(tls=peer_context(self.desired.cluster))
         async with aiohttp.ClientSession() as session:
             admin = self._admin(client)
-            self._tending = GroupTending(admin)
+            self._consumer_groups = GroupReconciler(admin)
             self._backend = LocalBackend(
                 self._directory, self._state, session, admin, self._report_process
             )
@@ -125,18 +125,18 @@ class Supervisor:
         while not self.stop_requested.is_set():
             async with self._turn:
                 calm = await self._pass()
-                await self._tend()
+                await self._reconcile()
             # An action that fails again and again is tried more and more slowly.
             busy_s = min(_IDLE_S, _BUSY_S * 2 ** min(self._failures, _DOUBLINGS_MAX))
             await self._rest(_IDLE_S if calm else busy_s)
 
-    async def _tend(self) -> None:
+    async def _reconcile(self) -> None:
         """Tend the consumer groups, while every raft group can say what it has."""
         backend, groups = self._running_backend(), self._observed.groups
         whole = all(found.topics is not None for found in groups.values())
-        if self._tending is None or not groups or not whole:
+        if self._consumer_groups is None or not groups or not whole:
             return
-        await self._tending.tend(
+        await self._consumer_groups.reconcile(
             self.desired,
             {name: backend.group_address(name) for name in groups},
             {

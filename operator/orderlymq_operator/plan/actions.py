@@ -9,16 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, assert_never
 
-from orderlymq_operator.plan.expansion import (
-    FenceTopic,
-    LiftTopic,
-    ObservedGrowth,
-    PublishTopic,
-    SwitchTopic,
-)
 from orderlymq_operator.resources.kinds import Desired
 
 Member: TypeAlias = Literal["outside", "learner", "voter"]
+ExpansionPhase: TypeAlias = Literal["open", "fenced", "switched", "settling"]
 Truth: TypeAlias = Literal["True", "False", "Unknown"]
 
 
@@ -180,6 +174,51 @@ class DeleteTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class FenceTopic:
+    """Refuse writes to a topic on one raft group and note where its queues end."""
+
+    topic: str
+    group: str
+    attempt: int
+    total: int
+    queues: int
+    limit_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbortExpansion:
+    """Give an expansion up on one raft group: the old list stays, writes are let in."""
+
+    topic: str
+    group: str
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchTopic:
+    """Make the new list valid on one raft group; *readers* are consumer groups of all raft groups."""
+
+    topic: str
+    group: str
+    attempt: int
+    total: int
+    queues: int
+    permission: int
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishTopic:
+    """Tell one raft group that every name server tells the new list."""
+
+    topic: str
+    group: str
+    total: int
+    propagation_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetGroup:
     """Create or change a consumer group in one raft group.
 
@@ -248,6 +287,10 @@ class Refuse:
         return f"{self.kind} {self.name!r}, {self.field}: {self.reason}; {self.advice}"
 
 
+# One step of a queue expansion on one raft group.
+ExpansionStep: TypeAlias = FenceTopic | AbortExpansion | SwitchTopic | PublishTopic
+# What a queue expansion may ask for.
+ExpansionAction: TypeAlias = ExpansionStep | PutOrderConfig
 # Requests to brokers and name servers, which every backend carries out alike: `remote`.
 RemoteAction: TypeAlias = (
     PutOrderConfig
@@ -255,10 +298,7 @@ RemoteAction: TypeAlias = (
     | CreateTopic
     | UpdateTopic
     | DeleteTopic
-    | FenceTopic
-    | LiftTopic
-    | SwitchTopic
-    | PublishTopic
+    | ExpansionStep
     | SetGroup
     | DeleteGroup
     | SetUser
@@ -317,13 +357,51 @@ def lane_of(action: Action) -> Lane:
             | UpdateTopic()
             | DeleteTopic()
             | FenceTopic()
-            | LiftTopic()
+            | AbortExpansion()
             | SwitchTopic()
             | PublishTopic()
         ):
             return "Topic", action.topic
         case _:
             assert_never(action)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedBlocker:
+    """Who has not consumed to the end; *queue* is -1 for retries and transactions."""
+
+    consumer_group: str
+    queue: int
+    messages: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedExpansion:
+    """The expansion of one topic on one raft group that has the topic, as its leader tells it.
+
+    Attributes:
+        total: queues of the valid list over all raft groups; 0 while the topic never grew.
+        next_total: of the list that comes, while fenced.
+        write_queues: queues of this raft group that are written by the valid list.
+        attempt: number of the last expansion.
+        age_ms: time since the phase began.
+        reason: why the last expansion was given up; empty when it was not.
+        barriers: (queue, offset), while fenced.
+        readers: consumer groups that read the topic here.
+    """
+
+    phase: ExpansionPhase = "open"
+    total: int = 0
+    next_total: int = 0
+    queues: int = 0
+    write_queues: int = 0
+    attempt: int = 0
+    age_ms: int = 0
+    reason: str = ""
+    barriers: tuple[tuple[int, int], ...] = ()
+    blockers: tuple[ObservedBlocker, ...] = ()
+    readers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +444,7 @@ class ObservedGroup:
         topics: topics by name; None while nobody answers for the group.
         consumer_groups: likewise.
         users: accounts by access key, likewise.
-        growth: how far topics that grow are, by topic; without those that are not asked for.
+        expansion: how far topics that grow are, by topic; without those that are not asked for.
     """
 
     leader: int | None = None
@@ -374,7 +452,7 @@ class ObservedGroup:
     topics: Mapping[str, TopicConfig] | None = None
     consumer_groups: Mapping[str, GroupConfig] | None = None
     users: Mapping[str, UserConfig] | None = None
-    growth: Mapping[str, ObservedGrowth] = field(default_factory=dict)
+    expansion: Mapping[str, ObservedExpansion] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """
 Which member of a consumer group takes which queue, and what is wrong with how the queues are held.
 
-For members that ask (QUERY_ASSIGNMENT) `divide` decides and the decision is stored at the brokers, which complete
-it by the same rule when a member goes while no operator is there. For members that divide by themselves
+For members that ask (QUERY_ASSIGNMENT) `assign_queues` decides and the decision is stored at the brokers, which complete
+it by the same rule when a member goes while no operator is there. For members that assign_queues by themselves
 `examine` compares: every queue of an ordered group should have one living holder, the one that everybody's own
 computation gives it to.
 
@@ -47,7 +47,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Division:
+class AssignmentInput:
     """The queues of one topic and who may take them.
 
     Attributes:
@@ -63,7 +63,9 @@ class Division:
     calm: bool = True
 
 
-def divide(strategy: Strategy, group: str, division: Division) -> dict[MessageQueue, str]:
+def assign_queues(
+    strategy: Strategy, group: str, division: AssignmentInput
+) -> dict[MessageQueue, str]:
     """Return the owner of each queue; the last ones while nobody is there."""
     names = sorted(member.client_id for member in division.members)
     if not names:
@@ -76,7 +78,7 @@ def divide(strategy: Strategy, group: str, division: Division) -> dict[MessageQu
     return _stick(division, by_zone=strategy == "Zone")
 
 
-def _stick(division: Division, *, by_zone: bool) -> dict[MessageQueue, str]:
+def _stick(division: AssignmentInput, *, by_zone: bool) -> dict[MessageQueue, str]:
     zones = {member.client_id: member.zone for member in division.members}
     since = {member.client_id: member.since_ms for member in division.members}
     everybody = sorted(zones)
@@ -162,15 +164,15 @@ class Holding(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWorld:
+class AssignmentState:
     """What is known about a group.
 
     Attributes:
         members: by raft group that was asked: they may differ for a moment.
         queues: of all topics that the group reads.
         holdings: of queues whose state is known; an ordered group's queue that is missing was never locked.
-        decided: owners by the operator's decision; empty for members that divide by themselves.
-        wanted: who was refused a queue a moment ago; the brokers tell, because only members know how they divide.
+        decided: owners by the operator's decision; empty for members that assign_queues by themselves.
+        wanted: who was refused a queue a moment ago; the brokers tell, because only members know how they assign_queues.
     """
 
     ordered: bool
@@ -197,11 +199,11 @@ class Examination:
 
     @property
     def notify(self) -> bool:
-        """Whether a notice would help: the members should divide and lock again."""
+        """Whether a notice would help: the members should assign_queues and lock again."""
         return bool(self.orphans or self.contended or self.parted)
 
 
-def examine(world: GroupWorld) -> Examination:
+def examine(world: AssignmentState) -> Examination:
     """Compare who has the queues with who should have them."""
     views = [{member.client_id for member in found} for found in world.members.values()]
     members = set[str]().union(*views)

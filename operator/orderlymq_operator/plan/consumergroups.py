@@ -1,7 +1,7 @@
 """
 Tending a consumer group: keep its division decided and stored, and tell its members to look again when that helps.
 
-The tender remembers between looks what no broker tells: since when the members are the same, since when a queue has
+The assigner remembers between looks what no broker tells: since when the members are the same, since when a queue has
 nobody. Forgetting it (a restart of the operator) only makes it wait longer. Pure: time is given, steps are returned.
 """
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orderlymq_operator.plan.assignment import (
-    Division,
-    GroupWorld,
+    AssignmentInput,
+    AssignmentState,
     Holding,
     Member,
-    divide,
+    assign_queues,
     examine,
 )
 from orderlymq_operator.resources.consumergroup import Assignment
@@ -28,7 +28,7 @@ Owners = tuple[tuple[str, int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SetDivision:
+class SetAssignment:
     """Store who takes which queue of a topic on every raft group; no owners end a decision."""
 
     consumer_group: str
@@ -44,7 +44,7 @@ class NotifyMembers:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupView:
+class AssignmentView:
     """A consumer group as its raft groups tell it at one moment.
 
     Attributes:
@@ -65,7 +65,7 @@ class GroupView:
     wanted: Mapping[MessageQueue, str] = field(default_factory=dict)
 
 
-class GroupTender:
+class GroupAssigner:
     """Tends one consumer group; `look` as often as its members should be served."""
 
     def __init__(self, consumer_group: str) -> None:
@@ -76,32 +76,34 @@ class GroupTender:
         self._notified_ms: int | None = None
 
     def look(
-        self, spec: Assignment, view: GroupView, now_ms: int
-    ) -> list[SetDivision | NotifyMembers]:
+        self, spec: Assignment, view: AssignmentView, now_ms: int
+    ) -> list[SetAssignment | NotifyMembers]:
         """Return what to do now."""
         names = frozenset(member.client_id for found in view.members.values() for member in found)
         if self._changed_ms is None or names != self._members:
             self._members, self._changed_ms = names, now_ms
         calm = now_ms - self._changed_ms >= spec.rebalance_delay.milliseconds
-        steps: list[SetDivision | NotifyMembers] = []
+        steps: list[SetAssignment | NotifyMembers] = []
         decided: dict[MessageQueue, str] = {}
         if spec.strategy in ("Averagely", "AveragelyByCircle"):
             steps += self._end_decisions(view)
         else:
             for topic in sorted({queue.topic for queue in view.queues}):
-                found = self._divide(spec, view, topic, calm=calm)
+                found = self._assign(spec, view, topic, calm=calm)
                 decided |= found
                 steps += self._store(view, topic, found)
         holdings = self._holdings(view, now_ms)
-        world = GroupWorld(view.ordered, view.members, view.queues, holdings, decided, view.wanted)
+        world = AssignmentState(
+            view.ordered, view.members, view.queues, holdings, decided, view.wanted
+        )
         waited = self._notified_ms is None or now_ms - self._notified_ms >= NOTIFY_PAUSE_MS
         if examine(world).notify and waited:
             self._notified_ms = now_ms
             steps.append(NotifyMembers(self._group))
         return steps
 
-    def _divide(
-        self, spec: Assignment, view: GroupView, topic: str, *, calm: bool
+    def _assign(
+        self, spec: Assignment, view: AssignmentView, topic: str, *, calm: bool
     ) -> dict[MessageQueue, str]:
         queues = [queue for queue in view.queues if queue.topic == topic]
         members = {member.client_id: member for found in view.members.values() for member in found}
@@ -115,25 +117,25 @@ class GroupTender:
         present = next((found[topic] for found in view.stored.values() if topic in found), ())
         owners = {MessageQueue(topic, broker, number): owner for broker, number, owner in present}
         first = not present
-        return divide(
+        return assign_queues(
             spec.strategy,
             self._group,
-            Division(queues, wanting, owners, view.zones, calm=calm or first),
+            AssignmentInput(queues, wanting, owners, view.zones, calm=calm or first),
         )
 
     def _store(
-        self, view: GroupView, topic: str, found: Mapping[MessageQueue, str]
-    ) -> list[SetDivision]:
+        self, view: AssignmentView, topic: str, found: Mapping[MessageQueue, str]
+    ) -> list[SetAssignment]:
         owners = tuple(sorted((q.broker_name, q.queue_id, owner) for q, owner in found.items()))
         stale = any(decisions.get(topic, ()) != owners for decisions in view.stored.values())
-        return [SetDivision(self._group, topic, owners)] if owners and stale else []
+        return [SetAssignment(self._group, topic, owners)] if owners and stale else []
 
-    def _end_decisions(self, view: GroupView) -> list[SetDivision]:
+    def _end_decisions(self, view: AssignmentView) -> list[SetAssignment]:
         topics = {topic for decisions in view.stored.values() for topic in decisions}
-        return [SetDivision(self._group, topic, ()) for topic in sorted(topics)]
+        return [SetAssignment(self._group, topic, ()) for topic in sorted(topics)]
 
-    def _holdings(self, view: GroupView, now_ms: int) -> dict[MessageQueue, Holding]:
-        """Return who has had each queue for how long, as far as this tender has seen it."""
+    def _holdings(self, view: AssignmentView, now_ms: int) -> dict[MessageQueue, Holding]:
+        """Return who has had each queue for how long, as far as this assigner has seen it."""
         known = self._holders
         self._holders = {}
         for queue in view.queues:

@@ -16,7 +16,7 @@ SURE_MS: Final = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class ProcessState:
     """What the keeper of a process says of it.
 
     Attributes:
@@ -32,25 +32,29 @@ class Witness:
     leaving: bool = False
 
 
-class Silences:
+class FailureDetector:
     """Since when and for how many looks each process of one cluster has been seen wanting."""
 
     def __init__(self) -> None:
         self._since: dict[Hashable, tuple[str, int, int]] = {}
 
     def group(
-        self, name: str, found: ObservedGroup, witnesses: Mapping[int, Witness], now_ms: int
+        self,
+        name: str,
+        found: ObservedGroup,
+        process_states: Mapping[int, ProcessState],
+        now_ms: int,
     ) -> ObservedGroup:
         """Return a raft group with what several looks tell of its replicas."""
         replicas = {}
         for node, replica in found.replicas.items():
-            witness = witnesses.get(node, Witness())
+            witness = process_states.get(node, ProcessState())
             one = witness.identity
-            ill = self._lasts((name, node, "ill"), one, not replica.healthy, now_ms)
+            unhealthy = self._lasts((name, node, "unhealthy"), one, not replica.healthy, now_ms)
             silent = self._lasts((name, node, "silent"), one, not replica.answers, now_ms)
             replicas[node] = replace(
                 replica,
-                failing=ill and not witness.ready,
+                failing=unhealthy and not witness.ready,
                 ended=silent and not witness.runs,
                 leaving=witness.leaving,
             )
@@ -59,13 +63,13 @@ class Silences:
     def name_servers(
         self,
         found: Mapping[int, ObservedNameServer],
-        witnesses: Mapping[int, Witness],
+        process_states: Mapping[int, ProcessState],
         now_ms: int,
     ) -> dict[int, ObservedNameServer]:
         """Return the name servers with what several looks tell of them."""
         servers = {}
         for index, server in found.items():
-            witness = witnesses.get(index, Witness())
+            witness = process_states.get(index, ProcessState())
             mute = server.order_config is None
             silent = self._lasts(("name server", index), witness.identity, mute, now_ms)
             servers[index] = replace(

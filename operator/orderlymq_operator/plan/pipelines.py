@@ -168,10 +168,10 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
         stops: list[PipelineAction] = [
             StopDriver(each.form, each.name) for each in former if not each.deleting
         ]
-        return [*stops, _former(former[0].name, seen.pods)]
+        return [*stops, _previous(former[0].name, seen.pods)]
     for pod in seen.pods:
-        if not pod.ended and _is_former(pod, form, work, own):
-            return [_former(pod.name, seen.pods)]
+        if not pod.ended and _is_previous(pod, form, work, own):
+            return [_previous(pod.name, seen.pods)]
     return [*_steps(pipeline.spec, form, own, seen), _told(pipeline.spec, form, own, seen)]
 
 
@@ -199,15 +199,15 @@ def _is_own(each: Workload, form: Form, work: str) -> bool:
     return each.work == work and (each.current or each.ended)
 
 
-def _is_former(pod: DriverPod, form: Form, work: str, own: Sequence[Workload]) -> bool:
+def _is_previous(pod: DriverPod, form: Form, work: str, own: Sequence[Workload]) -> bool:
     # A StatefulSet replaces its only pod itself, a run of a CronJob may end as it began; of other Jobs a pod may
     # be left that Kubernetes is still ending.
     return pod.form != form or (form == "Job" and (pod.work != work or not own))
 
 
-def _former(name: str, pods: Sequence[DriverPod]) -> ReportPipeline:
+def _previous(name: str, pods: Sequence[DriverPod]) -> ReportPipeline:
     text = f"{name} of the former spec is ending"
-    return _report("Starting", ConditionReport(_NOT, "FormerDriver", text), pods)
+    return _report("Starting", ConditionReport(_NOT, "PreviousDriverTerminating", text), pods)
 
 
 def _steps(
@@ -264,7 +264,7 @@ def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Told:
     if present is None or pod is None:
         return _starting("the driver is being made")
     if pod.ready:
-        return "Running", ConditionReport(_READY, "DriverRuns", f"{pod.name} runs")
+        return "Running", ConditionReport(_READY, "DriverRunning", f"{pod.name} runs")
     return _trouble(pod) or _starting(f"{pod.name} starts")
 
 
@@ -296,7 +296,7 @@ def _of_application(present: Workload | None, pod: DriverPod | None) -> _Told:
     if present is None:
         return _starting("the SparkApplication is being made")
     if present.state in _SPARK_RUNS:
-        return "Running", ConditionReport(_READY, "DriverRuns", "the SparkApplication runs")
+        return "Running", ConditionReport(_READY, "DriverRunning", "the SparkApplication runs")
     word = None if pod is None else pod.word
     if present.state in _SPARK_ENDED:
         return _ended_well(word)

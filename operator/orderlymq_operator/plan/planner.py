@@ -4,7 +4,7 @@ The planner: what must be done so that the world becomes what is wanted.
 Pure and level-based: it looks at what is wanted and what is, never at what happened, and returns the steps that
 are safe now. The caller does them in order, looks again and asks again, until the answer is empty. Rules: a
 plan that refuses anything does nothing else; of one raft group at most one replica is touched at a time, and
-only while the others are well; the queue list of an ordered topic changes only as `growth` says. `membership`
+only while the others are well; the queue list of an ordered topic changes only as `expansion` says. `membership`
 holds the part about replicas.
 """
 
@@ -32,11 +32,14 @@ from orderlymq_operator.plan.actions import (
     UpdateTopic,
     UserConfig,
 )
-from orderlymq_operator.plan.expansion import GrowthPlan
+from orderlymq_operator.plan.expansion import (
+    ExpansionPlan,
+    expansion_reason,
+    topic_expansion,
+)
 from orderlymq_operator.plan.placement import order_text, spread
 from orderlymq_operator.plan.refusals import published_layout, refusals, topic_layout
 from orderlymq_operator.plan.replicas import group_problem, replica_actions
-from orderlymq_operator.plan.topics import growth_actions, growth_reason, topic_growth
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Resource, Topic, User
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 
@@ -79,9 +82,9 @@ def _topic(topic: Topic, desired: Desired, observed: Observed) -> Iterator[Actio
     name = topic.topic_name
     if _unreachable(desired, observed) or not _name_server_answers(observed):
         return  # what exists is not known now; a guess could create a second queue list
-    growth = topic_growth(topic, desired, observed)
-    if growth is not None and growth.holds:
-        yield from growth_actions(growth)
+    expansion = topic_expansion(topic, desired, observed)
+    if expansion is not None and expansion.holds:
+        yield from expansion.actions
         return
     existing = topic_layout(name, observed)
     layout = wanted_layout(topic, desired, observed)
@@ -241,9 +244,9 @@ def _conditions(
     reports = {_subject(desired.cluster): _cluster_condition(desired, observed)}
     silent = _unreachable(desired, observed)
     unregistered = _unregistered(desired, observed)
-    growths = _growths(desired, observed)
+    expansions = _expansions(desired, observed)
     for subject, actions in about.items():
-        growth = None if silent else growths.get(subject)
+        expansion = None if silent else expansions.get(subject)
         if silent:
             report = ConditionReport("False", "BrokerUnavailable", f"{silent[0]} does not answer")
         elif not _name_server_answers(observed):
@@ -252,8 +255,8 @@ def _conditions(
             report = ConditionReport("False", "BrokerUnavailable", unregistered)
         elif subject.kind == "User" and observed.secrets.get(subject.name) is None:
             report = ConditionReport("False", "SecretMissing", "its secret cannot be read")
-        elif growth is not None:
-            report = ConditionReport("False", growth_reason(growth), growth.message)
+        elif expansion is not None:
+            report = ConditionReport("False", expansion_reason(expansion), expansion.message)
         elif actions:
             report = ConditionReport("False", "Progressing", "not in force everywhere yet")
         else:
@@ -264,11 +267,11 @@ def _conditions(
             yield ReportCondition(subject, report)
 
 
-def _growths(desired: Desired, observed: Observed) -> dict[Subject, GrowthPlan]:
+def _expansions(desired: Desired, observed: Observed) -> dict[Subject, ExpansionPlan]:
     if _unreachable(desired, observed) or not _name_server_answers(observed):
         return {}
-    found = {_subject(topic): topic_growth(topic, desired, observed) for topic in desired.topics}
-    return {subject: growth for subject, growth in found.items() if growth is not None}
+    found = {_subject(topic): topic_expansion(topic, desired, observed) for topic in desired.topics}
+    return {subject: expansion for subject, expansion in found.items() if expansion is not None}
 
 
 def _cluster_condition(desired: Desired, observed: Observed) -> ConditionReport:

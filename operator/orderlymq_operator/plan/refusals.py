@@ -152,8 +152,8 @@ def _immutable(kind: str, name: str, field: str, value: str) -> Refuse:
 def _conflicts(topic: Topic, observed: Observed) -> Iterator[Refuse]:
     """Refuse a topic that exists in the brokers as something else."""
     existing = topic_layout(topic.topic_name, observed)
-    if not existing or grows(topic.topic_name, observed):
-        return  # a growth that has begun is led to its end, whatever the manifest says by now
+    if not existing or expands(topic.topic_name, observed):
+        return  # an expansion that has begun is led to its end, whatever the manifest says by now
     present = sum(config.queues for config in existing.values())
     published = published_layout(topic.topic_name, observed)
     if topic.ordered:
@@ -182,12 +182,12 @@ def topic_layout(name: str, observed: Observed) -> dict[str, TopicConfig]:
     }
 
 
-def grows(name: str, observed: Observed) -> bool:
-    """Tell whether a raft group is in the midst of a growth of the topic."""
+def expands(name: str, observed: Observed) -> bool:
+    """Tell whether a raft group is in the midst of an expansion of the topic."""
     return any(
-        found.growth[name].phase != "open"
+        found.expansion[name].phase != "open"
         for found in observed.groups.values()
-        if name in found.growth
+        if name in found.expansion
     )
 
 

@@ -52,9 +52,9 @@ def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
         return f"its voters are {sorted(voters)}"
     if set(found.replicas) != set(nodes):
         return "a former replica still runs"
-    ill = sorted(node for node, replica in found.replicas.items() if not replica.healthy)
-    if ill:
-        return f"replica {ill[0]} does not answer"
+    unhealthy = sorted(node for node, replica in found.replicas.items() if not replica.healthy)
+    if unhealthy:
+        return f"replica {unhealthy[0]} does not answer"
     if found.topics is None or found.consumer_groups is None:
         return "its address does not answer"
     current = revision(cluster)
@@ -66,7 +66,7 @@ def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
 def stale_name_server(
     stale: Collection[int], servers: Mapping[int, ObservedNameServer]
 ) -> int | None:
-    """Return which name server with a former form is to be replaced now; None while one is being replaced or ill.
+    """Return which name server with a former form is to be replaced now; None while one is being replaced or unhealthy.
 
     One that fails anyway goes first; the former form may be why.
     """
@@ -114,7 +114,7 @@ def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]
 def _add_one(
     name: str, pending: list[int], missing: list[int], found: ObservedGroup
 ) -> list[Action]:
-    if _ill_voters(found):
+    if _unhealthy_voters(found):
         return []  # with one voter down a further voter would cost the majority
     if not pending:
         return [StartReplica(name, missing[0], join=True)]
@@ -133,11 +133,11 @@ def _remove_one(name: str, surplus: list[int], nodes: range, found: ObservedGrou
     replica = found.replicas[node]
     if replica.member == "outside":
         return [StopReplica(name, node)]
-    ill = _ill_voters(found)
-    if ill - {node} and not (replica.failing and _majority_without(node, found)):
+    unhealthy = _unhealthy_voters(found)
+    if unhealthy - {node} and not (replica.failing and _majority_without(node, found)):
         return []
     if node == found.leader:
-        return _hand_over(name, [heir for heir in nodes if heir in found.replicas], found)
+        return _hand_over(name, [target for target in nodes if target in found.replicas], found)
     return [RemoveReplica(name, node)]
 
 
@@ -148,23 +148,23 @@ def _restart_one(name: str, stale: list[int], found: ObservedGroup) -> list[Acti
     """
     if any(replica.leaving for replica in found.replicas.values()):
         return []
-    ill = _ill_voters(found)
-    known = {node for node in ill & set(stale) if found.replicas[node].failing}
-    if len(ill) > 1 or ill != known:
+    unhealthy = _unhealthy_voters(found)
+    known = {node for node in unhealthy & set(stale) if found.replicas[node].failing}
+    if len(unhealthy) > 1 or unhealthy != known:
         return []
     followers = [node for node in stale if node != found.leader]
-    order = [*sorted(ill & set(followers)), *followers]
+    order = [*sorted(unhealthy & set(followers)), *followers]
     if order:
-        waits = not ill and _lagging_voters(found) - {order[0]}
+        waits = not unhealthy and _lagging_voters(found) - {order[0]}
         return [] if waits else [RestartReplica(name, order[0])]
     if len(found.replicas) == 1:
         return [RestartReplica(name, stale[0])]
     return _hand_over(name, [node for node in found.replicas if node != found.leader], found)
 
 
-def _hand_over(name: str, heirs: list[int], found: ObservedGroup) -> list[Action]:
+def _hand_over(name: str, targets: list[int], found: ObservedGroup) -> list[Action]:
     """Transfer leadership to the first replica that could lead at once; wait when there is none."""
-    for node in sorted(heirs):
+    for node in sorted(targets):
         replica = found.replicas[node]
         if node != found.leader and replica.member == "voter" and _fit(replica):
             return [TransferLeadership(name, node)]
@@ -175,7 +175,7 @@ def _fit(replica: ObservedReplica) -> bool:
     return replica.healthy and replica.caught_up
 
 
-def _ill_voters(found: ObservedGroup) -> set[int]:
+def _unhealthy_voters(found: ObservedGroup) -> set[int]:
     return {
         node
         for node, replica in found.replicas.items()

@@ -418,9 +418,6 @@ class ClusterStatus(Status):
     revision: str | None = Field(
         default=None, description="Revision of settings and pod form that is wanted of every pod."
     )
-    template_version: str | None = Field(
-        default=None, description="Pod form that is in force; a newer operator may know another."
-    )
     name_server_address: str | None = Field(
         default=None, description="What clients are given as their name server address."
     )

@@ -108,51 +108,55 @@ REASONS: Final = (
         "Create the Secret: tls.crt, tls.key and ca.crt for a Cluster; for a User a secret key of six characters at least.",
     ),
     Reason(
-        "Growing",
+        "Expanding",
         (TOPIC,),
         _READY,
         "False",
         "An Ordered topic gets more queues; the message names the step.",
     ),
     Reason(
-        "GrowthWaiting",
+        "ExpansionWaiting",
         (TOPIC,),
         _READY,
         "False",
-        "The growth has not begun: the consumers have too much before them.",
+        "The expansion has not begun: the consumers have too much before them.",
         "Let the consumers catch up; writes are open meanwhile.",
     ),
     Reason(
-        "GrowthFencing",
+        "ExpansionFencing",
         (TOPIC,),
         _READY,
         "False",
         "Writes are refused for a moment and a barrier is set in every queue.",
     ),
     Reason(
-        "GrowthDraining",
+        "ExpansionDraining",
         (TOPIC,),
         _READY,
         "False",
-        "Writes are refused until every ordered group is past the barriers; status.growth.blockers names who is not.",
-        "Start or speed up the consumers that are named; after drainTimeout the growth is given up for now.",
+        "Writes are refused until every ordered group is past the barriers; status.expansion.blockers names who is not.",
+        "Start or speed up the consumers that are named; after drainTimeout the expansion is given up for now.",
     ),
     Reason(
-        "GrowthSwitching", (TOPIC,), _READY, "False", "The new queue list becomes valid everywhere."
+        "ExpansionSwitching",
+        (TOPIC,),
+        _READY,
+        "False",
+        "The new queue list becomes valid everywhere.",
     ),
     Reason(
-        "GrowthSettling",
+        "ExpansionPropagating",
         (TOPIC,),
         _READY,
         "False",
         "Only senders that know the new queue list are served, until all can know it.",
     ),
     Reason(
-        "GrowthLifted",
+        "ExpansionAborted",
         (TOPIC,),
         _READY,
         "False",
-        "The growth was given up for now, writes are open again with the former queues.",
+        "The expansion was given up for now, writes are open again with the former queues.",
         "Let the consumers that are named catch up; it is tried again by itself.",
     ),
     Reason(
@@ -220,7 +224,7 @@ REASONS: Final = (
         "The message is the API server's own; a quota or an admission rule is the usual cause.",
     ),
     Reason(
-        "DriverRuns",
+        "DriverRunning",
         (PIPELINE,),
         _READY,
         "True",
@@ -260,7 +264,7 @@ REASONS: Final = (
         "does so when the spec changes.",
     ),
     Reason(
-        "FormerDriver",
+        "PreviousDriverTerminating",
         (PIPELINE,),
         _READY,
         "False",
@@ -303,7 +307,7 @@ REASONS: Final = (
         "See that a majority of its pods runs.",
     ),
     Reason(
-        "AllReplicasWell",
+        "AllReplicasHealthy",
         (CLUSTER,),
         ("QuorumHealthy",),
         "True",
@@ -440,7 +444,7 @@ REASONS: Final = (
         "False",
         "A member was refused a queue in the last half minute because another has it; "
         "the lock decides, and the message names both.",
-        "None when it passes. If it stays, members divide the queues differently: give all the same "
+        "None when it passes. If it stays, members assign_queues the queues differently: give all the same "
         "strategy and the same topics.",
     ),
     Reason(
@@ -448,7 +452,7 @@ REASONS: Final = (
         (CONSUMER_GROUP,),
         ("Balanced",),
         "False",
-        "Raft groups know different members, who then divide the queues differently; the message names the groups.",
+        "Raft groups know different members, who then assign_queues the queues differently; the message names the groups.",
         "None when it passes: the members are told to look again. If it stays, a client does not reach every group.",
     ),
     Reason(

@@ -7,7 +7,7 @@ follows from a `Desired` in `plan`. A Pipeline belongs to no `Desired`: it uses 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from orderlymq_operator.resources.cluster import Cluster
 from orderlymq_operator.resources.consumergroup import ConsumerGroup
@@ -27,6 +27,8 @@ __all__ = [
     "Resource",
     "Topic",
     "User",
+    "declared_name",
+    "is_deleted_with",
     "resources_of",
 ]
 
@@ -38,6 +40,10 @@ KINDS: Final[dict[str, type[Resource]]] = {
     "User": User,
     "Pipeline": Pipeline,
 }
+
+
+# The field that holds the name which clients use, by kind; the others have none.
+NAME_FIELDS: Final = {"Topic": "topic_name", "ConsumerGroup": "group_name", "User": "access_key"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +80,15 @@ def resources_of(desired: Desired) -> list[dict[str, object]]:
         resource.model_dump(mode="json", exclude_none=True, exclude={"status"})
         for resource in desired.resources()
     ]
+
+
+def declared_name(resource: Resource) -> str:
+    """Return the name that clients use."""
+    field = NAME_FIELDS.get(resource.kind)
+    return str(getattr(resource, field)) if field else resource.metadata.name
+
+
+def is_deleted_with(resource: Resource) -> bool:
+    """Return whether what *resource* declares is deleted in the brokers when the object is."""
+    spec: Any = resource.spec
+    return isinstance(resource, User) or getattr(spec, "deletion_policy", "") == "Delete"

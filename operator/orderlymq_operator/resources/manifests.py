@@ -9,16 +9,18 @@ cluster together, the way `kubectl apply` does: what a file does not mention sta
 import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic.alias_generators import to_camel
 from pydantic_core import ErrorDetails
 
 from orderlymq_operator.resources import yamlsource
 from orderlymq_operator.resources.kinds import (
     KINDS,
+    NAME_FIELDS,
     Cluster,
     ConsumerGroup,
     Desired,
@@ -26,10 +28,14 @@ from orderlymq_operator.resources.kinds import (
     Resource,
     Topic,
     User,
+    declared_name,
+    is_deleted_with,
 )
 from orderlymq_operator.resources.meta import API_VERSION
 
 _SIZE_MAX: Final = 8 << 20  # bytes of one file; thousands of topics fit
+_CALLED: Final = {"Topic": "topic", "ConsumerGroup": "consumer group", "User": "access key"}
+R = TypeVar("R", Topic, ConsumerGroup, User)
 _FOUND_MAX: Final = 60  # characters of a wrong value that an error repeats
 
 
@@ -162,17 +168,11 @@ def combine(
         raise ManifestError(problems)
 
     found = [manifest.resource for manifest in resources]
-    topics = sorted(
-        (item for item in found if isinstance(item, Topic)), key=lambda topic: topic.topic_name
-    )
-    groups = sorted(
-        (item for item in found if isinstance(item, ConsumerGroup)),
-        key=lambda group: group.group_name,
-    )
-    users = sorted(
-        (item for item in found if isinstance(item, User)), key=lambda user: user.access_key
-    )
-    desired = Desired(cluster, tuple(topics), tuple(groups), users=tuple(users))
+
+    def of(kind: type[R]) -> tuple[R, ...]:
+        return tuple(sorted((each for each in found if isinstance(each, kind)), key=declared_name))
+
+    desired = Desired(cluster, of(Topic), of(ConsumerGroup), users=of(User))
     return _with_deletions(desired, present)
 
 
@@ -180,25 +180,20 @@ def _with_deletions(desired: Desired, present: Desired | None) -> Desired:
     """Remember what must be deleted, until it is: a crash in between must not forget it."""
     if present is None:
         return desired
-    topics = {topic.topic_name for topic in desired.topics}
-    groups = {group.group_name for group in desired.groups}
-    users = {user.access_key for user in desired.users}
-    gone_topics = {
-        topic.topic_name for topic in present.topics if topic.spec.deletion_policy == "Delete"
-    }
-    gone_groups = {
-        group.group_name for group in present.groups if group.spec.deletion_policy == "Delete"
-    }
-    return Desired(
-        desired.cluster,
-        desired.topics,
-        desired.groups,
-        frozenset((gone_topics | present.deleted_topics) - topics),
-        frozenset((gone_groups | present.deleted_groups) - groups),
-        desired.users,
+    return replace(
+        desired,
+        deleted_topics=_gone(present.topics, present.deleted_topics, desired.topics),
+        deleted_groups=_gone(present.groups, present.deleted_groups, desired.groups),
         # An account that nobody declares any more must not open anything.
-        frozenset(({user.access_key for user in present.users} | present.deleted_users) - users),
+        deleted_users=_gone(present.users, present.deleted_users, desired.users),
     )
+
+
+def _gone(
+    before: Sequence[Resource], remembered: frozenset[str], now: Sequence[Resource]
+) -> frozenset[str]:
+    deleted = {declared_name(each) for each in before if is_deleted_with(each)}
+    return frozenset((deleted | remembered) - {declared_name(each) for each in now})
 
 
 def _only_cluster(manifests: Sequence[Manifest], present: Desired | None) -> Cluster:
@@ -253,20 +248,18 @@ def _shared_names(manifests: Sequence[Manifest]) -> list[Problem]:
     problems = []
     seen: dict[tuple[str, str], Manifest] = {}
     for manifest in manifests:
-        match manifest.resource:
-            case Topic() as topic:
-                field, key = "spec.topicName", ("topic", topic.topic_name)
-            case ConsumerGroup() as group:
-                field, key = "spec.groupName", ("consumer group", group.group_name)
-            case User() as user:
-                field, key = "spec.accessKey", ("access key", user.access_key)
-            case Cluster() | Pipeline():
-                continue
+        kind = manifest.resource.kind
+        if kind not in NAME_FIELDS:
+            continue
+        key = kind, declared_name(manifest.resource)
         first = seen.setdefault(key, manifest)
         if first is not manifest:
             owner = first.resource.metadata.name
             problems.append(
-                manifest.problem(field, f"the {key[0]} {key[1]!r} belongs to {owner!r} already")
+                manifest.problem(
+                    f"spec.{to_camel(NAME_FIELDS[kind])}",
+                    f"the {_CALLED[kind]} {key[1]!r} belongs to {owner!r} already",
+                )
             )
     return problems
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from orderlymq_operator.resources import jobtypes as types
+from orderlymq_operator.resources import jobtypes
 from orderlymq_operator.resources.jobtypes import PipelineType
 from orderlymq_operator.resources.meta import (
     API_VERSION,
@@ -232,36 +232,36 @@ class PipelineSpec(Model):
     @property
     def continuous(self) -> bool:
         """Whether the driver goes on until it is stopped."""
-        streams = "checkpoint" in types.FIELDS[self.type] and (
+        streams = "checkpoint" in jobtypes.FIELDS[self.type] and (
             self.type != "order-audit" or bool(self.stream)
         )
-        return streams and self.trigger not in (None, types.AVAILABLE_NOW)
+        return streams and self.trigger not in (None, jobtypes.AVAILABLE_NOW)
 
     def said(self) -> dict[str, Any]:
         """Return the fields of its type that are there, as `orderlymq pipeline run` reads them."""
-        names = {"type", "spark", *types.FIELDS[self.type]}
+        names = {"type", "spark", *jobtypes.FIELDS[self.type]}
         every = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         return {name: value for name, value in every.items() if name in names}
 
     @model_validator(mode="after")
     def _fields_fit_the_type(self) -> Self:
         given = self.model_dump(by_alias=True, exclude_none=True)
-        for name, owners in types.owners().items():
+        for name, owners in jobtypes.owners().items():
             if name in given and self.type not in owners:
-                raise ValueError(types.foreign(name, owners))
-        for name in types.REQUIRED[self.type]:
+                raise ValueError(jobtypes.foreign(name, owners))
+        for name in jobtypes.REQUIRED[self.type]:
             if name not in given:
                 raise ValueError(f"{self.type} needs {name}")
-        if self.format is not None and self.format not in types.FORMATS[self.type]:
-            raise ValueError(types.format_of(self.type))
+        if self.format is not None and self.format not in jobtypes.FORMATS[self.type]:
+            raise ValueError(jobtypes.format_of(self.type))
         if self.type == "order-audit" and (self.source is None) == (self.archive is None):
-            raise ValueError(types.ONE_SOURCE)
+            raise ValueError(jobtypes.ONE_SOURCE)
         if self.stream and self.checkpoint is None:
-            raise ValueError(types.STREAM_CHECKPOINT)
+            raise ValueError(jobtypes.STREAM_CHECKPOINT)
         if self.schedule is not None and self.continuous:
-            raise ValueError(types.ENDS)
+            raise ValueError(jobtypes.ENDS)
         if self.schedule is not None and self.backend == "sparkApplication":
-            raise ValueError(types.NO_SCHEDULE)
+            raise ValueError(jobtypes.NO_SCHEDULE)
         return self
 
 

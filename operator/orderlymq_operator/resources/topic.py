@@ -58,7 +58,7 @@ class TopicSpec(Model):
         description="DrainAndSwitch: how long writes may be refused while groups drain the topic; "
         "then they are let in again under the old list, and the status says who was in the way.",
     )
-    route_settle_time: Duration = Field(
+    route_propagation_time: Duration = Field(
         default=Duration("40s"),
         description="DrainAndSwitch: how long after the new list is published the sends of RocketMQ "
         "clients are refused. They ask for it every 30 s (pollNameServerInterval) and may be "
@@ -103,7 +103,7 @@ class QueueBarrier(Model):
     offset: Annotated[int, Field(ge=0)]
 
 
-class GrowthBlocker(Model):
+class ExpansionBlocker(Model):
     """Who is not past the barriers, and how far it has to go."""
 
     consumer_group: str = Field(description="The ordered group; empty for open transactions.")
@@ -113,19 +113,19 @@ class GrowthBlocker(Model):
     reason: str = ""
 
 
-class GrowthStatus(Model):
-    """How far the growth of an Ordered topic is."""
+class ExpansionStatus(Model):
+    """How far the expansion of an Ordered topic is."""
 
-    phase: Literal["Waiting", "Fencing", "Draining", "Switching", "Settling", "Lifted"] = Field(
+    phase: Literal["Waiting", "Fencing", "Draining", "Switching", "Propagating", "Aborted"] = Field(
         description="Waiting: not begun, writes are open. Fencing, Draining: writes are refused "
         "until every ordered group is past the barriers. Switching: the new list becomes valid. "
-        "Settling: only senders that know the new list are served. Lifted: given up for now."
+        "Propagating: only senders that know the new list are served. Aborted: given up for now."
     )
     from_queues: Annotated[int, Field(ge=0)]
     to_queues: Annotated[int, Field(ge=0)]
     attempt: Annotated[int, Field(ge=0)] = 0
     barriers: list[QueueBarrier] = Field(default=[], max_length=1024)
-    blockers: list[GrowthBlocker] = Field(
+    blockers: list[ExpansionBlocker] = Field(
         default=[], max_length=64, description="Who is in the way, the farthest behind first."
     )
 
@@ -137,8 +137,8 @@ class TopicStatus(Status):
     queue_layout: list[QueueLayout] = Field(
         default=[], max_length=64, description="Where the queues stand."
     )
-    growth: GrowthStatus | None = Field(
-        default=None, description="The growth under way, or the last one that was given up."
+    expansion: ExpansionStatus | None = Field(
+        default=None, description="The expansion under way, or the last one that was given up."
     )
 
 

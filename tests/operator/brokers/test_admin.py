@@ -149,7 +149,7 @@ async def test_a_broker_that_has_seen_a_greater_token_is_told_of() -> None:
     }
     async with serving(answers) as (_, address):
         with pytest.raises(AdminError):
-            await admin.bury_client(address, "one@1", "pod gone")
+            await admin.expire_client(address, "one@1", "pod gone")
     await client.close()
 
     assert seen == [9]

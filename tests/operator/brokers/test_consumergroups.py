@@ -3,7 +3,7 @@
 import json
 
 from orderlymq_operator.brokers.admin import Admin
-from orderlymq_operator.brokers.consumergroups import GroupTending
+from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient
@@ -22,10 +22,10 @@ async def test_the_table_of_locks_is_read_once_for_all_consumer_groups() -> None
 
     client = RemotingClient()
     async with serving({RequestCode.ORDERLYMQ_LOCK_TABLE: locks}) as (_, address):
-        tending = GroupTending(Admin(client))
+        tending = GroupReconciler(Admin(client))
         wanted = desired(group("billing"), group("audit"), group("mail"))
-        await tending.tend(wanted, {"demo-0": address}, {"demo-0": {}}, 0)
-        await tending.tend(desired(), {"demo-0": address}, {"demo-0": {}}, 5_000)
+        await tending.reconcile(wanted, {"demo-0": address}, {"demo-0": {}}, 0)
+        await tending.reconcile(desired(), {"demo-0": address}, {"demo-0": {}}, 5_000)
     await client.close()
 
     assert tables == 1

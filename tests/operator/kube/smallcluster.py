@@ -11,10 +11,10 @@ from aiohttp.test_utils import TestServer
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import kube_revision, name_server_revision
-from orderlymq_operator.kube.observe.credentials import Access
+from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
-from orderlymq_operator.kube.reconcile.cluster import Reconciler
+from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, Json
 from orderlymq_protocol.codes import RequestCode, ResponseCode
@@ -38,7 +38,7 @@ class SmallCluster:
     """
 
     server: ObjectServer
-    reconciler: Reconciler
+    reconciler: ClusterReconciler
     metrics: OperatorMetrics
     now: list[float]
 
@@ -143,12 +143,12 @@ async def small_cluster(
         for port in ("BROKER_PORT", "NAME_SERVER_PORT"):
             patch(names, port, int(remoting.rpartition(":")[2]))
         inventory = Inventory(api, (NAMESPACE,))
-        reconciler = Reconciler(
+        reconciler = ClusterReconciler(
             api,
             inventory,
             Defaults(IMAGE, "IfNotPresent"),
             metrics,
-            access=Access(api, lambda: 1),
+            access=Credentials(api, lambda: 1),
             zone_of=lambda address: "",
             clock=lambda: now[0],
         )

@@ -48,7 +48,7 @@ def _brokers(serving: list[int]) -> dict[str, Vector]:
 
 def _sees(metrics: OperatorMetrics, healthy: int, leader: int | None) -> None:
     replicas = {node: ObservedReplica("voter", healthy=node <= healthy) for node in range(1, 4)}
-    metrics.tell_groups(_CLUSTER, {"demo-0": ObservedGroup(leader, replicas)}, ["demo-0"], 3)
+    metrics.set_groups(_CLUSTER, {"demo-0": ObservedGroup(leader, replicas)}, ["demo-0"], 3)
 
 
 def _firing(*series: dict[str, Vector]) -> set[str]:
@@ -83,7 +83,7 @@ def test_a_total_outage_is_loud(metrics: OperatorMetrics) -> None:
     assert _firing(series) == {"OrderlyMQGroupWithoutLeader", "OrderlyMQReplicaMissing"}
     assert list(evaluate(_ALARMS["OrderlyMQGroupWithoutLeader"], series)) == [_labels(**_GROUP)]
 
-    metrics.tell_groups(_CLUSTER, {}, ["demo-0"], 3)
+    metrics.set_groups(_CLUSTER, {}, ["demo-0"], 3)
     assert _firing(_operator(metrics)) == _firing(series)
 
 
@@ -107,7 +107,7 @@ def test_one_replica_that_is_missing_is_told(metrics: OperatorMetrics) -> None:
 def test_who_looks_after_nothing_tells_nothing(metrics: OperatorMetrics) -> None:
     """A Cluster that was deleted is no outage, nor one that another operator looks after now."""
     _sees(metrics, 0, leader=None)
-    metrics.tell_groups(_CLUSTER, {}, [], 3)
+    metrics.set_groups(_CLUSTER, {}, [], 3)
     without_group = _firing(_operator(metrics))
     _sees(metrics, 0, leader=None)
     metrics.forget_groups(_CLUSTER)

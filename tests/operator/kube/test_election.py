@@ -216,17 +216,17 @@ async def test_an_operator_of_another_release_that_serves_the_same_stands_by_and
     second, led = _election(api, "b", "elsewhere", ("shop", "bank"))
     other = asyncio.create_task(second.run())
 
-    await _until(lambda: bool(second.rival))
+    await _until(lambda: bool(second.competitor))
 
     assert (first.leads, second.leads) == (True, False)
-    assert "namespace ops" in second.rival
-    assert "bank, shop" in second.rival
+    assert "namespace ops" in second.competitor
+    assert "bank, shop" in second.competitor
 
     await _end(task)
     async with asyncio.timeout(15):
         await led.wait()
     assert second.token > token
-    assert second.rival == ""
+    assert second.competitor == ""
     await _end(other)
 
 
@@ -260,7 +260,7 @@ async def test_operators_of_different_namespaces_do_not_see_each_other(api: Api)
     second, led = _election(api, "b", "elsewhere", ("bank",))
     other = await _lead(second, led)
 
-    assert (first.rival, second.rival) == ("", "")
+    assert (first.competitor, second.competitor) == ("", "")
     await _end(other)
     await _end(task)
 
@@ -273,7 +273,7 @@ async def test_of_two_that_begin_together_one_acts(api: Api) -> None:
         tasks = [asyncio.create_task(each.run()) for each in (first, second)]
 
         await _until(lambda one=one, two=two: one.is_set() or two.is_set())  # type: ignore[misc]
-        await _until(lambda each=(first, second): any(e.rival for e in each))  # type: ignore[misc]
+        await _until(lambda each=(first, second): any(e.competitor for e in each))  # type: ignore[misc]
 
         assert sorted([first.leads, second.leads]) == [False, True]
         for task in tasks:
@@ -294,7 +294,7 @@ async def test_a_lease_that_was_left_long_ago_is_waited_for_by_nobody(
     task = await _lead(first, led)
 
     assert first.leads
-    assert first.rival == ""
+    assert first.competitor == ""
     await _end(task)
 
 

@@ -8,7 +8,7 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.observe.audit import Audit
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.observe.lister import KEPT_S
-from orderlymq_operator.kube.reconcile.pace import FIRST_S, MAX_S, SOON_LOOKS, Pace
+from orderlymq_operator.kube.reconcile.pace import FIRST_S, MAX_S, SOON_LOOKS, Backoff
 from orderlymq_operator.kube.resources import PODS
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import NAMESPACE, pod
@@ -74,7 +74,7 @@ async def test_a_cluster_that_waits_is_looked_at_ever_more_rarely(small: SmallCl
 
 def test_a_change_makes_looks_frequent_again() -> None:
     """What moves is worth a look."""
-    pace = Pace()
+    pace = Backoff()
     same = [pace.pause_s("demo", "waits") for _ in range(SOON_LOOKS + 10)]
 
     assert same[-1] == MAX_S

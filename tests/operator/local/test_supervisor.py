@@ -73,7 +73,7 @@ async def _apply(supervisor: Supervisor, text_: str, *, prune: bool = False) -> 
 async def test_a_cluster_comes_up_whole_and_is_changed_while_it_runs(
     directory: DataDirectory, ports: int
 ) -> None:
-    """Processes, topics, queue list and groups; then a topic grows, and goes again."""
+    """Processes, topics, queue list and groups; then a topic expands, and goes again."""
     async with _running(directory, ports) as supervisor:
         assert _shared(directory)["topics"]["orders"] == {
             "topicName": "orders",

@@ -1,5 +1,5 @@
 """
-Raft groups, name servers, producers and an ordered consumer group of one growing topic, without processes.
+Raft groups, name servers, producers and an ordered consumer group of one expanding topic, without processes.
 
 Brokers keep the rules of the real ones (orderlymq_broker.state.topics.expansion), which tests/broker/processors/topics/test_expansion.py
 holds them to. Producers choose a queue from the list they know; some say from which list they chose (SDK),
@@ -9,25 +9,23 @@ the others may know an old one for up to ROUTE_AGE. The oracle is `delivered`: p
 from dataclasses import dataclass, field
 from random import Random
 
-from orderlymq_operator.plan.expansion import (
+from orderlymq_operator.plan.actions import (
+    AbortExpansion,
+    ExpansionAction,
+    ExpansionPhase,
     FenceTopic,
-    GrowthAction,
-    GrowthWish,
-    GrowthWorld,
-    LiftTopic,
     ObservedBlocker,
-    ObservedGrowth,
-    Phase,
+    ObservedExpansion,
     PublishTopic,
-    PutQueueList,
+    PutOrderConfig,
     SwitchTopic,
-    plan_growth,
 )
+from orderlymq_operator.plan.expansion import ExpansionRequest, ExpansionState, plan_expansion
 from orderlymq_operator.plan.placement import parse_order_text
 
 ROUTE_AGE_MS = 30_000
 LIMIT_MS = 20_000
-SETTLE_MS = 40_000
+PROPAGATION_MS = 40_000
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a failure
@@ -42,7 +40,7 @@ class Broker:
     committed: list[int] = field(default_factory=list)
     writes: int = 0
     registered: int = 0
-    phase: Phase = "open"
+    phase: ExpansionPhase = "open"
     total: int = 0
     next_total: int = 0
     next_queues: int = 0
@@ -59,11 +57,11 @@ class Broker:
             if len(queue) > self.committed[number]
         ]
 
-    def observed(self, now_ms: int, online: bool) -> ObservedGrowth | None:
+    def observed(self, now_ms: int, online: bool) -> ObservedExpansion | None:
         if not self.writes:
             return None
         who = "1 member online" if online else "nobody online"
-        return ObservedGrowth(
+        return ObservedExpansion(
             self.phase,
             self.total,
             self.next_total,
@@ -80,10 +78,10 @@ class Broker:
             ("billing",),
         )
 
-    def move(self, phase: Phase, now_ms: int) -> None:
+    def move(self, phase: ExpansionPhase, now_ms: int) -> None:
         self.phase, self.since_ms = phase, now_ms
 
-    def perform(self, action: GrowthAction, now_ms: int) -> None:  # noqa: C901 - one per kind
+    def perform(self, action: ExpansionAction, now_ms: int) -> None:  # noqa: C901 - one per kind
         match action:
             case FenceTopic(_, _, attempt, total, queues, limit_ms):
                 if self.phase == "fenced" and self.attempt == attempt:
@@ -95,7 +93,7 @@ class Broker:
                 self.move("fenced", now_ms)
                 self.attempt, self.next_total, self.next_queues = attempt, total, queues
                 self.limit_ms, self.reason = limit_ms, ""
-            case LiftTopic(_, _, attempt, reason):
+            case AbortExpansion(_, _, attempt, reason):
                 if self.attempt != attempt or self.phase not in ("fenced", "open"):
                     raise Refused(str(action))
                 self.lift(reason, now_ms)
@@ -112,13 +110,13 @@ class Broker:
                 self.total, self.attempt = total, attempt
                 self.next_total = self.next_queues = 0
                 self.move("switched", now_ms)
-            case PublishTopic(_, _, total, settle_ms):
+            case PublishTopic(_, _, total, propagation_ms):
                 if self.total != total:
                     raise Refused(str(action))
                 if self.phase == "switched":
-                    self.limit_ms = settle_ms
+                    self.limit_ms = propagation_ms
                     self.move("settling", now_ms)
-            case PutQueueList():
+            case PutOrderConfig():
                 raise AssertionError("not a broker's")
 
     def grow(self, queues: int) -> None:
@@ -160,8 +158,8 @@ class Producer:
     sent: int = 0
 
 
-class GrowingWorld:
-    """A cluster in which a topic grows while a Random pulls the strings."""
+class ExpandingWorld:
+    """A cluster in which a topic expands while a Random pulls the strings."""
 
     def __init__(self, random: Random, groups: int, queues: int, *, name_servers: int = 2) -> None:
         self.random = random
@@ -187,16 +185,16 @@ class GrowingWorld:
 
     # -- what the operator does --------------------------------------------------------------------
 
-    def observed(self) -> GrowthWorld:
+    def observed(self) -> ExpansionState:
         groups = {name: b.observed(self.now_ms, self.online) for name, b in self.brokers.items()}
         lists = [None if n in self.down else dict(found) for n, found in enumerate(self.lists)]
         route = {name: b.registered for name, b in self.brokers.items() if b.registered}
         routes = [None if number in self.down else dict(route) for number in range(len(self.lists))]
-        return GrowthWorld(groups, tuple(lists), tuple(routes))
+        return ExpansionState(groups, tuple(lists), tuple(routes))
 
-    def look(self, wish: GrowthWish, *, dies: bool = False) -> str | None:
+    def look(self, wish: ExpansionRequest, *, dies: bool = False) -> str | None:
         """Plan and carry out, or die somewhere in between; return the phase that is reported."""
-        plan = plan_growth(wish, self.observed())
+        plan = plan_expansion(wish, self.observed())
         actions = list(plan.actions)
         if dies and actions:
             actions = actions[: self.random.randrange(len(actions))]
@@ -208,8 +206,8 @@ class GrowingWorld:
             self.trace.append(f"{self.now_ms}: {action}")
         return plan.status.phase if plan.status is not None else None
 
-    def perform(self, action: GrowthAction) -> None:
-        if not isinstance(action, PutQueueList):
+    def perform(self, action: ExpansionAction) -> None:
+        if not isinstance(action, PutOrderConfig):
             self.brokers[action.group].perform(action, self.now_ms)
             return
         layout = parse_order_text(action.value)
@@ -265,7 +263,7 @@ class GrowingWorld:
         broker.committed[number] = end
 
     def check(self) -> None:
-        """The promise, and what the growth itself must keep."""
+        """The promise, and what the expansion itself must keep."""
         for key, sequences in self.delivered.items():
             assert sequences == sorted(sequences), (key, sequences, self.trace)
         for found in self.lists:

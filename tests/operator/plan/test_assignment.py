@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from orderlymq_operator.plan.assignment import (
     ORPHAN_MS,
-    Division,
+    AssignmentInput,
+    AssignmentState,
     Examination,
-    GroupWorld,
     Holding,
     Member,
     Strategy,
-    divide,
+    assign_queues,
     examine,
 )
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -57,16 +57,18 @@ def test_every_queue_has_exactly_one_living_owner(
     group = members(*(f"m{number}" for number in range(size)))
     names = [member.client_id for member in group] + ["gone1", "gone2"]
     present = {queue: random.choice(names) for queue in found if random.random() < 0.7}
-    division = Division(found, group, present)
+    division = AssignmentInput(found, group, present)
 
-    owners = divide(strategy, "billing", division)
+    owners = assign_queues(strategy, "billing", division)
 
     assert owners.keys() == set(found)
     assert set(owners.values()) <= {member.client_id for member in group}
-    shuffled = Division(random.sample(found, count), random.sample(group, size), present)
-    assert divide(strategy, "billing", shuffled) == owners
-    again = Division(found, group, owners)
-    assert divide(strategy, "billing", again) == owners, "nothing moves when nothing has changed"
+    shuffled = AssignmentInput(random.sample(found, count), random.sample(group, size), present)
+    assert assign_queues(strategy, "billing", shuffled) == owners
+    again = AssignmentInput(found, group, owners)
+    assert assign_queues(strategy, "billing", again) == owners, (
+        "nothing moves when nothing has changed"
+    )
 
 
 @given(st.integers(1, 24), st.integers(1, 8), st.randoms())
@@ -76,7 +78,7 @@ def test_a_calm_group_shares_evenly(count: int, size: int, random: Random) -> No
     group = members(*(f"m{number}" for number in range(size)))
     present = {queue: random.choice(group).client_id for queue in found}
 
-    owners = divide("Sticky", "billing", Division(found, group, present))
+    owners = assign_queues("Sticky", "billing", AssignmentInput(found, group, present))
 
     loads = Counter({member.client_id: 0 for member in group}) + Counter(owners.values())
     shares = [loads[member.client_id] for member in group]
@@ -104,12 +106,14 @@ def test_a_rolling_restart_moves_each_queue_at_most_once(
     fresh = [f"{latter}{number}" for number in range(size)]
     since = old + fresh
     alive = list(old)
-    owners = divide(strategy, "billing", Division(found, aged(alive, since)))
+    owners = assign_queues(strategy, "billing", AssignmentInput(found, aged(alive, since)))
     moves: Counter[MessageQueue] = Counter()
 
     def settle() -> None:
         nonlocal owners
-        after = divide(strategy, "billing", Division(found, aged(alive, since), owners, calm=False))
+        after = assign_queues(
+            strategy, "billing", AssignmentInput(found, aged(alive, since), owners, calm=False)
+        )
         moves.update(moved(owners, after))
         owners = after
 
@@ -120,7 +124,7 @@ def test_a_rolling_restart_moves_each_queue_at_most_once(
         for _ in wave:
             alive.remove(old.pop(0))
             settle()
-    calm = divide(strategy, "billing", Division(found, aged(alive, since), owners))
+    calm = assign_queues(strategy, "billing", AssignmentInput(found, aged(alive, since), owners))
 
     assert max(moves.values(), default=0) <= 1
     assert moved(owners, calm) == [], "and the end is even already"
@@ -132,26 +136,31 @@ def test_a_zone_takes_its_own_queues_first() -> None:
     group = [Member("a", "west"), Member("b", "west"), Member("c", "east")]
     zones = {"g0": "west", "g1": "east"}
 
-    owners = divide("Zone", "billing", Division(found, group, zones=zones))
+    owners = assign_queues("Zone", "billing", AssignmentInput(found, group, zones=zones))
     by_zone = {queue.broker_name: set() for queue in found}  # type: dict[str, set[str]]
     for queue, owner in owners.items():
         by_zone[queue.broker_name].add(owner)
     assert by_zone == {"g0": {"a", "b"}, "g1": {"c"}}
 
-    without = divide("Zone", "billing", Division(found, group[:2], owners, zones, calm=False))
+    without = assign_queues(
+        "Zone", "billing", AssignmentInput(found, group[:2], owners, zones, calm=False)
+    )
     assert set(without.values()) == {"a", "b"}
-    busy = Division(found, group, without, zones, calm=False)
-    assert divide("Zone", "billing", busy) == without
-    assert divide("Zone", "billing", Division(found, group, without, zones)) == owners
+    busy = AssignmentInput(found, group, without, zones, calm=False)
+    assert assign_queues("Zone", "billing", busy) == without
+    assert assign_queues("Zone", "billing", AssignmentInput(found, group, without, zones)) == owners
 
 
 def test_an_empty_group_keeps_its_last_owners_in_mind() -> None:
     """Who comes back takes up where it was."""
     found = queues(4)
-    before = divide("Sticky", "billing", Division(found, members("a", "b")))
-    nobody = divide("Sticky", "billing", Division(found, [], before))
+    before = assign_queues("Sticky", "billing", AssignmentInput(found, members("a", "b")))
+    nobody = assign_queues("Sticky", "billing", AssignmentInput(found, [], before))
 
-    assert divide("Sticky", "billing", Division(found, members("a", "b"), nobody)) == before
+    assert (
+        assign_queues("Sticky", "billing", AssignmentInput(found, members("a", "b"), nobody))
+        == before
+    )
 
 
 # -- what is wrong -------------------------------------------------------------------------------------
@@ -164,11 +173,11 @@ def look(
     found = queues(4, 1)
     holdings = {found[n]: Holding(holder, for_ms) for n, holder in holders.items()}
     fields: dict[str, object] = {"members": {"g0": members(*names)}, **more}
-    return examine(GroupWorld(True, queues=found, holdings=holdings, **fields))  # type: ignore[arg-type]  # made of names
+    return examine(AssignmentState(True, queues=found, holdings=holdings, **fields))  # type: ignore[arg-type]  # made of names
 
 
 def test_a_group_in_which_every_queue_has_a_holder_and_nobody_else_asks_is_left_alone() -> None:
-    """However its members divide: they alone know."""
+    """However its members assign_queues: they alone know."""
     assert look({0: "a", 1: "b", 2: "b", 3: "b"}, "a", "b") == Examination()
     assert not look({0: "a", 1: "b", 2: "b", 3: "b"}, "a", "b").notify
 
@@ -210,7 +219,7 @@ def test_a_holder_that_is_no_member_is_left_to_its_lease() -> None:
 def test_raft_groups_that_see_other_members_are_named() -> None:
     """A member that one of them does not know divides differently."""
     views = {"g0": members("a", "b"), "g1": members("a")}
-    found = examine(GroupWorld(False, views, queues(4)))
+    found = examine(AssignmentState(False, views, queues(4)))
 
     assert (found.parted, found.notify) == (("g1",), True)
 
@@ -218,4 +227,4 @@ def test_raft_groups_that_see_other_members_are_named() -> None:
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_group_with_nobody_online_is_left_alone(ordered: bool) -> None:
     """Nobody can be told."""
-    assert examine(GroupWorld(ordered, {"g0": []}, queues(4))) == Examination()
+    assert examine(AssignmentState(ordered, {"g0": []}, queues(4))) == Examination()

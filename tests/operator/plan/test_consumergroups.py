@@ -5,11 +5,11 @@ from dataclasses import replace
 from orderlymq_operator.plan.assignment import ORPHAN_MS, Member
 from orderlymq_operator.plan.consumergroups import (
     NOTIFY_PAUSE_MS,
-    GroupTender,
-    GroupView,
+    AssignmentView,
+    GroupAssigner,
     NotifyMembers,
     Owners,
-    SetDivision,
+    SetAssignment,
 )
 from orderlymq_operator.resources.consumergroup import Assignment
 from orderlymq_operator.resources.quantities import Duration
@@ -22,84 +22,84 @@ QUEUES = [MessageQueue("orders", "g0", 0), MessageQueue("orders", "g0", 1)]
 
 def view(
     *names: str, stored: dict[str, Owners] | None = None, holders: dict[int, str] | None = None
-) -> GroupView:
+) -> AssignmentView:
     group = [Member(name, subscriptions=frozenset({("orders", "*")})) for name in names]
     held = {QUEUES[number]: name for number, name in (holders or {}).items()}
-    return GroupView(True, {"g0": group}, QUEUES, held, {"g0": stored or {}})
+    return AssignmentView(True, {"g0": group}, QUEUES, held, {"g0": stored or {}})
 
 
 def test_a_first_division_is_stored_at_once_and_then_nothing_is_done() -> None:
     """Nobody has a queue yet, so there is nothing to be careful about."""
-    tender = GroupTender("billing")
+    assigner = GroupAssigner("billing")
     owners = (("g0", 0, "a"), ("g0", 1, "b"))
     held = {0: "a", 1: "b"}
 
-    assert tender.look(STICKY, view("a", "b"), 0) == [SetDivision("billing", "orders", owners)]
+    assert assigner.look(STICKY, view("a", "b"), 0) == [SetAssignment("billing", "orders", owners)]
     stored = view("a", "b", stored={"orders": owners}, holders=held)
-    assert tender.look(STICKY, stored, 100) == []
-    assert tender.look(STICKY, stored, 10 * ORPHAN_MS) == []
+    assert assigner.look(STICKY, stored, 100) == []
+    assert assigner.look(STICKY, stored, 10 * ORPHAN_MS) == []
 
 
 def test_a_newcomer_gets_its_share_when_the_group_has_calmed_down() -> None:
     """Not before: it may be the first of a rolling restart."""
-    tender = GroupTender("billing")
+    assigner = GroupAssigner("billing")
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "a"))}
     both = {0: "a", 1: "a"}
 
-    assert tender.look(STICKY, view("a", "b", stored=stored, holders=both), 0) == []
-    later = tender.look(STICKY, view("a", "b", stored=stored, holders=both), 10_000)
+    assert assigner.look(STICKY, view("a", "b", stored=stored, holders=both), 0) == []
+    later = assigner.look(STICKY, view("a", "b", stored=stored, holders=both), 10_000)
 
-    assert later == [SetDivision("billing", "orders", (("g0", 0, "b"), ("g0", 1, "a")))]
+    assert later == [SetAssignment("billing", "orders", (("g0", 0, "b"), ("g0", 1, "a")))]
 
 
 def test_queues_of_who_is_gone_are_given_away_at_once() -> None:
     """As the brokers do by themselves while nobody operates."""
-    tender = GroupTender("billing")
+    assigner = GroupAssigner("billing")
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "b"))}
 
-    assert tender.look(STICKY, view("b", stored=stored), 0) == [
-        SetDivision("billing", "orders", (("g0", 0, "b"), ("g0", 1, "b")))
+    assert assigner.look(STICKY, view("b", stored=stored), 0) == [
+        SetAssignment("billing", "orders", (("g0", 0, "b"), ("g0", 1, "b")))
     ]
 
 
 def test_a_strategy_that_clients_compute_themselves_ends_a_decision() -> None:
     """An old one would go on overruling them."""
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "a"))}
-    steps = GroupTender("billing").look(AVERAGELY, view("a", stored=stored), 0)
+    steps = GroupAssigner("billing").look(AVERAGELY, view("a", stored=stored), 0)
 
-    assert steps == [SetDivision("billing", "orders", ())]
+    assert steps == [SetAssignment("billing", "orders", ())]
 
 
 def test_a_queue_that_stays_without_a_holder_gets_its_group_notified_now_and_then() -> None:
     """After a hand-over's time, and not at every look."""
-    tender = GroupTender("billing")
+    assigner = GroupAssigner("billing")
     lonely = view("a", "b", holders={0: "a"})
 
-    assert tender.look(AVERAGELY, lonely, 0) == []
-    assert tender.look(AVERAGELY, lonely, ORPHAN_MS - 1) == []
-    assert tender.look(AVERAGELY, lonely, ORPHAN_MS) == [NotifyMembers("billing")]
-    assert tender.look(AVERAGELY, lonely, ORPHAN_MS + 1_000) == []
+    assert assigner.look(AVERAGELY, lonely, 0) == []
+    assert assigner.look(AVERAGELY, lonely, ORPHAN_MS - 1) == []
+    assert assigner.look(AVERAGELY, lonely, ORPHAN_MS) == [NotifyMembers("billing")]
+    assert assigner.look(AVERAGELY, lonely, ORPHAN_MS + 1_000) == []
     again = ORPHAN_MS + NOTIFY_PAUSE_MS
-    assert tender.look(AVERAGELY, lonely, again) == [NotifyMembers("billing")]
+    assert assigner.look(AVERAGELY, lonely, again) == [NotifyMembers("billing")]
 
 
 def test_a_queue_that_a_member_is_refused_for_long_gets_its_group_notified() -> None:
     """The brokers tell who asks in vain; whoever holds what it should not looks again."""
-    tender = GroupTender("billing")
+    assigner = GroupAssigner("billing")
     held = view("a", "b", holders={0: "a", 1: "a"})
     refused = replace(held, wanted={QUEUES[1]: "b"})
 
-    assert tender.look(AVERAGELY, refused, 0) == []
-    assert tender.look(AVERAGELY, held, ORPHAN_MS) == []
-    assert tender.look(AVERAGELY, refused, ORPHAN_MS) == [NotifyMembers("billing")]
+    assert assigner.look(AVERAGELY, refused, 0) == []
+    assert assigner.look(AVERAGELY, held, ORPHAN_MS) == []
+    assert assigner.look(AVERAGELY, refused, ORPHAN_MS) == [NotifyMembers("billing")]
 
 
 def test_members_that_do_not_want_a_topic_get_none_of_its_queues() -> None:
     """They would hold them and never read them."""
     odd = Member("c", subscriptions=frozenset({("other", "*")}))
     usual = Member("a", subscriptions=frozenset({("orders", "*")}))
-    seen = GroupView(True, {"g0": [usual, odd]}, QUEUES, {}, {"g0": {}})
+    seen = AssignmentView(True, {"g0": [usual, odd]}, QUEUES, {}, {"g0": {}})
 
-    assert GroupTender("billing").look(STICKY, seen, 0) == [
-        SetDivision("billing", "orders", (("g0", 0, "a"), ("g0", 1, "a")))
+    assert GroupAssigner("billing").look(STICKY, seen, 0) == [
+        SetAssignment("billing", "orders", (("g0", 0, "a"), ("g0", 1, "a")))
     ]

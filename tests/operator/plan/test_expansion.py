@@ -1,4 +1,4 @@
-"""Growing ordered topics: each step, and whole growths in worlds where anything may happen in between."""
+"""Expanding ordered topics: each step, and whole expansions in worlds where anything may happen in between."""
 
 from random import Random
 
@@ -6,55 +6,57 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orderlymq_operator.plan.actions import (
+    AbortExpansion,
+    FenceTopic,
+    ObservedBlocker,
+    ObservedExpansion,
+    PublishTopic,
+    PutOrderConfig,
+    SwitchTopic,
+)
 from orderlymq_operator.plan.expansion import (
     LAG_MAX,
-    FenceTopic,
-    GrowthWish,
-    GrowthWorld,
-    LiftTopic,
-    ObservedBlocker,
-    ObservedGrowth,
-    PublishTopic,
-    PutQueueList,
-    SwitchTopic,
-    plan_growth,
+    ExpansionRequest,
+    ExpansionState,
+    plan_expansion,
 )
-from tests.operator.plan.expandingworld import LIMIT_MS, SETTLE_MS, GrowingWorld
+from tests.operator.plan.expandingworld import LIMIT_MS, PROPAGATION_MS, ExpandingWorld
 
 A, B = "broker-a", "broker-b"
 OLD, NEW = {A: 2, B: 2}, {A: 4, B: 4}
-WISH = GrowthWish("orders", 8, 6, LIMIT_MS, SETTLE_MS)
+WISH = ExpansionRequest("orders", 8, 6, LIMIT_MS, PROPAGATION_MS)
 LAG = ObservedBlocker("billing", 1, 3, "group billing lacks 3 messages of queue 1, 1 member online")
 
 
-def growth(phase: str = "open", **more: object) -> ObservedGrowth:
+def expansion(phase: str = "open", **more: object) -> ObservedExpansion:
     fields: dict[str, object] = {"write_queues": 2, "age_ms": 1_000, "readers": ("billing",)}
     if phase == "fenced":
         fields |= {"next_total": 8, "queues": 4, "attempt": 1}
     if phase in ("switched", "settling"):
         fields |= {"total": 8, "write_queues": 4, "attempt": 1}
-    return ObservedGrowth(phase, **{**fields, **more})  # type: ignore[arg-type]  # made of names
+    return ObservedExpansion(phase, **{**fields, **more})  # type: ignore[arg-type]  # made of names
 
 
 def world(
-    a: ObservedGrowth | None,
-    b: ObservedGrowth | None,
+    a: ObservedExpansion | None,
+    b: ObservedExpansion | None,
     *lists: dict[str, int] | None,
     route: dict[str, int] | None = None,
-) -> GrowthWorld:
-    return GrowthWorld({A: a, B: b}, lists or (OLD,), (route or OLD,) * max(1, len(lists)))
+) -> ExpansionState:
+    return ExpansionState({A: a, B: b}, lists or (OLD,), (route or OLD,) * max(1, len(lists)))
 
 
 def test_nothing_is_done_while_the_topic_has_as_many_queues_as_are_wanted() -> None:
     """Also not when it has more: an ordered topic never shrinks."""
     for queues in (1, 4):
-        wish = GrowthWish("orders", queues, 6, LIMIT_MS, SETTLE_MS)
-        assert plan_growth(wish, world(growth(), growth())).status is None
+        wish = ExpansionRequest("orders", queues, 6, LIMIT_MS, PROPAGATION_MS)
+        assert plan_expansion(wish, world(expansion(), expansion())).status is None
 
 
 def test_a_growth_begins_with_a_fence_on_every_raft_group() -> None:
     """All with the same attempt, and each knows how many queues it will have."""
-    plan = plan_growth(WISH, world(growth(attempt=3), growth()))
+    plan = plan_expansion(WISH, world(expansion(attempt=3), expansion()))
 
     assert plan.actions == (
         FenceTopic("orders", A, 4, 8, 4, LIMIT_MS),
@@ -68,7 +70,7 @@ def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
     away = ObservedBlocker("audit", 0, 1, "group audit lacks 1 messages of queue 0, nobody online")
     far = ObservedBlocker("billing", 0, LAG_MAX + 1, "group billing lacks many, 1 member online")
     for blocker, part in ((away, "nobody online"), (far, f"{LAG_MAX + 1} messages behind")):
-        plan = plan_growth(WISH, world(growth(blockers=(blocker,)), growth()))
+        plan = plan_expansion(WISH, world(expansion(blockers=(blocker,)), expansion()))
         assert (plan.actions, plan.holds) == ((), False)
         assert plan.status is not None
         assert plan.status.phase == "Waiting"
@@ -77,14 +79,14 @@ def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
 
 def test_the_rest_is_fenced_when_the_operator_died_in_between() -> None:
     """Under the same attempt."""
-    plan = plan_growth(WISH, world(growth("fenced"), growth()))
+    plan = plan_expansion(WISH, world(expansion("fenced"), expansion()))
 
     assert plan.actions == (FenceTopic("orders", B, 1, 8, 4, LIMIT_MS),)
 
 
 def test_who_is_in_the_way_is_waited_for_and_named() -> None:
     """No action, and the blocker in the message and in the status."""
-    plan = plan_growth(WISH, world(growth("fenced", blockers=(LAG,)), growth("fenced")))
+    plan = plan_expansion(WISH, world(expansion("fenced", blockers=(LAG,)), expansion("fenced")))
 
     assert plan.actions == ()
     assert "lacks 3 messages" in plan.message
@@ -94,7 +96,7 @@ def test_who_is_in_the_way_is_waited_for_and_named() -> None:
 
 def test_all_switch_when_all_are_drained() -> None:
     """Each learns the readers of all raft groups."""
-    plan = plan_growth(WISH, world(growth("fenced", readers=("audit",)), growth("fenced")))
+    plan = plan_expansion(WISH, world(expansion("fenced", readers=("audit",)), expansion("fenced")))
 
     assert plan.actions == (
         SwitchTopic("orders", A, 1, 8, 4, 6, ("audit", "billing")),
@@ -103,58 +105,58 @@ def test_all_switch_when_all_are_drained() -> None:
 
 
 def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
-    """The growth is given up as a whole; writes are let in for a while before the next try."""
-    lifted = growth(attempt=1, reason="after 20000 ms: group billing lacks 3 messages")
-    plan = plan_growth(WISH, world(growth("fenced"), lifted))
-    assert plan.actions == (LiftTopic("orders", A, 1, lifted.reason),)
+    """The expansion is given up as a whole; writes are let in for a while before the next try."""
+    lifted = expansion(attempt=1, reason="after 20000 ms: group billing lacks 3 messages")
+    plan = plan_expansion(WISH, world(expansion("fenced"), lifted))
+    assert plan.actions == (AbortExpansion("orders", A, 1, lifted.reason),)
 
-    after = plan_growth(WISH, world(lifted, lifted))
+    after = plan_expansion(WISH, world(lifted, lifted))
     assert after.actions == ()
     assert "tried again in 59 s" in after.message
     assert after.status is not None
-    assert after.status.phase == "Lifted"
+    assert after.status.phase == "Aborted"
 
 
 def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
     """A raft group that was lifted at the last moment is fenced anew, drained and switched."""
-    open_again = growth(attempt=1, reason="late")
-    plan = plan_growth(WISH, world(growth("switched"), open_again))
+    open_again = expansion(attempt=1, reason="late")
+    plan = plan_expansion(WISH, world(expansion("switched"), open_again))
     assert plan.actions == (FenceTopic("orders", B, 2, 8, 4, LIMIT_MS),)
 
-    fenced = plan_growth(WISH, world(growth("switched"), growth("fenced", attempt=2)))
+    fenced = plan_expansion(WISH, world(expansion("switched"), expansion("fenced", attempt=2)))
     assert fenced.actions == (SwitchTopic("orders", B, 2, 8, 4, 6, ("billing",)),)
 
 
 def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
     """Also waits until the brokers have told their new queues to each of them."""
-    both = (growth("switched"), growth("switched"))
-    assert plan_growth(WISH, world(*both)).actions == (
-        PutQueueList("orders", "broker-a:4;broker-b:4"),
+    both = (expansion("switched"), expansion("switched"))
+    assert plan_expansion(WISH, world(*both)).actions == (
+        PutOrderConfig("orders", "broker-a:4;broker-b:4"),
     )
-    assert plan_growth(WISH, world(*both, NEW, OLD)).actions == (
-        PutQueueList("orders", "broker-a:4;broker-b:4"),
+    assert plan_expansion(WISH, world(*both, NEW, OLD)).actions == (
+        PutOrderConfig("orders", "broker-a:4;broker-b:4"),
     )
-    assert plan_growth(WISH, world(*both, NEW, None)).actions != (), "a silent one is waited for"
-    assert plan_growth(WISH, world(*both, NEW, NEW)).actions == ()
-    assert plan_growth(WISH, world(*both, NEW, NEW, route=NEW)).actions == (
-        PublishTopic("orders", A, 8, SETTLE_MS),
-        PublishTopic("orders", B, 8, SETTLE_MS),
+    assert plan_expansion(WISH, world(*both, NEW, None)).actions != (), "a silent one is waited for"
+    assert plan_expansion(WISH, world(*both, NEW, NEW)).actions == ()
+    assert plan_expansion(WISH, world(*both, NEW, NEW, route=NEW)).actions == (
+        PublishTopic("orders", A, 8, PROPAGATION_MS),
+        PublishTopic("orders", B, 8, PROPAGATION_MS),
     )
 
 
 def test_a_fence_is_lifted_when_another_number_is_wanted_by_now() -> None:
     """Nothing has switched, so the manifest may still change its mind."""
-    wish = GrowthWish("orders", 16, 6, LIMIT_MS, SETTLE_MS)
-    plan = plan_growth(wish, world(growth("fenced"), growth("fenced")))
+    wish = ExpansionRequest("orders", 16, 6, LIMIT_MS, PROPAGATION_MS)
+    plan = plan_expansion(wish, world(expansion("fenced"), expansion("fenced")))
 
-    assert [type(action) for action in plan.actions] == [LiftTopic, LiftTopic]
+    assert [type(action) for action in plan.actions] == [AbortExpansion, AbortExpansion]
 
 
-def run(seed: int, groups: int, old: int, new: int, *, trouble: bool) -> GrowingWorld:
+def run(seed: int, groups: int, old: int, new: int, *, trouble: bool) -> ExpandingWorld:
     """Let a topic grow while producers send, a group consumes and things go wrong; then in peace."""
     random = Random(seed)
-    world = GrowingWorld(random, groups, old)
-    wish = GrowthWish("orders", new, 6, LIMIT_MS, SETTLE_MS)
+    world = ExpandingWorld(random, groups, old)
+    wish = ExpansionRequest("orders", new, 6, LIMIT_MS, PROPAGATION_MS)
     for step in range(1_200):
         peace = step > 700
         if peace:
@@ -191,8 +193,8 @@ def test_keys_keep_their_order_through_any_growth(
 
 def test_a_growth_in_peace_refuses_senders_who_know_the_list_only_while_it_drains() -> None:
     """Who says from which list it chose is served as soon as the list is published."""
-    world = GrowingWorld(Random(1), 2, 4)
-    wish = GrowthWish("orders", 8, 6, LIMIT_MS, SETTLE_MS)
+    world = ExpandingWorld(Random(1), 2, 4)
+    wish = ExpansionRequest("orders", 8, 6, LIMIT_MS, PROPAGATION_MS)
     phases: list[str | None] = []
     waits: dict[bool, int] = {True: 0, False: 0}
     for producer in world.producers * 10:
@@ -209,11 +211,11 @@ def test_a_growth_in_peace_refuses_senders_who_know_the_list_only_while_it_drain
         "Fencing",
         "Draining",
         "Switching",
-        "Settling",
+        "Propagating",
         None,
     ]
     assert waits[True] < 1_000
-    assert SETTLE_MS <= waits[False] < SETTLE_MS + 2_000
+    assert PROPAGATION_MS <= waits[False] < PROPAGATION_MS + 2_000
 
 
 @pytest.mark.parametrize("forgotten", ["drain", "settle"])
@@ -221,12 +223,14 @@ def test_the_worlds_oracle_notices_a_growth_that_forgets_to_wait(forgotten: str)
     """The property test would fail if a rule were missing: here each is taken away once."""
     broken = 0
     for seed in range(12):
-        world = GrowingWorld(Random(seed), 2, 3)
+        world = ExpandingWorld(Random(seed), 2, 3)
         if forgotten == "drain":
             for broker in world.brokers.values():
                 broker.lag = list  # type: ignore[method-assign]  # on purpose: nobody ever lags
-        wish = GrowthWish("orders", 7, 6, LIMIT_MS, 0 if forgotten == "settle" else SETTLE_MS)
-        consumer = GrowingWorld.consume
+        wish = ExpansionRequest(
+            "orders", 7, 6, LIMIT_MS, 0 if forgotten == "settle" else PROPAGATION_MS
+        )
+        consumer = ExpandingWorld.consume
         for producer in world.producers * 20:
             world.send(producer)
         try:

@@ -12,7 +12,7 @@ from orderlymq_operator.plan.actions import (
     RestartReplica,
     TransferLeadership,
 )
-from orderlymq_operator.plan.liveness import LOOKS_MIN, SURE_MS, Silences, Witness
+from orderlymq_operator.plan.liveness import LOOKS_MIN, SURE_MS, FailureDetector, ProcessState
 from orderlymq_operator.plan.replicas import replica_actions
 from orderlymq_operator.plan.settings import revision
 from tests.operator.examples import cluster
@@ -23,18 +23,18 @@ _CLUSTER = cluster()
 
 
 def _look(
-    silences: Silences, replica: ObservedReplica, witness: Witness, now_ms: int
+    detector: FailureDetector, replica: ObservedReplica, witness: ProcessState, now_ms: int
 ) -> ObservedReplica:
     found = ObservedGroup(None, {1: replica})
-    return silences.group("demo-0", found, {1: witness}, now_ms).replicas[1]
+    return detector.group("demo-0", found, {1: witness}, now_ms).replicas[1]
 
 
 def test_silence_is_believed_after_several_looks_over_some_seconds() -> None:
     """Neither many looks in a moment nor two looks in a long time are enough."""
-    quick, rare = Silences(), Silences()
+    quick, rare = FailureDetector(), FailureDetector()
 
-    often = [_look(quick, _SILENT, Witness("a"), now) for now in range(LOOKS_MIN * 2)]
-    seldom = [_look(rare, _SILENT, Witness("a"), SURE_MS * now) for now in range(LOOKS_MIN)]
+    often = [_look(quick, _SILENT, ProcessState("a"), now) for now in range(LOOKS_MIN * 2)]
+    seldom = [_look(rare, _SILENT, ProcessState("a"), SURE_MS * now) for now in range(LOOKS_MIN)]
 
     assert not any(found.ended or found.failing for found in often)
     assert [found.ended for found in seldom] == [False] * (LOOKS_MIN - 1) + [True]
@@ -44,42 +44,42 @@ def test_silence_is_believed_after_several_looks_over_some_seconds() -> None:
 @pytest.mark.parametrize("answers", [1, 2])
 def test_one_answer_ends_a_silence(answers: int) -> None:
     """And so does another process in its place."""
-    silences = Silences()
+    detector = FailureDetector()
     for now_ms in range(0, 3 * SURE_MS, _STEP_MS):
-        _look(silences, _SILENT, Witness("a"), now_ms)
+        _look(detector, _SILENT, ProcessState("a"), now_ms)
 
     well = replace(_SILENT, answers=True, healthy=True)
-    other = Silences()
+    other = FailureDetector()
     for now_ms in range(0, 3 * SURE_MS, _STEP_MS):
-        _look(other, _SILENT, Witness("a"), now_ms)
-    _look(silences, well, Witness("a"), 3 * SURE_MS)
+        _look(other, _SILENT, ProcessState("a"), now_ms)
+    _look(detector, well, ProcessState("a"), 3 * SURE_MS)
 
-    assert not _look(silences, _SILENT, Witness("a"), 3 * SURE_MS + answers).ended
-    assert not _look(other, _SILENT, Witness("b"), 3 * SURE_MS + answers).ended
+    assert not _look(detector, _SILENT, ProcessState("a"), 3 * SURE_MS + answers).ended
+    assert not _look(other, _SILENT, ProcessState("b"), 3 * SURE_MS + answers).ended
 
 
 def test_the_keeper_of_a_process_is_the_second_witness() -> None:
     """The kubelet finds it ready: then it is our way to it that is cut."""
-    silences = Silences()
+    detector = FailureDetector()
     found = _SILENT
     for now_ms in range(0, 3 * SURE_MS, _STEP_MS):
-        found = _look(silences, _SILENT, Witness("a", ready=True, runs=True), now_ms)
+        found = _look(detector, _SILENT, ProcessState("a", ready=True, runs=True), now_ms)
     assert not found.failing
     assert not found.ended
 
-    unready = _look(silences, _SILENT, Witness("a", runs=True), 3 * SURE_MS)
+    unready = _look(detector, _SILENT, ProcessState("a", runs=True), 3 * SURE_MS)
     assert unready.failing
     assert not unready.ended
 
 
 def test_name_servers_are_lost_by_the_same_rule() -> None:
     """Several looks, and the kubelet."""
-    silences = Silences()
+    detector = FailureDetector()
     found = {}
     for now_ms in range(0, 2 * SURE_MS, _STEP_MS):
-        witnesses = {0: Witness("a"), 1: Witness("b", ready=True)}
+        process_states = {0: ProcessState("a"), 1: ProcessState("b", ready=True)}
         servers = {0: ObservedNameServer(), 1: ObservedNameServer()}
-        found = silences.name_servers(servers, witnesses, now_ms)
+        found = detector.name_servers(servers, process_states, now_ms)
 
     assert [found[0].failing, found[1].failing] == [True, False]
 
@@ -96,7 +96,7 @@ class Roll:
         self.revisions = dict.fromkeys((1, 2, 3), "old")
         self.away_until = dict.fromkeys((1, 2, 3), -1)
         self.leader: int | None = 1
-        self.silences = Silences()
+        self.detector = FailureDetector()
         self.now_ms = 0
 
     def step(self) -> None:
@@ -120,12 +120,12 @@ class Roll:
         }
         # The kubelet is right, but says two looks late that a replica is back.
         back = {node: until + 2 * _STEP_MS for node, until in self.away_until.items()}
-        witnesses = {
-            node: Witness(found, ready=self.now_ms >= back[node], runs=node not in away)
+        process_states = {
+            node: ProcessState(found, ready=self.now_ms >= back[node], runs=node not in away)
             for node, found in self.revisions.items()
         }
         observed = ObservedGroup(self.leader if sees_leader else None, replicas, {}, {})
-        observed = self.silences.group("demo-0", observed, witnesses, self.now_ms)
+        observed = self.detector.group("demo-0", observed, process_states, self.now_ms)
         for action in replica_actions(_CLUSTER, {"demo-0": observed}):
             match action:
                 case RestartReplica(_, node):

@@ -94,7 +94,7 @@ def test_a_driver_of_another_kind_ends_before_the_next_one_is_made(
 
     assert steps(stopped) == [StopDriver(form_of(before.spec), "made")]
     assert steps(plan(after, leaving)) == steps(plan(after, lingering)) == []
-    assert report(plan(after, lingering)).condition.reason == "FormerDriver"
+    assert report(plan(after, lingering)).condition.reason == "PreviousDriverTerminating"
     assert steps(plan(after, gone)) == [ApplyDriver(form_of(after.spec))]
 
 
@@ -176,7 +176,7 @@ FINDINGS = DriverWord("Finished", "2 findings", passed=False)
 @pytest.mark.parametrize(
     ("spec", "workload", "pod", "phase", "status", "reason"),
     [
-        (STREAM, {}, {"ready": True}, "Running", "True", "DriverRuns"),
+        (STREAM, {}, {"ready": True}, "Running", "True", "DriverRunning"),
         (STREAM, {}, {}, "Starting", "False", "Progressing"),
         (STREAM, {}, {"trouble": TROUBLE}, "Failed", "False", "ImageUnavailable"),
         (STREAM, {}, {"word": FAILED, "trouble": TROUBLE}, "Failed", "False", "DriverFailed"),
@@ -209,7 +209,7 @@ FINDINGS = DriverWord("Finished", "2 findings", passed=False)
         (NIGHTLY, {}, {"ended": True, "succeeded": True}, "Scheduled", "True", "Scheduled"),
         (NIGHTLY, {}, {"ended": True, "word": FAILED}, "Failed", "False", "DriverFailed"),
         (NIGHTLY, {}, {"ready": True}, "Running", "True", "Scheduled"),
-        (FOREIGN, {"state": "RUNNING"}, {}, "Running", "True", "DriverRuns"),
+        (FOREIGN, {"state": "RUNNING"}, {}, "Running", "True", "DriverRunning"),
         (FOREIGN, {"state": "COMPLETED"}, {}, "Finished", "True", "Finished"),
         (FOREIGN, {"state": "FAILED", "error": "x"}, {}, "Failed", "False", "DriverFailed"),
         (FOREIGN, {"state": "FAILED"}, {"word": FINDINGS}, "Finished", "False", "FindingsFound"),

@@ -48,7 +48,7 @@ def test_a_cluster_does_not_shrink_or_move(
     ],
 )
 def test_what_is_safe_is_allowed(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """Growth, other replica counts and settings."""
+    """Expansion, other replica counts and settings."""
     assert _refused(desired(**before), desired(**after)) == []
 
 

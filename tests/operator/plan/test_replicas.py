@@ -214,7 +214,7 @@ def test_without_a_leader_the_membership_is_left_alone() -> None:
 
 
 def test_leadership_goes_only_to_a_voter_that_could_lead_at_once() -> None:
-    """A lagging or silent heir would leave the group without a leader."""
+    """A lagging or silent target would leave the group without a leader."""
     replicas = {
         1: _replica(caught_up=False),
         2: _replica("learner"),

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.parts import owned
 from orderlymq_operator.kube.objects.pods import (
     NODES_MAX,
     SECRET_KEY,
@@ -21,6 +20,7 @@ from orderlymq_operator.kube.objects.pods import (
     broker_settings,
     name_server_pod,
     name_server_settings,
+    owned,
 )
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import REVISION_LENGTH, broker_options
@@ -48,7 +48,7 @@ class GroupForm:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Environment:
     """What the operator adds to a Cluster.
 
     Attributes:
@@ -136,7 +136,7 @@ def account_objects(cluster: Cluster) -> list[Json]:
     return [account, role, binding]
 
 
-def service_objects(cluster: Cluster, around: Surroundings) -> list[Json]:
+def service_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return the Services: one for the names of the name servers, two for each group."""
     found = [
         _service(
@@ -154,7 +154,7 @@ def service_objects(cluster: Cluster, around: Surroundings) -> list[Json]:
         clients = _service(
             cluster, group, ports, chosen | {names.LABEL_ROLE: names.LEADER}, group=group
         )
-        form = around.groups.get(group)
+        form = environment.groups.get(group)
         if form is not None and form.address is not None:
             clients["spec"]["clusterIP"] = form.address
         replicas = _service(
@@ -171,12 +171,12 @@ def service_objects(cluster: Cluster, around: Surroundings) -> list[Json]:
     return found
 
 
-def settings_objects(cluster: Cluster, around: Surroundings) -> list[Json]:
+def settings_objects(cluster: Cluster, environment: Environment) -> list[Json]:
     """Return the ConfigMaps with the settings files: one for the name servers, one for each group."""
     servers = _object(cluster, "v1", "ConfigMap", names.name_server_set(cluster), names.NAME_SERVER)
     servers["data"] = {"settings.json": _text(name_server_settings(cluster))}
     found = [servers]
-    for group, form in sorted(around.groups.items()):
+    for group, form in sorted(environment.groups.items()):
         if form.address is None:
             continue
         made = _object(cluster, "v1", "ConfigMap", group, names.BROKER, group)
@@ -214,7 +214,7 @@ def budget_objects(cluster: Cluster) -> list[Json]:
     return found
 
 
-def name_server_set(cluster: Cluster, around: Surroundings) -> Json:
+def name_server_set(cluster: Cluster, environment: Environment) -> Json:
     """Return the StatefulSet of the name servers."""
     made = _stateful_set(
         cluster,
@@ -223,20 +223,20 @@ def name_server_set(cluster: Cluster, around: Surroundings) -> Json:
         None,
         service=names.name_server_set(cluster),
         replicas=cluster.spec.name_servers.replicas,
-        claim=around.name_server_claim,
+        claim=environment.name_server_claim,
     )
     made["spec"]["template"] = name_server_pod(
         cluster,
-        image=around.image,
-        pull_policy=around.pull_policy,
-        revision=around.name_server_revision,
+        image=environment.image,
+        pull_policy=environment.pull_policy,
+        revision=environment.name_server_revision,
     )
     return made
 
 
-def group_set(cluster: Cluster, group: str, around: Surroundings) -> Json:
+def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
     """Return the StatefulSet of a raft group."""
-    form = around.groups[group]
+    form = environment.groups[group]
     made = _stateful_set(
         cluster,
         group,
@@ -250,15 +250,15 @@ def group_set(cluster: Cluster, group: str, around: Surroundings) -> Json:
         names.ANNOTATION_FIRST: str(form.first),
         names.ANNOTATION_REPLICAS: str(form.replicas),
         names.ANNOTATION_ADDRESS: form.address or "",
-        names.ANNOTATION_REVISION: around.revision,
-        names.ANNOTATION_IMAGE: around.image,
+        names.ANNOTATION_REVISION: environment.revision,
+        names.ANNOTATION_IMAGE: environment.image,
     }
     made["spec"]["template"] = broker_pod(
         cluster,
         group,
-        image=around.image,
-        pull_policy=around.pull_policy,
-        revision=around.revision,
+        image=environment.image,
+        pull_policy=environment.pull_policy,
+        revision=environment.revision,
     )
     return made
 

@@ -12,8 +12,14 @@ from functools import partial
 from typing import Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects import parts as podparts
 from orderlymq_operator.kube.objects.drift import quantity
+from orderlymq_operator.kube.objects.pods import (
+    locked_down,
+    node_choice,
+    pod_field,
+    pod_user,
+    probe,
+)
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.pipeline import Pipeline
 from orderlymq_operator.resources.spark import SparkSettings
@@ -47,7 +53,7 @@ def driver_pod(
     """Return the pod template of a driver; *settings* is the ConfigMap with its manifest."""
     spec = pipeline.spec
     makes_executors = spec.backend == "kubernetes"
-    probe = partial(podparts.probe, scheme="HTTP", timeout_s=5)
+    driver_probe = partial(probe, scheme="HTTP", timeout_s=5)
     container: Json = {
         "name": CONTAINER,
         "image": image,
@@ -60,19 +66,19 @@ def driver_pod(
         ],
         "workingDir": DATA,
         "env": [
-            podparts.field("POD_NAME", "metadata.name"),
-            podparts.field("POD_IP", "status.podIP"),
+            pod_field("POD_NAME", "metadata.name"),
+            pod_field("POD_IP", "status.podIP"),
             *variables(pipeline),
         ],
         "ports": [{"name": "http", "containerPort": names.HTTP_PORT, "protocol": "TCP"}],
         "resources": spec.resources.model_dump(mode="json", exclude_none=True),
-        "startupProbe": probe("/healthz", period_s=1, failures=_START_S),
-        "livenessProbe": probe("/healthz", period_s=10, failures=6),
-        "readinessProbe": probe("/readyz", period_s=2, failures=3),
+        "startupProbe": driver_probe("/healthz", period_s=1, failures=_START_S),
+        "livenessProbe": driver_probe("/healthz", period_s=10, failures=6),
+        "readinessProbe": driver_probe("/readyz", period_s=2, failures=3),
         # A driver that was killed could not say why; its last lines may.
         "terminationMessagePath": TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": podparts.locked_down(),
+        "securityContext": locked_down(),
         "volumeMounts": [
             {"name": "data", "mountPath": DATA},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - of the container
@@ -84,7 +90,7 @@ def driver_pod(
         "automountServiceAccountToken": makes_executors,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
-        "securityContext": podparts.user(),
+        "securityContext": pod_user(),
         "containers": [container],
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": claim}},
@@ -92,7 +98,7 @@ def driver_pod(
             {"name": "settings", "configMap": {"name": settings}},
         ],
         # A single driver is spread over nothing.
-        **podparts.nodes(spec.placement),
+        **node_choice(spec.placement),
     }
     if spec.image_pull_secrets:
         pod["imagePullSecrets"] = [{"name": name} for name in spec.image_pull_secrets]
@@ -139,17 +145,17 @@ def _spark_pod(pipeline: Pipeline, container: str) -> Json:
     made: Json = {
         "name": container,
         "workingDir": DATA,
-        "securityContext": podparts.locked_down(),
+        "securityContext": locked_down(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - of the container
     }
     if pipeline.spec.env:
         made["env"] = variables(pipeline)
     return {
         "enableServiceLinks": False,
-        "securityContext": podparts.user(),
+        "securityContext": pod_user(),
         "containers": [made],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
-        **podparts.nodes(pipeline.spec.placement),
+        **node_choice(pipeline.spec.placement),
     }
 
 

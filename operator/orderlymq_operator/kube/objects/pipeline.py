@@ -18,7 +18,7 @@ from orderlymq_operator.kube.objects.drivers import (
     executor_pod,
     spark_settings,
 )
-from orderlymq_operator.kube.objects.parts import owned
+from orderlymq_operator.kube.objects.pods import owned
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.pipelines import Form, form_of
 from orderlymq_operator.plan.settings import REVISION_LENGTH
@@ -40,7 +40,7 @@ _EXECUTOR_VERBS: Final = [
 
 
 @dataclass(frozen=True, slots=True)
-class DriverSurroundings:
+class DriverEnvironment:
     """What the operator adds to a Pipeline."""
 
     image: str
@@ -68,7 +68,7 @@ def labels(pipeline: Pipeline) -> dict[str, str]:
     }
 
 
-def manifest(pipeline: Pipeline, around: DriverSurroundings) -> Json:
+def manifest(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
     """Return the manifest that the driver reads: what it does, with addresses and Spark's settings filled in."""
     said: Json = pipeline.spec.said()
     reference = pipeline.spec.cluster_ref
@@ -80,7 +80,10 @@ def manifest(pipeline: Pipeline, around: DriverSurroundings) -> Json:
         elif pipeline.spec.type in {"lag", "dead-letters", "redrive"}:
             said.setdefault("bootstrap", address)
     said["spark"] = spark_settings(
-        pipeline, image=around.image, pull_policy=around.pull_policy, claim=claim_name(pipeline)
+        pipeline,
+        image=environment.image,
+        pull_policy=environment.pull_policy,
+        claim=claim_name(pipeline),
     )
     return {
         "apiVersion": API_VERSION,
@@ -100,26 +103,26 @@ def work_of(pipeline: Pipeline) -> str:
     return _hash(said)
 
 
-def supporting_objects(pipeline: Pipeline, around: DriverSurroundings) -> list[Json]:
+def supporting_objects(pipeline: Pipeline, environment: DriverEnvironment) -> list[Json]:
     """Return what a driver needs, in the order in which it is applied."""
     found = _account_objects(pipeline)
     if form_of(pipeline.spec) != "SparkApplication":
-        found += [_service(pipeline), _settings(pipeline, around)]
+        found += [_service(pipeline), _settings(pipeline, environment)]
     if pipeline.spec.storage.claim_name is None:
         found.append(_claim(pipeline))
     return found
 
 
-def workload(pipeline: Pipeline, around: DriverSurroundings) -> Json:
+def pipeline_workload(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
     """Return what makes the drivers in pods of our own."""
     form = form_of(pipeline.spec)
     assert form != "SparkApplication", "`sparkapplication` makes those"
     work = work_of(pipeline)
-    text = _text(manifest(pipeline, around))
+    text = _text(manifest(pipeline, environment))
     pod = driver_pod(
         pipeline,
-        image=around.image,
-        pull_policy=around.pull_policy,
+        image=environment.image,
+        pull_policy=environment.pull_policy,
         settings=object_name(pipeline),
         claim=claim_name(pipeline),
         labels={**labels(pipeline), names.LABEL_FORM: form},
@@ -226,9 +229,9 @@ def _service(pipeline: Pipeline) -> Json:
     return made
 
 
-def _settings(pipeline: Pipeline, around: DriverSurroundings) -> Json:
+def _settings(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
     made = owned_object(pipeline, "v1", "ConfigMap", object_name(pipeline))
-    made["data"] = {MANIFEST: _text(manifest(pipeline, around))}
+    made["data"] = {MANIFEST: _text(manifest(pipeline, environment))}
     if pipeline.spec.backend == "kubernetes":
         made["data"][EXECUTOR_FORM] = _text(executor_pod(pipeline, labels(pipeline)))
     return made

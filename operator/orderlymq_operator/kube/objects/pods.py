@@ -1,8 +1,8 @@
 """
-The pods of brokers and name servers, and the settings files that they read.
+The pods of brokers and name servers, their settings files, and what pods of drivers share with them.
 
-Pure. Rules: nothing runs as root or writes to its root file system; "alive" is that the event loop turns, "ready"
-that the replica leads or follows; whether a replica has the whole log the leader says, and only the planner asks.
+Pure. Rules: nothing runs as root or writes to its root file system; "alive" means that the event loop turns, "ready"
+that the replica leads or follows. Only the leader knows whether a replica has the whole log, and only the planner asks.
 """
 
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects import parts as podparts
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.settings import broker_options
 from orderlymq_operator.resources.kinds import Cluster
-from orderlymq_operator.resources.workload import Resources
+from orderlymq_operator.resources.meta import API_VERSION, ObjectMeta
+from orderlymq_operator.resources.workload import Placement, Resources
 
 NODES_MAX: Final = 10  # of one group while it changes from five replicas to others
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -32,6 +32,7 @@ TLS_KEYS: Final = ("tls.crt", "tls.key", "ca.crt")
 _GRACE_S: Final = 30
 # A store is opened before anybody answers; a large one that crashed replays for minutes.
 _START_S: Final = 600
+_USER: Final = 10_001
 _TOKEN_S: Final = 3607  # Kubernetes' own length for mounted tokens
 
 
@@ -47,7 +48,7 @@ def broker_settings(
     peers = range(1, (max(replicas, node) if join else first) + 1)
     return {
         **broker_options(cluster),
-        "access": _access(cluster),
+        "access": _credentials(cluster),
         "tls": _tls(cluster),
         "group": group,
         "node_id": node,
@@ -102,7 +103,7 @@ def name_server_settings(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def _access(cluster: Cluster) -> dict[str, Any]:
+def _credentials(cluster: Cluster) -> dict[str, Any]:
     if not cluster.spec.config.acl_enable:
         return {"enable": False}
     return {
@@ -189,23 +190,23 @@ def _container(
     resources: Resources,
     scheme: str,
 ) -> Json:
-    probe = partial(podparts.probe, scheme=scheme, timeout_s=2)
+    own_probe = partial(probe, scheme=scheme, timeout_s=2)
     return {
         "name": name,
         "image": image,
         "imagePullPolicy": pull_policy,
         "command": command,
-        "env": [podparts.field("POD_NAME", "metadata.name")],
+        "env": [pod_field("POD_NAME", "metadata.name")],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"} for name, port in ports.items()
         ],
         "resources": resources.model_dump(mode="json", exclude_none=True),
-        "startupProbe": probe("/healthz", period_s=1, failures=_START_S),
+        "startupProbe": own_probe("/healthz", period_s=1, failures=_START_S),
         # A process that hangs for a minute is beyond help; one that is slow must not be killed.
-        "livenessProbe": probe("/healthz", period_s=10, failures=6),
+        "livenessProbe": own_probe("/healthz", period_s=10, failures=6),
         # Often, because after an outage of a whole group its address waits for this.
-        "readinessProbe": probe("/readyz", period_s=1, failures=3),
-        "securityContext": podparts.locked_down(),
+        "readinessProbe": own_probe("/readyz", period_s=1, failures=3),
+        "securityContext": locked_down(),
     }
 
 
@@ -231,7 +232,7 @@ def _pod(
         # One variable for every Service of the namespace makes the environment of a busy one too large.
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": _GRACE_S,
-        "securityContext": podparts.user(),
+        "securityContext": pod_user(),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *made],
         **_placement(cluster, component, group),
@@ -279,7 +280,7 @@ def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
         ]
     if not found.get("topologySpreadConstraints"):
         found.pop("topologySpreadConstraints", None)
-    return found | podparts.nodes(wish)
+    return found | node_choice(wish)
 
 
 def _volume(name: str, path: str, source: Json) -> tuple[Json, Json]:
@@ -305,3 +306,89 @@ def _token_source() -> Json:
 
 def _address(host: str, port: int) -> dict[str, Any]:
     return {"host": host, "port": port}
+
+
+# -- what pods of brokers, name servers and drivers share -----------------------------------------------
+
+
+def owned(
+    owner_kind: str,
+    owner: ObjectMeta,
+    api_version: str,
+    kind: str,
+    name: str,
+    labels: Mapping[str, str],
+) -> Json:
+    """Return an object without content that goes with *owner*."""
+    return {
+        "apiVersion": api_version,
+        "kind": kind,
+        "metadata": {
+            "name": name,
+            "namespace": owner.namespace,
+            "labels": dict(labels),
+            "annotations": {},
+            # Never blocking: a deletion must not wait for anything that the operator would have to do.
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": owner_kind,
+                    "name": owner.name,
+                    "uid": owner.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+    }
+
+
+def pod_user() -> Json:
+    """Return as whom the containers of a pod run."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": _USER,
+        "runAsGroup": _USER,
+        "fsGroup": _USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def locked_down() -> Json:
+    """Return what a container may not do."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def node_choice(placement: Placement) -> Json:
+    """Return on which nodes a pod may run and how it is ranked there; spreading is the caller's."""
+    found: Json = {}
+    if placement.node_selector:
+        found["nodeSelector"] = dict(placement.node_selector)
+    if placement.tolerations:
+        found["tolerations"] = [
+            toleration.model_dump(mode="json", exclude_none=True)
+            for toleration in placement.tolerations
+        ]
+    if placement.priority_class_name is not None:
+        found["priorityClassName"] = placement.priority_class_name
+    return found
+
+
+def pod_field(name: str, path: str) -> Json:
+    """Return a variable that tells a container something of its pod."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def probe(path: str, *, scheme: str, period_s: int, timeout_s: int, failures: int) -> Json:
+    """Return a look at a page of the container's port "http"."""
+    return {
+        "httpGet": {"path": path, "port": "http", "scheme": scheme.upper()},
+        "periodSeconds": period_s,
+        "timeoutSeconds": timeout_s,
+        "failureThreshold": failures,
+    }

@@ -20,7 +20,7 @@ from orderlymq_operator.kube.objects.drivers import (
     spark_driver_pod,
 )
 from orderlymq_operator.kube.objects.pipeline import (
-    DriverSurroundings,
+    DriverEnvironment,
     claim_name,
     manifest,
     object_name,
@@ -38,7 +38,7 @@ _RETRY_S: Final = 10
 _ATTEMPTS: Final = 5
 
 
-def spark_application(pipeline: Pipeline, around: DriverSurroundings) -> Json:
+def spark_application(pipeline: Pipeline, environment: DriverEnvironment) -> Json:
     """Return the SparkApplication."""
     spec = pipeline.spec
     claim = claim_name(pipeline)
@@ -61,13 +61,13 @@ def spark_application(pipeline: Pipeline, around: DriverSurroundings) -> Json:
         "pythonVersion": "3",
         "mode": "cluster",
         "sparkVersion": SPARK_VERSION,
-        "image": around.image,
-        "imagePullPolicy": around.pull_policy,
+        "image": environment.image,
+        "imagePullPolicy": environment.pull_policy,
         "mainApplicationFile": MAIN_FILE,
         "arguments": [
             *(
                 "--manifest-json",
-                json.dumps(manifest(pipeline, around), sort_keys=True),
+                json.dumps(manifest(pipeline, environment), sort_keys=True),
             ),
             *("--directory", DATA),
             *("--http-port", str(names.HTTP_PORT)),

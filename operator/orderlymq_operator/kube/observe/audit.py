@@ -1,7 +1,7 @@
 """
 The audit of watches: what they show against what there is.
 
-A watch that was interrupted never shows what disappeared meanwhile: such ghosts are counted and named, and whoever
+A watch that was interrupted never shows what disappeared meanwhile: such stale objects are counted and named, and whoever
 relies on hints learns of them here.
 """
 
@@ -16,7 +16,7 @@ from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.resources import OWN_KINDS, PODS, Json
 
 _AUDITED: Final = {resource.kind for resource in (*OWN_KINDS, PODS)}
-# Of the pods of all applications a ghost costs a lease at most: that is not worth reading all of them each minute.
+# Of the pods of all applications a stale object costs a lease at most: that is not worth reading all of them each minute.
 _PODS_S: Final = 600.0
 Name = tuple[str, str, str]  # namespace, name, UID
 
@@ -46,7 +46,7 @@ class Audit:
         Raises:
             ApiError: what there is cannot be read.
         """
-        # Taken before the lists are read: what appears meanwhile is no ghost.
+        # Taken before the lists are read: what appears meanwhile is not stale.
         before = {kind: set(names) for kind, names in self._shown.items()}
         inventory.invalidate()
         await inventory.refresh()
@@ -57,14 +57,14 @@ class Audit:
             )
             present[PODS.kind] = {_name(item) for found in lists for item in found}
             self._pods_at = self._clock()
-        ghosts = []
+        stale = []
         for kind, names in present.items():
             for name in before[kind] - names:
                 if name in self._shown[kind]:
                     self._shown[kind].discard(name)
-                    ghosts.append((kind, name))
-        self._metrics.ghosts.inc(len(ghosts))
-        return ghosts
+                    stale.append((kind, name))
+        self._metrics.stale_objects.inc(len(stale))
+        return stale
 
 
 def _name(found: Json) -> Name:

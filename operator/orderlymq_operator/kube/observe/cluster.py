@@ -19,19 +19,19 @@ from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import GroupForm
 from orderlymq_operator.kube.objects.drift import quantity
-from orderlymq_operator.kube.observe.lister import Lists
+from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import ClaimFacts, PodFacts, claim_facts, pod_facts
 from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, STATEFUL_SETS, Json, Resource
 from orderlymq_operator.plan.actions import (
     GroupConfig,
+    ObservedExpansion,
     ObservedGroup,
     ObservedNameServer,
     ObservedReplica,
     TopicConfig,
     UserConfig,
 )
-from orderlymq_operator.plan.expansion import ObservedGrowth
-from orderlymq_operator.plan.liveness import Witness
+from orderlymq_operator.plan.liveness import ProcessState
 from orderlymq_operator.resources.kinds import Cluster
 
 Found = TypeVar("Found")
@@ -39,7 +39,7 @@ Tables = tuple[
     Mapping[str, TopicConfig] | None,
     Mapping[str, GroupConfig] | None,
     Mapping[str, UserConfig] | None,
-    Mapping[str, ObservedGrowth],
+    Mapping[str, ObservedExpansion],
 ]
 SILENT: Final[Tables] = (None, None, None, {})
 
@@ -95,7 +95,7 @@ class Live:
         return {name: status for name, status in self.statuses.items() if name in pods}
 
 
-async def read_objects(api: Api, lists: Lists, cluster: Cluster) -> Live:
+async def read_objects(api: Api, lists: Lister, cluster: Cluster) -> Live:
     """Read the objects of a Cluster.
 
     Raises:
@@ -197,13 +197,13 @@ def observed_group(
     return ObservedGroup(leader, settled, *tables)
 
 
-def witnesses(pods: Mapping[int, PodFacts], wanted: Iterable[int]) -> dict[int, Witness]:
+def process_states(pods: Mapping[int, PodFacts], wanted: Iterable[int]) -> dict[int, ProcessState]:
     """Return what the kubelet says of the processes in *pods*; one without a pod is being replaced."""
-    absent = Witness(leaving=True)
+    absent = ProcessState(leaving=True)
     return {
         number: absent
         if (pod := pods.get(number)) is None
-        else Witness(
+        else ProcessState(
             pod.uid,
             ready=pod.ready_since is not None and not pod.deleting,
             runs=any(pod.starts),
@@ -218,23 +218,23 @@ def _has_settled(pod: PodFacts | None, now: float, min_ready_s: float) -> bool:
 
 
 async def read_tables(
-    admin: Admin, address: str, *, users: bool, growing: Collection[str] | None
+    admin: Admin, address: str, *, users: bool, expanding: Collection[str] | None
 ) -> Tables:
-    """Return what a raft group knows: topics, consumer groups, accounts, and how far *growing* topics are."""
+    """Return what a raft group knows: topics, consumer groups, accounts, and how far *expanding* topics are."""
     try:
         topics = await admin.topics(address)
         groups = await admin.consumer_groups(address)
         accounts = await admin.users(address) if users else {}
-        growth = {} if growing is None else await admin.growth(address, growing)
+        expansion = {} if expanding is None else await admin.expansion(address, expanding)
     except AdminError:
         return SILENT
-    return topics, groups, accounts, growth
+    return topics, groups, accounts, expansion
 
 
 async def read_name_servers(
-    admin: Admin, live: Live, count: int, growing: Collection[str]
+    admin: Admin, live: Live, count: int, expanding: Collection[str]
 ) -> dict[int, ObservedNameServer]:
-    """Return every name server that should be: its queue lists, and its routes of *growing* topics."""
+    """Return every name server that should be: its queue lists, and its routes of *expanding* topics."""
     pods = live.name_server_pods()
 
     async def ask(index: int) -> ObservedNameServer:
@@ -248,7 +248,7 @@ async def read_name_servers(
         except AdminError:
             return ObservedNameServer()
         try:
-            routes = {name: await admin.route(address, name) for name in sorted(growing)}
+            routes = {name: await admin.route(address, name) for name in sorted(expanding)}
         except AdminError:
             routes = {}
         return ObservedNameServer(order, routes, brokers)

@@ -24,7 +24,7 @@ Queue = tuple[str, str, int]  # topic, raft group, number
 
 
 @dataclass(frozen=True, slots=True)
-class GroupSight:
+class ObservedConsumerGroup:
     """A consumer group as all raft groups see it.
 
     Attributes:
@@ -41,13 +41,13 @@ class GroupSight:
     zones: Mapping[str, str] = field(default_factory=dict)
 
 
-def sight_of(
+def observe_consumer_group(
     name: str,
     members: Mapping[str, Sequence[GroupMember]],
     locks: Mapping[str, Sequence[Lock]],
     lags: Sequence[int],
     zone_of: Callable[[str], str] = lambda _: "",
-) -> GroupSight:
+) -> ObservedConsumerGroup:
     """Return what the raft groups say of consumer group *name*, put together."""
     views = {place: {member.client_id for member in found} for place, found in members.items()}
     first = next(iter(views.values()), set())
@@ -58,7 +58,7 @@ def sight_of(
         if lock.group == name and not lock.topic.startswith(_RETRY)
     }
     known = {member.client_id: member for found in members.values() for member in found}
-    return GroupSight(
+    return ObservedConsumerGroup(
         known,
         {queue: lock.client_id for queue, lock in held.items()},
         sum(lags),
@@ -68,7 +68,7 @@ def sight_of(
     )
 
 
-def group_facts(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> Json:
+def group_facts(group: ConsumerGroup, sight: ObservedConsumerGroup, observed: Observed) -> Json:
     """Return what is known of a consumer group beside its conditions."""
     shares = Counter(sight.owners.values())
     members = sorted(sight.members.values(), key=lambda member: member.client_id)
@@ -107,7 +107,7 @@ def group_facts(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> 
 
 
 def group_conditions(
-    group: ConsumerGroup, sight: GroupSight, observed: Observed
+    group: ConsumerGroup, sight: ObservedConsumerGroup, observed: Observed
 ) -> dict[str, ConditionReport]:
     """Return Balanced, for an Ordered group, and ConsistentSubscription."""
     if not sight.members:
@@ -121,7 +121,9 @@ def group_conditions(
     return found
 
 
-def _balance(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> ConditionReport:
+def _balance(
+    group: ConsumerGroup, sight: ObservedConsumerGroup, observed: Observed
+) -> ConditionReport:
     queues = queues_of(group, sight, observed)
     free = [queue for queue in queues if queue not in sight.owners]
     if free:
@@ -157,7 +159,7 @@ def _more(found: Sequence[object]) -> str:
     return f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
 
 
-def _consistency(sight: GroupSight) -> ConditionReport:
+def _consistency(sight: ObservedConsumerGroup) -> ConditionReport:
     wishes: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for member in sight.members.values():
         own = tuple(
@@ -180,7 +182,9 @@ def _consistency(sight: GroupSight) -> ConditionReport:
     return ConditionReport("False", "DifferentSubscriptions", text)
 
 
-def queues_of(group: ConsumerGroup, sight: GroupSight, observed: Observed) -> list[Queue]:
+def queues_of(
+    group: ConsumerGroup, sight: ObservedConsumerGroup, observed: Observed
+) -> list[Queue]:
     """Return every queue that the group is to consume: of its topics, or of those its members ask for."""
     topics = {topic.name for topic in group.spec.topics} or {
         topic

@@ -17,7 +17,7 @@ from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import operator_secret
 from orderlymq_operator.kube.objects.pods import OPERATOR_KEY, SECRET_KEY, TLS_KEYS
-from orderlymq_operator.kube.observe.desired import Wish
+from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
@@ -27,7 +27,7 @@ _SECRET_BYTES: Final = 32
 SECRET_LENGTH_MIN: Final = 6  # RocketMQ's
 
 
-class Access:
+class Credentials:
     """Clients of brokers, one set of connections per way of speaking."""
 
     def __init__(
@@ -99,13 +99,13 @@ class Access:
                 found = await self._api.get(SECRETS, namespace, name)
         return _value(found, SECRET_KEY) or ""
 
-    async def secrets(self, wish: Wish) -> dict[str, str | None]:
+    async def secrets(self, wish: DesiredState) -> dict[str, str | None]:
         """Return what the Secrets of the Users hold; None where that is no secret."""
         users = wish.desired.users
         found = await asyncio.gather(*(self._secret(wish, user) for user in users))
         return {user.metadata.name: text for user, text in zip(users, found, strict=True)}
 
-    async def _secret(self, wish: Wish, user: User) -> str | None:
+    async def _secret(self, wish: DesiredState, user: User) -> str | None:
         source = user.spec.secret_from.secret
         if source is None:
             return None
@@ -115,7 +115,7 @@ class Access:
         return text if len(text) >= SECRET_LENGTH_MIN else None
 
     @staticmethod
-    def fingerprints(wish: Wish, found: dict[str, str | None]) -> dict[str, str | None]:
+    def fingerprints(wish: DesiredState, found: dict[str, str | None]) -> dict[str, str | None]:
         """Return what may be compared with what brokers have."""
         keys = {user.metadata.name: user.access_key for user in wish.desired.users}
         return {

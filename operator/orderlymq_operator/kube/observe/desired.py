@@ -13,19 +13,19 @@ from orderlymq_operator.kube.objects.names import FINALIZER
 from orderlymq_operator.kube.observe.inventory import Item
 from orderlymq_operator.plan.actions import ConditionReport, Subject
 from orderlymq_operator.resources.kinds import (
+    NAME_FIELDS,
     Cluster,
-    ConsumerGroup,
     Desired,
     Resource,
-    Topic,
-    User,
+    declared_name,
+    is_deleted_with,
 )
 
 MESSAGE_MAX: Final = 1024  # of a condition, in the schema
 
 
 @dataclass(slots=True)
-class Wish:
+class DesiredState:
     """What the objects of one Cluster want.
 
     Attributes:
@@ -47,12 +47,12 @@ def subject_of(item: Item) -> Subject:
     return Subject(item.kind, f"{item.namespace}/{item.name}")
 
 
-def wish_of(cluster: Cluster, parts: Iterable[Item]) -> Wish:
+def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
     """Return what *cluster* and its *parts*, the oldest of a kind first, want."""
-    found: dict[str, list[Any]] = {"Topic": [], "ConsumerGroup": [], "User": []}
-    gone: dict[str, set[str]] = {"Topic": set(), "ConsumerGroup": set(), "User": set()}
+    found: dict[str, list[Any]] = {kind: [] for kind in NAME_FIELDS}
+    gone: dict[str, set[str]] = {kind: set() for kind in NAME_FIELDS}
     claimed: dict[tuple[str, str], Item] = {}
-    wish = Wish(Desired(cluster))
+    wish = DesiredState(Desired(cluster))
     for item in parts:
         if item.deleting_since is not None:
             if FINALIZER in item.finalizers:
@@ -74,7 +74,7 @@ def wish_of(cluster: Cluster, parts: Iterable[Item]) -> Wish:
         found[item.kind].append(_renamed(item.manifest, subject.name))
     for item in wish.leaving:
         # Another object may have taken the name over: then nothing is deleted.
-        if item.manifest is not None and must_delete(item.manifest):
+        if item.manifest is not None and is_deleted_with(item.manifest):
             name = declared_name(item.manifest)
             if (item.kind, name) not in claimed:
                 gone[item.kind].add(name)
@@ -90,39 +90,9 @@ def wish_of(cluster: Cluster, parts: Iterable[Item]) -> Wish:
     return wish
 
 
-def declared_name(manifest: Resource) -> str:
-    """Return the name that clients use."""
-    match manifest:
-        case Topic():
-            return manifest.topic_name
-        case ConsumerGroup():
-            return manifest.group_name
-        case User():
-            return manifest.access_key
-        case _:
-            return manifest.metadata.name
-
-
-def must_delete(manifest: Resource) -> bool:
-    """Tell whether deleting the object deletes something in the brokers: the only use of a finalizer."""
-    match manifest:
-        case Topic() | ConsumerGroup():
-            return manifest.spec.deletion_policy == "Delete"
-        case User():
-            return True
-        case _:
-            return False
-
-
 def _renamed(manifest: Resource, name: str) -> Resource:
     """Return the manifest under a name that is unique over namespaces, clients' name unchanged."""
-    spec: Any = manifest.spec
-    match manifest:
-        case Topic():
-            spec = manifest.spec.model_copy(update={"topic_name": manifest.topic_name})
-        case ConsumerGroup():
-            spec = manifest.spec.model_copy(update={"group_name": manifest.group_name})
-        case User():
-            spec = manifest.spec.model_copy(update={"access_key": manifest.access_key})
+    field = NAME_FIELDS[manifest.kind]
+    spec: Any = manifest.spec.model_copy(update={field: declared_name(manifest)})
     meta = manifest.metadata.model_copy(update={"name": name})
     return manifest.model_copy(update={"metadata": meta, "spec": spec})

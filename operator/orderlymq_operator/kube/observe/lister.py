@@ -1,5 +1,5 @@
 """
-Lists of the objects that were made for one Cluster or Pipeline, with as few requests as are needed.
+Lister of the objects that were made for one Cluster or Pipeline, with as few requests as are needed.
 
 Rule: pods and what makes them are read anew at every pass, because decisions are made from them. What the operator
 alone changes is kept for KEPT_S as long as nothing had to be done, and read anew after anything was done or has failed:
@@ -24,7 +24,7 @@ class _Known:
     lists: dict[Resource, list[Json]]
 
 
-class Lists:
+class Lister:
     """What was read of each owner; *clock* gives seconds that never go back."""
 
     def __init__(self, api: Api, clock: Callable[[], float]) -> None:

@@ -18,8 +18,8 @@ from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.kube.api import Api, EvictionRefusedError
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
+    Environment,
     GroupForm,
-    Surroundings,
     account_objects,
     budget_objects,
     group_set,
@@ -33,12 +33,15 @@ from orderlymq_operator.kube.observe.cluster import (
     Live,
     Tables,
     observed_group,
+    process_states,
     read_name_servers,
     read_statuses,
     read_tables,
-    witnesses,
 )
-from orderlymq_operator.kube.observe.consumergroups import GroupSight, sight_of
+from orderlymq_operator.kube.observe.consumergroups import (
+    ObservedConsumerGroup,
+    observe_consumer_group,
+)
 from orderlymq_operator.kube.resources import CLAIMS, PODS, SERVICES, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     Action,
@@ -57,9 +60,9 @@ from orderlymq_operator.plan.actions import (
     Subject,
     TransferLeadership,
 )
-from orderlymq_operator.plan.liveness import Silences
+from orderlymq_operator.plan.expansion import expanding_topics
+from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
-from orderlymq_operator.plan.topics import growing_topics
 from orderlymq_operator.resources.kinds import Desired
 
 # Consumer groups that are asked about at a time.
@@ -81,8 +84,8 @@ class KubeBackend:
     Attributes:
         secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
         reports: what the planner says about objects, filled by `perform`.
-        growing: topics that were growing at the last look.
-        silences: what the looks of former passes found silent.
+        expanding: topics that were expanding at the last look.
+        detector: what the looks of former passes found silent.
         held: why pods that are to be replaced must stay for now.
     """
 
@@ -91,13 +94,13 @@ class KubeBackend:
     admin: Admin
     desired: Desired
     live: Live
-    around: Surroundings
+    environment: Environment
     secrets: Mapping[str, str | None] = field(default_factory=dict)
     fingerprints: Mapping[str, str | None] = field(default_factory=dict)
     reports: dict[Subject, ConditionReport] = field(default_factory=dict)
     paused: bool = False
-    growing: frozenset[str] = frozenset()
-    silences: Silences = field(default_factory=Silences)
+    expanding: frozenset[str] = frozenset()
+    detector: FailureDetector = field(default_factory=FailureDetector)
     held: list[str] = field(default_factory=list)
 
     # -- looking -------------------------------------------------------------------------------
@@ -105,17 +108,17 @@ class KubeBackend:
     async def observe(self) -> Observed:
         """Ask brokers and name servers; objects were read before."""
         await read_statuses(self.session, self.live, http_scheme(self.desired.cluster))
-        forms = self.around.groups
+        forms = self.environment.groups
         started = [name for name in forms if self.live.find(STATEFUL_SETS, name) is not None]
         count = self.desired.cluster.spec.name_servers.replicas
         servers, tables = await asyncio.gather(
-            read_name_servers(self.admin, self.live, count, self.growing),
+            read_name_servers(self.admin, self.live, count, self.expanding),
             asyncio.gather(*map(self._tables, started)),
         )
         now_ms = time.monotonic_ns() // 1_000_000
-        places = witnesses(self.live.name_server_pods(), servers)
+        places = process_states(self.live.name_server_pods(), servers)
         return Observed(
-            name_servers=self.silences.name_servers(servers, places, now_ms),
+            name_servers=self.detector.name_servers(servers, places, now_ms),
             groups={
                 group: self._observed(group, forms[group], found, now_ms)
                 for group, found in zip(started, tables, strict=True)
@@ -131,11 +134,11 @@ class KubeBackend:
             form,
             tables,
             min_ready_s=cluster.spec.update.min_ready.milliseconds / 1000,
-            current=self.around.revision,
+            current=self.environment.revision,
             wanted=revision(cluster),
         )
-        places = witnesses(self.live.group_pods(group), found.replicas)
-        found = self.silences.group(group, found, places, now_ms)
+        places = process_states(self.live.group_pods(group), found.replicas)
+        found = self.detector.group(group, found, places, now_ms)
         if not self.paused:
             return found
         kept = {
@@ -150,34 +153,38 @@ class KubeBackend:
         except AdminError:
             return SILENT
         declared = bool(self.desired.users or self.desired.deleted_users)
-        # Only an ordered topic can have been growing, whatever its manifest says now.
+        # Only an ordered topic can have been expanding, whatever its manifest says now.
         ordered = any(topic.ordered for topic in self.desired.topics)
         return await read_tables(
             self.admin,
             address,
             users=declared,
-            growing=growing_topics(self.desired.topics) if ordered else None,
+            expanding=expanding_topics(self.desired.topics) if ordered else None,
         )
 
-    async def sights(
+    async def consumer_groups(
         self, groups: Sequence[str], zone_of: Callable[[str], str]
-    ) -> dict[str, GroupSight] | None:
+    ) -> dict[str, ObservedConsumerGroup] | None:
         """Return how the raft groups see consumer *groups*; None while one of them is silent.
 
         *zone_of* tells the zone of a member by its address.
         """
         started = [
-            name for name in self.around.groups if self.live.find(STATEFUL_SETS, name) is not None
+            name
+            for name in self.environment.groups
+            if self.live.find(STATEFUL_SETS, name) is not None
         ]
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def see(name: str, places: Mapping[str, str]) -> GroupSight:
+        async def see(name: str, places: Mapping[str, str]) -> ObservedConsumerGroup:
             async with gate:
                 members, lags = await asyncio.gather(
                     asyncio.gather(*(self.admin.members(place, name) for place in places.values())),
                     asyncio.gather(*(self.admin.lag(place, name) for place in places.values())),
                 )
-            return sight_of(name, dict(zip(places, members, strict=True)), locks, lags, zone_of)
+            return observe_consumer_group(
+                name, dict(zip(places, members, strict=True)), locks, lags, zone_of
+            )
 
         try:
             places = {name: self.group_address(name) for name in started}
@@ -215,18 +222,18 @@ class KubeBackend:
         cluster = self.desired.cluster
         early = [
             *account_objects(cluster),
-            *service_objects(cluster, self.around),
+            *service_objects(cluster, self.environment),
         ]
         count = await self._apply_changes(early)
         self._learn_addresses()
         late = [
-            *settings_objects(cluster, self.around),
+            *settings_objects(cluster, self.environment),
             *budget_objects(cluster),
-            name_server_set(cluster, self.around),
+            name_server_set(cluster, self.environment),
         ]
         late += [
-            group_set(cluster, group, self.around)
-            for group in self.around.groups
+            group_set(cluster, group, self.environment)
+            for group in self.environment.groups
             if self.live.find(STATEFUL_SETS, group) is not None
         ]
         return count + await self._apply_changes(late)
@@ -238,19 +245,21 @@ class KubeBackend:
         return len(work)
 
     def _learn_addresses(self) -> None:
-        forms = dict(self.around.groups)
+        forms = dict(self.environment.groups)
         for group, form in forms.items():
             service = self.live.find(SERVICES, group)
             if service is not None and form.address is None:
                 forms[group] = replace(form, address=service["spec"]["clusterIP"])
-        self.around = replace(self.around, groups=forms)
+        self.environment = replace(self.environment, groups=forms)
 
     async def _apply_group(self, group: str, form: GroupForm) -> None:
-        self.around = replace(self.around, groups={**self.around.groups, group: form})
+        self.environment = replace(
+            self.environment, groups={**self.environment.groups, group: form}
+        )
         cluster = self.desired.cluster
-        settings = settings_objects(cluster, self.around)
+        settings = settings_objects(cluster, self.environment)
         await self._apply_changes(settings)
-        await self._apply_changes([group_set(cluster, group, self.around)])
+        await self._apply_changes([group_set(cluster, group, self.environment)])
 
     # -- carrying out --------------------------------------------------------------------------
 
@@ -286,7 +295,7 @@ class KubeBackend:
                 await perform_remote(action, self.admin, self)
 
     async def _start_replica(self, group: str, node: int, *, join: bool) -> None:
-        form = self.around.groups[group]
+        form = self.environment.groups[group]
         if self.live.find(STATEFUL_SETS, group) is None:
             await self._apply_group(group, form)
             return
@@ -300,7 +309,7 @@ class KubeBackend:
         await self._apply_group(group, replace(form, replicas=node))
 
     async def _stop_replica(self, group: str, node: int) -> None:
-        form = self.around.groups[group]
+        form = self.environment.groups[group]
         if node != form.replicas:
             raise AdminError(f"replica {form.replicas} of {group} must go before replica {node}")
         smaller = replace(form, replicas=node - 1, first=min(form.first, node - 1))

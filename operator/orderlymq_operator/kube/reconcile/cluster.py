@@ -26,34 +26,34 @@ from orderlymq_operator.kube.api import (
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import (
-    Surroundings,
+    Environment,
     kube_revision,
     name_server_revision,
 )
 from orderlymq_operator.kube.observe.cluster import Live, read_objects
-from orderlymq_operator.kube.observe.consumergroups import GroupSight
-from orderlymq_operator.kube.observe.credentials import Access
-from orderlymq_operator.kube.observe.desired import Wish, wish_of
+from orderlymq_operator.kube.observe.consumergroups import ObservedConsumerGroup
+from orderlymq_operator.kube.observe.credentials import Credentials
+from orderlymq_operator.kube.observe.desired import DesiredState, desired_state
+from orderlymq_operator.kube.observe.fault_tolerance import fault_tolerance
 from orderlymq_operator.kube.observe.inventory import ClusterKey, Inventory, Item
-from orderlymq_operator.kube.observe.lister import Lists
-from orderlymq_operator.kube.observe.spreading import fault_tolerance
+from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.reconcile import scaling, volumes
 from orderlymq_operator.kube.reconcile.backend import Defaults, KubeBackend, forms_of
-from orderlymq_operator.kube.reconcile.consumergroups import Tended
-from orderlymq_operator.kube.reconcile.debounce import Doubts
-from orderlymq_operator.kube.reconcile.executor import perform_all
+from orderlymq_operator.kube.reconcile.consumergroups import AssignmentTarget
+from orderlymq_operator.kube.reconcile.debounce import Debounce
+from orderlymq_operator.kube.reconcile.executor import execute
 from orderlymq_operator.kube.reconcile.finalizers import Finalizers
-from orderlymq_operator.kube.reconcile.pace import Pace
+from orderlymq_operator.kube.reconcile.pace import Backoff
 from orderlymq_operator.kube.reconcile.status import (
-    Circumstances,
+    Findings,
     cluster_conditions,
     cluster_facts,
     condition_of,
-    former_conditions,
-    former_facts,
+    previous_conditions,
+    previous_facts,
     step_of,
 )
-from orderlymq_operator.kube.reconcile.writer import Teller
+from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import STATEFUL_SETS
 from orderlymq_operator.kube.takeover.handover import Target
 from orderlymq_operator.plan.actions import (
@@ -64,7 +64,7 @@ from orderlymq_operator.plan.actions import (
     ReportCondition,
     Subject,
 )
-from orderlymq_operator.plan.liveness import Silences
+from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.planner import plan
 from orderlymq_operator.plan.replicas import stale_name_server
 from orderlymq_operator.resources.kinds import Cluster
@@ -73,9 +73,9 @@ _log = logging.getLogger(__name__)
 
 # While there is something to do, and while something is waited for that no watch shows.
 AT_WORK_S: Final = 0.2
-GROWING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
+EXPANDING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
 # Members and lag are told at most so often: they change all the time, and metrics tell them at once.
-SIGHT_S: Final = 30.0
+CONSUMER_GROUPS_S: Final = 30.0
 _ATTEMPTS: Final = 4  # plans of one pass: each leaves out what the one before refused
 
 
@@ -84,14 +84,14 @@ class Scope:
     """What one pass works on."""
 
     item: Item
-    wish: Wish
+    wish: DesiredState
     live: Live
     backend: KubeBackend
-    found: Circumstances
+    found: Findings
     observed: Observed | None = None
 
 
-class Reconciler:
+class ClusterReconciler:
     """Makes passes; `reconcile` is called for one key at a time."""
 
     def __init__(
@@ -100,7 +100,7 @@ class Reconciler:
         inventory: Inventory,
         defaults: Defaults,
         metrics: OperatorMetrics,
-        access: Access,
+        access: Credentials,
         zone_of: Callable[[str], str],
         clock: Callable[[], float] = time.monotonic,
         label_of: Callable[[str, str], str] = lambda node, key: "",
@@ -108,30 +108,30 @@ class Reconciler:
         self._api = api
         self.inventory = inventory
         self._label_of = label_of
-        self._lists = Lists(api, clock)
-        self._pace = Pace()
+        self._lists = Lister(api, clock)
+        self._backoff = Backoff()
         self._defaults = defaults
         self._metrics = metrics
         self._zone_of = zone_of
         self._session = aiohttp.ClientSession()
-        self._access = access
+        self._credentials = access
         self._finalizers = Finalizers(api, inventory)
-        self._teller = Teller(api, inventory)
-        self._growing: dict[ClusterKey, frozenset[str]] = {}
+        self._writer = StatusWriter(api, inventory)
+        self._expanding: dict[ClusterKey, frozenset[str]] = {}
         self._looked: dict[ClusterKey, float] = {}
-        self._doubts = Doubts()
-        self._silences: dict[ClusterKey, Silences] = {}
+        self._debounce = Debounce()
+        self._detectors: dict[ClusterKey, FailureDetector] = {}
         self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
         self.seen: dict[ClusterKey, Scope] = {}
 
     @property
-    def access(self) -> Access:
+    def access(self) -> Credentials:
         """How brokers are called; shared with whoever hands queues over."""
-        return self._access
+        return self._credentials
 
     async def close(self) -> None:
         """Let go of all connections."""
-        await self._access.close()
+        await self._credentials.close()
         await self._session.close()
 
     def targets(self) -> list[Target]:
@@ -141,14 +141,14 @@ class Reconciler:
             cluster = scope.wish.desired.cluster
             if cluster.spec.lock.takeover != "ConfirmedPodDeath":
                 continue
-            leaders = [scope.live.leader(group) for group in scope.backend.around.groups]
+            leaders = [scope.live.leader(group) for group in scope.backend.environment.groups]
             addresses = tuple(f"{pod.ip}:{names.BROKER_PORT}" for pod in leaders if pod is not None)
             complete = len(addresses) == len(leaders)
             groups = tuple(sorted({each.group_name for each in scope.wish.desired.groups}))
             found.append(Target(key, scope.backend.admin, addresses, complete, groups))
         return found
 
-    def tended(self) -> dict[ClusterKey, Tended]:
+    def assignment_targets(self) -> dict[ClusterKey, AssignmentTarget]:
         """Return every Cluster whose consumer groups can be seen whole, as its last pass found it."""
         found = {}
         for key, scope in self.seen.items():
@@ -167,7 +167,7 @@ class Reconciler:
                 }
                 addresses = {name: f"{pod.ip}:{names.BROKER_PORT}" for name, pod in leading.items()}
                 nodes = {name: pod.node for name, pod in leading.items()}
-                found[key] = Tended(
+                found[key] = AssignmentTarget(
                     scope.backend.admin, scope.wish.desired, addresses, nodes, queues
                 )
         return found
@@ -188,30 +188,30 @@ class Reconciler:
                 return None
             if not isinstance(item.manifest, Cluster):
                 problem = ConditionReport("False", "Invalid", item.error)
-                await self._teller.tell(item, {"Ready": problem}, {})
+                await self._writer.tell(item, {"Ready": problem}, {})
                 return None
             try:
                 return await self._pass(item, item.manifest)
             except RetryLaterError:
                 raise
             except ForbiddenError as error:
-                await self._tell_problem(item, "Forbidden", str(error))
+                await self._write_problem(item, "Forbidden", str(error))
                 raise
             except ApiError as error:
-                await self._tell_problem(item, "ApiRefused", str(error))
+                await self._write_problem(item, "ApiRefused", str(error))
                 raise
 
     def _forget(self, key: ClusterKey) -> None:
-        self._silences.pop(key, None)
+        self._detectors.pop(key, None)
         self._lists.forget(owner_of(key))
-        self._pace.forget(key)
+        self._backoff.forget(key)
         self._metrics.forget_groups(key)
 
-    async def _tell_problem(self, item: Item, reason: str, text: str) -> None:
+    async def _write_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
-        former, facts = former_conditions(item), former_facts(item)
+        former, facts = previous_conditions(item), previous_facts(item)
         try:
-            await self._teller.tell(item, {**former, "Ready": report}, facts)
+            await self._writer.tell(item, {**former, "Ready": report}, facts)
         except ApiError as error:
             _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
 
@@ -224,7 +224,7 @@ class Reconciler:
             if item.deleting_since is not None:
                 await self._finalizers.release(item)
             else:
-                await self._teller.tell(item, {"Ready": report}, {})
+                await self._writer.tell(item, {"Ready": report}, {})
 
     # -- a pass --------------------------------------------------------------------------------
 
@@ -233,26 +233,26 @@ class Reconciler:
         backend = scope.backend
         if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
             observed = await backend.observe()
-            self._tell_groups(scope, observed)
+            self._set_groups(scope, observed)
             self.seen[(item.namespace, item.name)] = scope
             # Nothing is done, but what is the case is told.
             found = self._plan(scope, observed)
             reports = [action for action in found if isinstance(action, ReportCondition)]
-            await perform_all(backend, reports, self._metrics)
+            await execute(backend, reports, self._metrics)
             await self._tell(scope, observed, [])
             return self._pause_s(scope)
         await self._finalizers.settle(scope.wish)
         applied = await backend.ensure()
         observed = await backend.observe()
-        self._tell_groups(scope, observed)
+        self._set_groups(scope, observed)
         scope.observed = observed
         # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
         # lost, just when hand-overs need the leaders of the last pass.
         self.seen[(item.namespace, item.name)] = scope
-        growing = self._growing[(item.namespace, item.name)] = _growing(observed)
+        expanding = self._expanding[(item.namespace, item.name)] = _expanding(observed)
         actions = self._plan(scope, observed)
         scope.found.step = step_of(actions, applied)
-        failed, work = await perform_all(backend, actions, self._metrics)
+        failed, work = await execute(backend, actions, self._metrics)
         work += await volumes.settle(scope.backend, scope.found, observed)
         surplus = scaling.surplus_groups(cluster, scope.live)
         try:
@@ -269,8 +269,8 @@ class Reconciler:
             raise failed[0]
         if work or applied:
             return AT_WORK_S
-        if growing:
-            return GROWING_S
+        if expanding:
+            return EXPANDING_S
         return self._pause_s(scope, mislabelled)
 
     def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
@@ -278,14 +278,14 @@ class Reconciler:
         key = (scope.item.namespace, scope.item.name)
         self._lists.keep(owner_of(key))
         if self._is_calm(scope) and not mislabelled:
-            self._pace.forget(key)
+            self._backoff.forget(key)
             return None
         reports = tuple(sorted(scope.backend.reports.items()))
-        return self._pace.pause_s(key, (reports, scope.found.step, mislabelled))
+        return self._backoff.pause_s(key, (reports, scope.found.step, mislabelled))
 
     async def _look(self, item: Item, cluster: Cluster) -> Scope:
         live = await read_objects(self._api, self._lists, cluster)
-        wish = wish_of(cluster, self.inventory.parts((item.namespace, item.name)))
+        wish = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
         groups = scaling.planned_groups(cluster, live)
         if len(groups) != cluster.spec.groups:
             spec = cluster.spec.model_copy(update={"groups": len(groups)})
@@ -295,7 +295,7 @@ class Reconciler:
             wish.desired, draining=frozenset(scaling.surplus_groups(cluster, live))
         )
         image = self._image(cluster, live)
-        around = Surroundings(
+        environment = Environment(
             image=image,
             pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
             revision=kube_revision(cluster, image),
@@ -303,31 +303,31 @@ class Reconciler:
             groups=forms_of(wish.desired, live, groups),
         )
         paused = cluster.spec.update.mode == "Paused"
-        admin = await self._access.admin(cluster)
-        found_secrets = await self._access.secrets(wish)
+        admin = await self._credentials.admin(cluster)
+        found_secrets = await self._credentials.secrets(wish)
         backend = KubeBackend(
             self._api,
             self._session,
             admin,
             wish.desired,
             live,
-            around,
+            environment,
             secrets=found_secrets,
-            fingerprints=self._access.fingerprints(wish, found_secrets),
+            fingerprints=self._credentials.fingerprints(wish, found_secrets),
             paused=paused,
-            growing=self._growing.get((item.namespace, item.name), frozenset()),
-            silences=self._silences.setdefault((item.namespace, item.name), Silences()),
+            expanding=self._expanding.get((item.namespace, item.name), frozenset()),
+            detector=self._detectors.setdefault((item.namespace, item.name), FailureDetector()),
         )
-        found = Circumstances(
+        found = Findings(
             paused=paused or item.annotations.get(names.ANNOTATION_PAUSE) == "true",
             default_image=self._defaults.image,
         )
         found.scale_down = scaling.refused(cluster, live)
         found.tolerance = fault_tolerance(wish.desired.cluster, live, self._label_of)
-        told = former_conditions(item).get("FaultTolerant")
+        told = previous_conditions(item).get("FaultTolerant")
         if found.tolerance.status == "Unknown" and told is not None:
             found.tolerance = told  # a pod that is on its way to a node is no news
-        missing = await self._access.missing_certificate(cluster)
+        missing = await self._credentials.missing_certificate(cluster)
         if missing:
             found.problem = ConditionReport("False", "SecretMissing", missing)
         return Scope(item, wish, live, backend, found)
@@ -369,7 +369,7 @@ class Reconciler:
     async def _replace_name_server(self, scope: Scope, observed: Observed) -> int:
         """Replace one name server that has a former form; return how many there were."""
         pods = scope.live.name_server_pods()
-        current = scope.backend.around.name_server_revision
+        current = scope.backend.environment.name_server_revision
         stale = {
             index
             for index, pod in pods.items()
@@ -393,7 +393,7 @@ class Reconciler:
         """
         key = (scope.item.namespace, scope.item.name)
         wrong: set[tuple[str, int]] = set()
-        for group in scope.backend.around.groups:
+        for group in scope.backend.environment.groups:
             leader = scope.live.leader(group)
             if leader is None:
                 continue
@@ -404,7 +404,7 @@ class Reconciler:
                     continue
                 wrong.add((pod.name, term))
                 if (pod.name, term) in self._mislabelled.get(key, ()):
-                    await self._teller.label_leader(pod, term if leads else None)
+                    await self._writer.label_leader(pod, term if leads else None)
         self._mislabelled[key] = wrong
         return len(wrong)
 
@@ -422,44 +422,44 @@ class Reconciler:
         cluster = scope.wish.desired.cluster
         backend = scope.backend
         conditions = cluster_conditions(
-            cluster, backend.reports, observed, scope.live, scope.found, backend.around
+            cluster, backend.reports, observed, scope.live, scope.found, backend.environment
         )
         facts = cluster_facts(
-            scope.item, cluster, observed, scope.live, backend.around, scope.found, now
+            scope.item, cluster, observed, scope.live, backend.environment, scope.found, now
         )
-        if self._is_doubtful(scope, conditions["Ready"]):
+        if self._is_debounced(scope, conditions["Ready"]):
             return  # the next pass is a second away
-        await self._teller.tell(scope.item, conditions, facts)
-        sights = await self._sights(scope)
-        await self._teller.tell_parts(
-            scope.wish, backend.reports, observed, sights, said=bool(failed)
+        await self._writer.tell(scope.item, conditions, facts)
+        consumer_groups = await self._consumer_groups(scope)
+        await self._writer.write_parts(
+            scope.wish, backend.reports, observed, consumer_groups, said=bool(failed)
         )
 
-    def _tell_groups(self, scope: Scope, observed: Observed) -> None:
+    def _set_groups(self, scope: Scope, observed: Observed) -> None:
         cluster = scope.wish.desired.cluster
-        self._metrics.tell_groups(
+        self._metrics.set_groups(
             (scope.item.namespace, scope.item.name),
             observed.groups,
             cluster.group_names,
             cluster.spec.replicas_per_group,
         )
 
-    def _is_doubtful(self, scope: Scope, ready: ConditionReport) -> bool:
+    def _is_debounced(self, scope: Scope, ready: ConditionReport) -> bool:
         item = scope.item
         former = condition_of(item.status, "Ready")
         now_ms = time.monotonic_ns() // 1_000_000
-        return self._doubts.hold(
+        return self._debounce.hold(
             (item.namespace, item.name), former, ready, item.generation, now_ms
         )
 
-    async def _sights(self, scope: Scope) -> dict[str, GroupSight]:
+    async def _consumer_groups(self, scope: Scope) -> dict[str, ObservedConsumerGroup]:
         """Look at the members of all consumer groups, if the last look is old enough."""
         key = (scope.item.namespace, scope.item.name)
         now = time.monotonic()
         names = [group.group_name for group in scope.wish.desired.groups]
-        if not names or now - self._looked.get(key, -SIGHT_S) < SIGHT_S:
+        if not names or now - self._looked.get(key, -CONSUMER_GROUPS_S) < CONSUMER_GROUPS_S:
             return {}
-        found = await scope.backend.sights(names, self._zone_of)
+        found = await scope.backend.consumer_groups(names, self._zone_of)
         if found is None:
             return {}
         self._looked[key] = now
@@ -471,10 +471,10 @@ def owner_of(key: ClusterKey) -> tuple[str, ...]:
     return ("Cluster", *key)
 
 
-def _growing(observed: Observed) -> frozenset[str]:
+def _expanding(observed: Observed) -> frozenset[str]:
     return frozenset(
         name
         for group in observed.groups.values()
-        for name, growth in group.growth.items()
-        if growth.phase != "open"
+        for name, expansion in group.expansion.items()
+        if expansion.phase != "open"
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin
-from orderlymq_operator.brokers.consumergroups import GroupTending
+from orderlymq_operator.brokers.consumergroups import GroupReconciler
 from orderlymq_operator.kube.observe.inventory import ClusterKey
 from orderlymq_operator.kube.observe.zones import Zones
 from orderlymq_operator.resources.kinds import Desired
@@ -24,7 +24,7 @@ _LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
+class AssignmentTarget:
     """A Cluster at its last pass, by raft group.
 
     Attributes:
@@ -40,40 +40,40 @@ class Tended:
     queues: Mapping[str, Mapping[str, int]]
 
 
-class ClusterTending:
+class ConsumerGroupLoop:
     """Tends all Clusters; `run` until cancelled."""
 
     def __init__(
         self,
-        clusters: Callable[[], Mapping[ClusterKey, Tended]],
+        clusters: Callable[[], Mapping[ClusterKey, AssignmentTarget]],
         leads: Callable[[], bool],
         zones: Zones,
     ) -> None:
         self._clusters = clusters
         self._leads = leads
         self._zones = zones
-        self._tending: dict[ClusterKey, tuple[int, GroupTending]] = {}
+        self._consumer_groups: dict[ClusterKey, tuple[int, GroupReconciler]] = {}
 
     async def run(self) -> None:
         """Look at every group about once a second until cancelled."""
         while True:
             if self._leads():
                 clusters = self._clusters()
-                for key in self._tending.keys() - clusters.keys():
-                    del self._tending[key]
-                await asyncio.gather(*(self._tend(key, one) for key, one in clusters.items()))
+                for key in self._consumer_groups.keys() - clusters.keys():
+                    del self._consumer_groups[key]
+                await asyncio.gather(*(self._reconcile(key, one) for key, one in clusters.items()))
             await asyncio.sleep(_LOOK_S)
 
-    async def _tend(self, key: ClusterKey, one: Tended) -> None:
-        known = self._tending.get(key)
+    async def _reconcile(self, key: ClusterKey, one: AssignmentTarget) -> None:
+        known = self._consumer_groups.get(key)
         # Whoever leads anew decides anew, under its own token.
         if known is None or known[0] != one.admin.operator_token:
-            tending = GroupTending(one.admin, self._zones.of_address)
-            known = self._tending[key] = (one.admin.operator_token, tending)
+            tending = GroupReconciler(one.admin, self._zones.of_address)
+            known = self._consumer_groups[key] = (one.admin.operator_token, tending)
         now_ms = time.monotonic_ns() // 1_000_000
         try:
             zones = {group: self._zones.of_node(node) for group, node in one.nodes.items()}
-            await known[1].tend(one.desired, one.addresses, one.queues, now_ms, zones)
+            await known[1].reconcile(one.desired, one.addresses, one.queues, now_ms, zones)
         except Exception:
             # A look at one Cluster must not end those at others, nor the operator.
             _log.exception("tending the groups of %s/%s failed", *key)

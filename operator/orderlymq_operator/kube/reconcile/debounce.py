@@ -12,11 +12,11 @@ from typing import Any, Final
 from orderlymq_operator.plan.actions import ConditionReport
 
 # Two further looks; a Service that lost its leader has another one by then.
-DOUBT_MS: Final = 2_000
+DEBOUNCE_MS: Final = 2_000
 _PASSING: Final = {"GroupNotReady", "NameServerUnavailable"}
 
 
-class Doubts:
+class Debounce:
     """Since when each Cluster that was Ready has been seen otherwise."""
 
     def __init__(self) -> None:
@@ -31,14 +31,14 @@ class Doubts:
         now_ms: int,
     ) -> bool:
         """Tell whether to keep quiet for now: *former* is the condition Ready as it was told last."""
-        doubtful = (
+        debounced = (
             former is not None
             and former.get("status") == "True"
             and former.get("observedGeneration") == generation
             and ready.status != "True"
             and ready.reason in _PASSING
         )
-        if not doubtful:
+        if not debounced:
             self._since.pop(key, None)
             return False
-        return now_ms - self._since.setdefault(key, now_ms) < DOUBT_MS
+        return now_ms - self._since.setdefault(key, now_ms) < DEBOUNCE_MS

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 _AT_ONCE: Final = 32
 
 
-async def perform_all(
+async def execute(
     backend: KubeBackend, actions: Sequence[Action], metrics: OperatorMetrics
 ) -> tuple[list[Exception], int]:
     """Carry out *actions*; return what failed, and how many were done that were more than reports."""

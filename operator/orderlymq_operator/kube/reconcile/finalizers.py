@@ -12,10 +12,11 @@ from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError, ConflictError
 from orderlymq_operator.kube.objects.names import FINALIZER
-from orderlymq_operator.kube.observe.desired import Wish, declared_name, must_delete
+from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Inventory, Item, read_item
 from orderlymq_operator.kube.resources import OWN_KINDS, Json
 from orderlymq_operator.plan.actions import Observed
+from orderlymq_operator.resources.kinds import declared_name, is_deleted_with
 
 _log = logging.getLogger(__name__)
 
@@ -30,23 +31,23 @@ class Finalizers:
         self._api = api
         self._inventory = inventory
 
-    async def settle(self, wish: Wish) -> None:
+    async def settle(self, wish: DesiredState) -> None:
         """Give every living object the finalizer that its deletion policy asks for."""
         for item in wish.subjects.values():
             if item.manifest is None:
                 continue
-            needed = must_delete(item.manifest)
+            needed = is_deleted_with(item.manifest)
             if needed and FINALIZER not in item.finalizers:
                 await self._write(item, [*item.finalizers, FINALIZER])
             elif not needed and FINALIZER in item.finalizers:
                 await self.release(item)
 
-    async def finish(self, wish: Wish, observed: Observed) -> None:
+    async def finish(self, wish: DesiredState, observed: Observed) -> None:
         """Let objects go whose topics, groups or accounts are gone, or about which nobody answers."""
         for item in wish.leaving:
             if (
                 item.manifest is None
-                or not must_delete(item.manifest)
+                or not is_deleted_with(item.manifest)
                 or _is_gone(item, wish, observed)
             ):
                 await self.release(item)
@@ -77,7 +78,7 @@ class Finalizers:
             self._inventory.written(item.resource, found)
 
 
-def _is_gone(item: Item, wish: Wish, observed: Observed) -> bool:
+def _is_gone(item: Item, wish: DesiredState, observed: Observed) -> bool:
     """Tell whether every raft group says that it has no such thing."""
     assert item.manifest is not None
     name = declared_name(item.manifest)

@@ -14,7 +14,7 @@ MAX_S: Final = 15.0
 SOON_LOOKS: Final = 10
 
 
-class Pace:
+class Backoff:
     """How many looks at each key have found the same."""
 
     def __init__(self) -> None:

@@ -16,9 +16,14 @@ import aiohttp
 from orderlymq_operator.kube.api import Api, ApiError, ForbiddenError, RetryLaterError
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects import pipeline as driverforms
 from orderlymq_operator.kube.objects.drift import changes, quantity, stamped
-from orderlymq_operator.kube.objects.pipeline import DriverSurroundings
+from orderlymq_operator.kube.objects.pipeline import (
+    DriverEnvironment,
+    claim_name,
+    pipeline_workload,
+    supporting_objects,
+    work_of,
+)
 from orderlymq_operator.kube.objects.sparkapplication import spark_application, unknown_fields
 from orderlymq_operator.kube.observe.drivers import (
     driver_pod,
@@ -31,10 +36,10 @@ from orderlymq_operator.kube.observe.drivers import (
     workload_of,
 )
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
-from orderlymq_operator.kube.observe.lister import Lists
-from orderlymq_operator.kube.reconcile.pace import Pace
-from orderlymq_operator.kube.reconcile.status import former_conditions, former_facts
-from orderlymq_operator.kube.reconcile.writer import Teller
+from orderlymq_operator.kube.observe.lister import Lister
+from orderlymq_operator.kube.reconcile.pace import Backoff
+from orderlymq_operator.kube.reconcile.status import previous_conditions, previous_facts
+from orderlymq_operator.kube.reconcile.writer import StatusWriter
 from orderlymq_operator.kube.resources import (
     CRON_JOBS,
     DEFINITIONS,
@@ -87,7 +92,7 @@ _DEFINITION: Final = f"{SPARK_APPLICATIONS.plural}.{SPARK_APPLICATIONS.api_versi
 
 
 @dataclass(slots=True)
-class _Sight:
+class _Observation:
     """What a pass found."""
 
     wanted: list[Json]
@@ -112,7 +117,7 @@ class _Sight:
         ]
 
 
-class Drivers:
+class PipelineReconciler:
     """Makes passes over Pipelines; `reconcile` is called for one key at a time."""
 
     def __init__(
@@ -130,11 +135,11 @@ class Drivers:
         self._metrics = metrics
         self._image = image
         self._pull_policy = pull_policy
-        self._teller = Teller(api, inventory)
+        self._writer = StatusWriter(api, inventory)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
         self._told: dict[PipelineKey, float] = {}
-        self._lists = Lists(api, clock)
-        self._pace = Pace()
+        self._lists = Lister(api, clock)
+        self._backoff = Backoff()
         self._definition: tuple[float, Json | None] | None = None
 
     async def close(self) -> None:
@@ -153,11 +158,11 @@ class Drivers:
             if item is None or item.deleting_since is not None:
                 self._told.pop(key, None)
                 self._lists.forget(key)
-                self._pace.forget(key)
+                self._backoff.forget(key)
                 return None  # what it owns goes with it
             if not isinstance(item.manifest, Pipeline):
                 problem = ConditionReport("False", "Invalid", item.error)
-                await self._teller.tell(item, {"Ready": problem}, former_facts(item))
+                await self._writer.tell(item, {"Ready": problem}, previous_facts(item))
                 return None
             if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
                 return None
@@ -168,36 +173,36 @@ class Drivers:
             except ApiError as error:
                 reason = "Forbidden" if isinstance(error, ForbiddenError) else "ApiRefused"
                 report = ConditionReport("False", reason, str(error))
-                await self._teller.tell(item, {"Ready": report}, former_facts(item))
+                await self._writer.tell(item, {"Ready": report}, previous_facts(item))
                 raise
 
     async def _pass(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
-        around = DriverSurroundings(
+        environment = DriverEnvironment(
             pipeline.spec.image or self._image,
             pipeline.spec.image_pull_policy or self._pull_policy,
         )
-        sight = await self._look(pipeline, around)
-        actions = plan_pipeline(pipeline, driverforms.work_of(pipeline), sight.observed)
+        sight = await self._look(pipeline, environment)
+        actions = plan_pipeline(pipeline, work_of(pipeline), sight.observed)
         for action in actions:
             await self._perform(pipeline, sight, action)
         report = actions[-1]
         assert isinstance(report, ReportPipeline), "a plan ends with a report"
-        await self._tell(key, item, report, driverforms.claim_name(pipeline))
+        await self._tell(key, item, report, claim_name(pipeline))
         if len(actions) > 1:
             return AT_WORK_S
         self._lists.keep(key)
         if report.phase == "Running":
-            self._pace.forget(key)
+            self._backoff.forget(key)
             return ASKING_S
         # What has ended without a pod that lives, a watch or a change of the spec wakes.
         waits = report.phase == "Starting" or report.pod is not None
         if not waits or report.condition.reason == "ClusterNotFound":
             return None
-        return max(WAITING_S, self._pace.pause_s(key, (report.phase, report.condition)))
+        return max(WAITING_S, self._backoff.pause_s(key, (report.phase, report.condition)))
 
     # -- looking -------------------------------------------------------------------------------
 
-    async def _look(self, pipeline: Pipeline, around: DriverSurroundings) -> _Sight:
+    async def _look(self, pipeline: Pipeline, environment: DriverEnvironment) -> _Observation:
         namespace = pipeline.metadata.namespace
         chosen = f"{names.LABEL_PIPELINE}={pipeline.metadata.name}"
         definition = await self._spark_definition()
@@ -212,15 +217,13 @@ class Drivers:
             kept=[resource for resource in known if resource != form],
         )
         made = (
-            spark_application(pipeline, around)
+            spark_application(pipeline, environment)
             if form_of(pipeline.spec) == "SparkApplication"
-            else driverforms.workload(pipeline, around)
+            else pipeline_workload(pipeline, environment)
         )
         workload, pause = without_pause(made)
-        wanted = [
-            _no_smaller(each, live) for each in driverforms.supporting_objects(pipeline, around)
-        ]
-        sight = _Sight(wanted, stamped(workload), pause, live)
+        wanted = [_no_smaller(each, live) for each in supporting_objects(pipeline, environment)]
+        sight = _Observation(wanted, stamped(workload), pause, live)
         pods = await asyncio.gather(*map(self._ask, filter(is_driver, live[PODS])))
         reference = pipeline.spec.cluster_ref
         sight.observed = ObservedPipeline(
@@ -265,7 +268,9 @@ class Drivers:
 
     # -- carrying out --------------------------------------------------------------------------
 
-    async def _perform(self, pipeline: Pipeline, sight: _Sight, action: PipelineAction) -> None:
+    async def _perform(
+        self, pipeline: Pipeline, sight: _Observation, action: PipelineAction
+    ) -> None:
         namespace = pipeline.metadata.namespace
         match action:
             case StopDriver(form, name):
@@ -280,7 +285,7 @@ class Drivers:
         _log.info("%s/%s: did %s", namespace, pipeline.metadata.name, action)
         self._metrics.actions.labels(type(action).__name__).inc()
 
-    async def _apply(self, namespace: str | None, sight: _Sight, form: Form) -> None:
+    async def _apply(self, namespace: str | None, sight: _Observation, form: Form) -> None:
         for made in changes(sight.wanted, sight.everything):
             await self._api.apply(made)
         for found in sight.surplus():
@@ -294,17 +299,17 @@ class Drivers:
     # -- telling -------------------------------------------------------------------------------
 
     async def _tell(self, key: PipelineKey, item: Item, report: ReportPipeline, claim: str) -> None:
-        former = former_facts(item)
+        former = previous_facts(item)
         facts = status_facts(report, former, claim)
         now = time.monotonic()
-        news = report.condition != former_conditions(item).get("Ready") or any(
+        news = report.condition != previous_conditions(item).get("Ready") or any(
             facts.get(name) != former.get(name)
             for name in ("phase", "driver", "result", "lastError")
         )
         if not news and now - self._told.get(key, -FIGURES_S) < FIGURES_S:
             return
         self._told[key] = now
-        await self._teller.tell(item, {"Ready": report.condition}, facts)
+        await self._writer.tell(item, {"Ready": report.condition}, facts)
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:

@@ -14,7 +14,7 @@ from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
-from orderlymq_operator.kube.reconcile.status import Circumstances
+from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.resources import (
     BUDGETS,
     CLAIMS,
@@ -73,7 +73,7 @@ def held_text(group: str, retained: Mapping[str, int]) -> str:
 
 
 async def settle(
-    api: Api, backend: KubeBackend, surplus: Sequence[str], found: Circumstances, observed: Observed
+    api: Api, backend: KubeBackend, surplus: Sequence[str], found: Findings, observed: Observed
 ) -> int:
     """Take one step with groups that are to go or to stay; return how many changes were made.
 
@@ -112,7 +112,7 @@ async def settle(
 async def _reopen(backend: KubeBackend, surplus: Sequence[str]) -> int:
     """Let groups take messages that were to go and are wanted again."""
     count = 0
-    for group in backend.around.groups:
+    for group in backend.environment.groups:
         if group not in surplus and _is_closed(backend.live, group):
             await backend.admin.set_writable(backend.group_address(group), writable=True)
             await _mark(backend, group, closed=False)

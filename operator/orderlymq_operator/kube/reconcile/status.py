@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.cluster import Surroundings
+from orderlymq_operator.kube.objects.cluster import Environment
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.desired import MESSAGE_MAX
 from orderlymq_operator.kube.observe.inventory import Item
@@ -30,17 +30,17 @@ from orderlymq_operator.plan.actions import (
     Subject,
     TransferLeadership,
 )
+from orderlymq_operator.plan.expansion import topic_expansion
 from orderlymq_operator.plan.refusals import topic_layout
-from orderlymq_operator.plan.topics import topic_growth
 from orderlymq_operator.resources.conditions import BY_NAME
 from orderlymq_operator.resources.kinds import Cluster, Desired, Topic
-from orderlymq_operator.resources.topic import GrowthStatus
+from orderlymq_operator.resources.topic import ExpansionStatus
 
 _ROLES: Final = {"leader": "Leader", "follower": "Follower", "learner": "Learner"}
 
 
 @dataclass(slots=True)
-class Circumstances:
+class Findings:
     """What about a Cluster a pass found beside the planner's world.
 
     Attributes:
@@ -114,13 +114,13 @@ def _is_empty(value: Any) -> bool:
     return not value
 
 
-def former_facts(item: Item) -> Json:
+def previous_facts(item: Item) -> Json:
     """Return what the status said beside conditions: it stays until something newer is known."""
     said = {"conditions", "observedGeneration"}
     return {key: value for key, value in item.status.items() if key not in said}
 
 
-def former_conditions(item: Item) -> dict[str, ConditionReport]:
+def previous_conditions(item: Item) -> dict[str, ConditionReport]:
     """Return what the conditions said, but for reasons of another version."""
     return {
         condition["type"]: ConditionReport(
@@ -134,8 +134,12 @@ def former_conditions(item: Item) -> dict[str, ConditionReport]:
 def topic_facts(topic: Topic, desired: Desired, observed: Observed) -> Json:
     """Return what is known of a topic beside its conditions; every raft group answers."""
     layout = topic_layout(topic.topic_name, observed)
-    growth = topic_growth(topic, desired, observed)
-    facts = {} if growth is None or growth.status is None else {"growth": _dumped(growth.status)}
+    expansion = topic_expansion(topic, desired, observed)
+    facts = (
+        {}
+        if expansion is None or expansion.status is None
+        else {"expansion": _dumped(expansion.status)}
+    )
     return facts | {
         "topicName": topic.topic_name,
         "queueLayout": [
@@ -144,7 +148,7 @@ def topic_facts(topic: Topic, desired: Desired, observed: Observed) -> Json:
     }
 
 
-def _dumped(model: GrowthStatus) -> Json:
+def _dumped(model: ExpansionStatus) -> Json:
     found: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
     return found
 
@@ -157,8 +161,8 @@ def cluster_conditions(
     reports: Mapping[Subject, ConditionReport],
     observed: Observed,
     live: Live,
-    found: Circumstances,
-    around: Surroundings,
+    found: Findings,
+    environment: Environment,
 ) -> dict[str, ConditionReport]:
     """Return every condition of a Cluster."""
     ready = reports.get(Subject("Cluster", cluster.metadata.name)) or ConditionReport(
@@ -182,7 +186,7 @@ def cluster_conditions(
         "QuorumHealthy": _quorum(cluster, observed),
         "Progressing": progressing,
         "StorageReady": found.storage or ConditionReport("True", "Bound", "every volume is bound"),
-        "UpdateAvailable": _update(around, found.default_image, cluster),
+        "UpdateAvailable": _update(environment, found.default_image, cluster),
         "FaultTolerant": found.tolerance
         or ConditionReport("Unknown", "NotPlaced", "nobody has looked yet"),
         "ScaleDownBlocked": found.scale_down
@@ -225,17 +229,17 @@ def _quorum(cluster: Cluster, observed: Observed) -> ConditionReport:
             if replica.member != "voter":
                 text = f"replica {node} of {name} does not vote yet"
                 return ConditionReport("False", "ReplicaMissing", text)
-    return ConditionReport("True", "AllReplicasWell", "every replica answers and votes")
+    return ConditionReport("True", "AllReplicasHealthy", "every replica answers and votes")
 
 
-def _update(around: Surroundings, default_image: str, cluster: Cluster) -> ConditionReport:
-    if cluster.spec.image is None and default_image and around.image != default_image:
+def _update(environment: Environment, default_image: str, cluster: Cluster) -> ConditionReport:
+    if cluster.spec.image is None and default_image and environment.image != default_image:
         return ConditionReport(
             "True",
             "NewDefaultImage",
-            f"pods run {around.image}, the operator brings {default_image}",
+            f"pods run {environment.image}, the operator brings {default_image}",
         )
-    return ConditionReport("False", "UpToDate", f"pods run {around.image}")
+    return ConditionReport("False", "UpToDate", f"pods run {environment.image}")
 
 
 def cluster_facts(
@@ -243,8 +247,8 @@ def cluster_facts(
     cluster: Cluster,
     observed: Observed,
     live: Live,
-    around: Surroundings,
-    found: Circumstances,
+    environment: Environment,
+    found: Findings,
     now: str,
 ) -> Json:
     """Return what is known of a Cluster beside its conditions."""
@@ -263,8 +267,8 @@ def cluster_facts(
         "leaders": f"{leaders}/{len(cluster.group_names)}",
         "replicas": min(voters, default=0),
         "selector": ",".join(f"{key}={value}" for key, value in sorted(chosen.items())),
-        "image": around.image,
-        "revision": around.revision,
+        "image": environment.image,
+        "revision": environment.revision,
         "nameServerAddress": f"{name}.{item.namespace}.svc:{names.NAME_SERVER_PORT}",
         "groups": [
             _group(name, observed, live, found) for name in sorted(observed.groups, key=_index)
@@ -285,7 +289,7 @@ def _index(name: str) -> int:
     return int(name.rpartition("-")[2])
 
 
-def _group(name: str, observed: Observed, live: Live, found: Circumstances) -> Json:
+def _group(name: str, observed: Observed, live: Live, found: Findings) -> Json:
     group = observed.groups[name]
     pods = live.group_pods(name)
     leader = live.leader(name)

@@ -12,12 +12,12 @@ from orderlymq_operator.kube.objects.drift import quantity
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import ClaimFacts
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
-from orderlymq_operator.kube.reconcile.status import Circumstances
+from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.resources import CLAIMS, STORAGE_CLASSES
 from orderlymq_operator.plan.actions import ConditionReport, Observed
 
 
-async def settle(backend: KubeBackend, found: Circumstances, observed: Observed) -> int:
+async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> int:
     """Let volumes grow and former ones go; return how many changes were made.
 
     Raises:
@@ -29,13 +29,13 @@ async def settle(backend: KubeBackend, found: Circumstances, observed: Observed)
     wanted = str(cluster.spec.storage.size)
     small = [
         claim
-        for group in backend.around.groups
+        for group in backend.environment.groups
         for claim in _claims_of(backend.live, group)
         if _size(claim.requested) < _size(wanted) and not claim.deleting
     ]
     pending = [
         claim
-        for group in backend.around.groups
+        for group in backend.environment.groups
         for claim in _claims_of(backend.live, group)
         if claim.phase == "Bound" and _size(claim.capacity) < _size(claim.requested)
     ]
@@ -74,7 +74,7 @@ async def _unbound(backend: KubeBackend) -> ConditionReport | None:
 
 async def _remove_former(backend: KubeBackend, observed: Observed) -> int:
     count = 0
-    for group, form in backend.around.groups.items():
+    for group, form in backend.environment.groups.items():
         leader = backend.live.leader(group)
         if leader is None:
             continue

@@ -13,14 +13,18 @@ from typing import Final
 
 from orderlymq_operator.kube.api import Api, ApiError
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.observe.consumergroups import GroupSight, group_conditions, group_facts
-from orderlymq_operator.kube.observe.desired import Wish
+from orderlymq_operator.kube.observe.consumergroups import (
+    ObservedConsumerGroup,
+    group_conditions,
+    group_facts,
+)
+from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.observe.inventory import Inventory, Item
 from orderlymq_operator.kube.observe.pods import PodFacts
 from orderlymq_operator.kube.reconcile.status import (
     condition_of,
-    former_conditions,
-    former_facts,
+    previous_conditions,
+    previous_facts,
     status_object,
     topic_facts,
 )
@@ -37,7 +41,7 @@ _PASSING: Final = {"Progressing"}
 _QUIET: Final = _PASSING | {"GroupNotReady", "BrokerUnavailable", "NameServerUnavailable"}
 
 
-class Teller:
+class StatusWriter:
     """Writes statuses of one operator."""
 
     def __init__(self, api: Api, inventory: Inventory) -> None:
@@ -68,16 +72,16 @@ class Teller:
         self._inventory.written(item.resource, found)
         await self._announce(item, conditions["Ready"])
 
-    async def tell_parts(
+    async def write_parts(
         self,
-        wish: Wish,
+        wish: DesiredState,
         reports: Mapping[Subject, ConditionReport],
         observed: Observed,
-        sights: Mapping[str, GroupSight],
+        consumer_groups: Mapping[str, ObservedConsumerGroup],
         *,
         said: bool,
     ) -> None:
-        """Write the statuses of Topics, ConsumerGroups and Users; *sights* of groups by clients' name.
+        """Write the statuses of Topics, ConsumerGroups and Users; *consumer_groups* of groups by clients' name.
 
         What is only under way is told when it fails (*said*): otherwise the next pass has better news at once.
         """
@@ -86,12 +90,12 @@ class Teller:
             report = wish.verdicts.get(subject) or reports.get(subject)
             if report is None or (report.reason in _PASSING and not said):
                 continue
-            facts = former_facts(item)
+            facts = previous_facts(item)
             if isinstance(item.manifest, Topic) and report.reason != "BrokerUnavailable":
                 facts = topic_facts(item.manifest, wish.desired, observed)
-            kept = former_conditions(item)
+            kept = previous_conditions(item)
             if isinstance(item.manifest, ConsumerGroup) and subject not in wish.verdicts:
-                sight = sights.get(item.manifest.group_name)
+                sight = consumer_groups.get(item.manifest.group_name)
                 if sight is not None:
                     facts = group_facts(item.manifest, sight, observed)
                     kept = group_conditions(item.manifest, sight, observed)

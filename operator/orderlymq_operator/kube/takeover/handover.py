@@ -118,7 +118,7 @@ class Takeover:
                 if pod.node == name:
                     self._look(pod)
 
-    def ghost(self, uid: str) -> None:
+    def stale_pod(self, uid: str) -> None:
         """Look at a pod that a watch still showed although it is gone."""
         pod = self._uids.pop(uid, None)
         if pod is not None:
@@ -302,7 +302,7 @@ class Takeover:
         began = time.monotonic()
         await asyncio.gather(
             *(
-                target.admin.bury_client(address, client_id, proof.text)
+                target.admin.expire_client(address, client_id, proof.text)
                 for address in target.addresses
             )
         )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest, assign
 from orderlymq_broker.state.groups.assignment import complete
 from orderlymq_broker.state.records import GroupDeleted, TopicDeleted, TopicSet
-from orderlymq_operator.plan.assignment import Division, Member, divide
+from orderlymq_operator.plan.assignment import AssignmentInput, Member, assign_queues
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
@@ -143,7 +143,7 @@ def test_brokers_complete_a_decision_as_operators_decide_it(
     places = [MessageQueue("orders", broker, number) for broker, number in queues]
     present = {MessageQueue("orders", *place): owner for place, owner in division.items()}
     group = [Member(name, since_ms=since) for name, since in members.items()]
-    found = divide("Sticky", "billing", Division(places, group, present, calm=False))
+    found = assign_queues("Sticky", "billing", AssignmentInput(places, group, present, calm=False))
 
     if members:
         assert complete(division, queues, members) == {

@@ -17,11 +17,11 @@ from orderlymq_operator.kube.objects.cluster import (
 )
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.resources.kinds import Cluster
-from tests.operator.kube.samples import IMAGE, NAMESPACE, around, cluster
+from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, environment
 
 
 def _everything(made: Cluster) -> list[Json]:
-    form = around(made)
+    form = environment(made)
     return [
         *account_objects(made),
         *service_objects(made, form),
@@ -33,7 +33,7 @@ def _everything(made: Cluster) -> list[Json]:
 
 
 def _settings(made: Cluster, form: GroupForm, pod: str) -> dict[str, Any]:
-    objects = settings_objects(made, around(made, groups={"demo-0": form}))
+    objects = settings_objects(made, environment(made, groups={"demo-0": form}))
     found: dict[str, Any] = json.loads(objects[1]["data"][f"{pod}.json"])
     return found
 
@@ -51,7 +51,7 @@ def test_everything_belongs_to_the_cluster_and_goes_with_it_without_blocking() -
 def test_clients_reach_only_the_pod_that_leads() -> None:
     """The Service of a group chooses by the leader's label and keeps its address for ever."""
     made = cluster()
-    _, clients, replicas = service_objects(made, around(made))
+    _, clients, replicas = service_objects(made, environment(made))
 
     assert clients["metadata"]["name"] == "demo-0"
     assert clients["spec"]["selector"][names.LABEL_ROLE] == names.LEADER
@@ -83,7 +83,7 @@ def test_brokers_may_touch_their_own_pods_and_nothing_else() -> None:
 
     assert rule["verbs"] == ["get", "patch"]
     assert {"demo-0-0", "demo-1-4"} <= set(rule["resourceNames"])
-    server = name_server_set(made, around(made))["spec"]["template"]["spec"]
+    server = name_server_set(made, environment(made))["spec"]["template"]["spec"]
     assert server["automountServiceAccountToken"] is False
     assert not any(volume["name"] == "token" for volume in server["volumes"])
 
@@ -91,7 +91,7 @@ def test_brokers_may_touch_their_own_pods_and_nothing_else() -> None:
 def test_pods_are_restricted() -> None:
     """Non-root, no capability, nothing written to the root file system, the default seccomp profile."""
     made = cluster()
-    form = around(made)
+    form = environment(made)
     for stateful_set in (
         name_server_set(made, form),
         group_set(made, "demo-0", form),
@@ -110,13 +110,15 @@ def test_pods_are_restricted() -> None:
 def test_nothing_is_restarted_by_kubernetes_itself() -> None:
     """A changed template waits for the planner."""
     made = cluster()
-    assert group_set(made, "demo-0", around(made))["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert group_set(made, "demo-0", environment(made))["spec"]["updateStrategy"] == {
+        "type": "OnDelete"
+    }
 
 
 def test_a_volume_keeps_the_size_that_its_stateful_set_was_made_with() -> None:
     """Kubernetes refuses a change there; claims grow one by one."""
     made = cluster(storage={"size": "40Gi"})
-    form = around(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "10.96.0.7")})
+    form = environment(made, groups={"demo-0": GroupForm(3, 3, "20Gi", "10.96.0.7")})
 
     (claim,) = group_set(made, "demo-0", form)["spec"]["volumeClaimTemplates"]
 
@@ -170,7 +172,7 @@ def test_pods_say_how_their_pages_are_asked_for() -> None:
     guarded = cluster(tls={"mode": "Enforcing", "secretName": "keys"})
 
     for made, scheme in ((plain, "http"), (guarded, "https")):
-        around_it = around(made)
+        around_it = environment(made)
         sets = [
             group_set(made, "demo-0", around_it),
             name_server_set(made, around_it),

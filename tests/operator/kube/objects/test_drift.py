@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from orderlymq_operator.kube.objects import drift
 from orderlymq_operator.kube.objects.cluster import budget_objects, group_set, service_objects
 from orderlymq_operator.kube.objects.drift import changes, contains, stamped
-from tests.operator.kube.samples import around, cluster
+from tests.operator.kube.samples import cluster, environment
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -34,7 +34,7 @@ def test_what_others_added_is_no_drift(wanted: dict[str, Any], added: dict[str, 
 def test_an_object_that_was_applied_needs_no_further_write() -> None:
     """The law behind the empty request count of an idle hour."""
     made = cluster(groups=2)
-    wanted = [*budget_objects(made), *service_objects(made, around(made))]
+    wanted = [*budget_objects(made), *service_objects(made, environment(made))]
     live = [stamped(one) for one in wanted]
     live[0]["spec"]["unhealthyPodEvictionPolicy"] = "IfHealthyBudget"
 
@@ -44,7 +44,7 @@ def test_an_object_that_was_applied_needs_no_further_write() -> None:
 def test_a_field_that_somebody_edited_is_put_right() -> None:
     """The fingerprint alone would not notice."""
     made = cluster()
-    wanted = [group_set(made, "demo-0", around(made))]
+    wanted = [group_set(made, "demo-0", environment(made))]
     live = [stamped(wanted[0])]
     live[0]["spec"]["replicas"] = 1
 

@@ -9,19 +9,19 @@ import yaml
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drivers import DATA, executor_pod
 from orderlymq_operator.kube.objects.pipeline import (
-    DriverSurroundings,
+    DriverEnvironment,
     labels,
     manifest,
+    pipeline_workload,
     supporting_objects,
     work_of,
-    workload,
 )
 from orderlymq_operator.kube.resources import Json, resource_of
 from orderlymq_operator.resources.kinds import Pipeline
 from orderlymq_spark.specs import parse_pipeline
 from tests.operator.examples import pipeline
 
-AROUND = DriverSurroundings("orderlymq-spark:1", "IfNotPresent")
+AROUND = DriverEnvironment("orderlymq-spark:1", "IfNotPresent")
 KINDS: list[dict[str, Any]] = [
     {},
     {"trigger": "5s"},
@@ -31,11 +31,11 @@ KINDS: list[dict[str, Any]] = [
 
 
 def everything(made: Pipeline) -> list[Json]:
-    return [*supporting_objects(made, AROUND), workload(made, AROUND)]
+    return [*supporting_objects(made, AROUND), pipeline_workload(made, AROUND)]
 
 
 def pod_of(made: Pipeline) -> Json:
-    spec: Json = workload(made, AROUND)["spec"]
+    spec: Json = pipeline_workload(made, AROUND)["spec"]
     if "jobTemplate" in spec:
         spec = spec["jobTemplate"]["spec"]
     found: Json = spec["template"]
@@ -111,7 +111,7 @@ def test_an_address_that_is_given_is_kept() -> None:
 
 @pytest.mark.parametrize("spec", KINDS)
 def test_no_pod_is_root_or_writes_to_its_root_file_system(spec: dict[str, Any]) -> None:
-    """Drivers and executors fit the restricted profile."""
+    """PipelineReconciler and executors fit the restricted profile."""
     made = pipeline(**spec)
     for pod in (pod_of(made), executor_pod(made, labels(made))):
         assert pod["spec"]["securityContext"]["runAsNonRoot"]
@@ -140,7 +140,7 @@ def test_only_a_driver_that_makes_executors_has_rights() -> None:
 
 def test_a_job_gives_up_at_once_where_another_try_would_only_repeat() -> None:
     """A manifest that cannot be used and an audit that has found something end with codes of their own."""
-    spec = workload(pipeline(), AROUND)["spec"]
+    spec = pipeline_workload(pipeline(), AROUND)["spec"]
 
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
     assert spec["podFailurePolicy"]["rules"][0]["onExitCodes"] == {
@@ -152,10 +152,10 @@ def test_a_job_gives_up_at_once_where_another_try_would_only_repeat() -> None:
 
 def test_the_name_of_a_job_is_that_of_its_work() -> None:
     """Jobs do not change: other work is another Job, the same work the same one."""
-    one = workload(pipeline(), AROUND)["metadata"]["name"]
-    same = workload(pipeline(image="other:1"), AROUND)["metadata"]["name"]
-    other = workload(pipeline(codec="snappy"), AROUND)["metadata"]["name"]
-    longest = workload(pipeline("p" * 40), AROUND)["metadata"]["name"]
+    one = pipeline_workload(pipeline(), AROUND)["metadata"]["name"]
+    same = pipeline_workload(pipeline(image="other:1"), AROUND)["metadata"]["name"]
+    other = pipeline_workload(pipeline(codec="snappy"), AROUND)["metadata"]["name"]
+    longest = pipeline_workload(pipeline("p" * 40), AROUND)["metadata"]["name"]
 
     assert one == same == f"orders-archive-pipeline-{work_of(pipeline())}"
     assert other != one

@@ -11,14 +11,14 @@ import yaml
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drivers import DATA, TERMINATION_LOG
-from orderlymq_operator.kube.objects.pipeline import DriverSurroundings, supporting_objects
+from orderlymq_operator.kube.objects.pipeline import DriverEnvironment, supporting_objects
 from orderlymq_operator.kube.objects.sparkapplication import spark_application, unknown_fields
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.pipelines import form_of
 from orderlymq_spark.specs import parse_pipeline
 from tests.operator.examples import pipeline
 
-AROUND = DriverSurroundings("orderlymq-spark:1", "IfNotPresent")
+AROUND = DriverEnvironment("orderlymq-spark:1", "IfNotPresent")
 SECRET = {"name": "SECRET", "secret": {"name": "account", "key": "secretKey"}}
 SPECS: list[dict[str, Any]] = [
     {},

@@ -6,7 +6,7 @@ from orderlymq_operator.kube.observe.consumergroups import (
     coarse,
     group_conditions,
     group_facts,
-    sight_of,
+    observe_consumer_group,
 )
 from orderlymq_operator.plan.actions import Observed, ObservedGroup, TopicConfig
 from orderlymq_operator.resources.kinds import ConsumerGroup
@@ -23,7 +23,7 @@ def _member(name: str, expression: str = "*") -> GroupMember:
 
 def _reasons(owners: list[str], *members: GroupMember, of: ConsumerGroup = BILLING) -> list[str]:
     locks = [Lock("billing", "orders", queue, owner) for queue, owner in enumerate(owners) if owner]
-    sight = sight_of("billing", {"demo-0": list(members)}, {"demo-0": locks}, [0])
+    sight = observe_consumer_group("billing", {"demo-0": list(members)}, {"demo-0": locks}, [0])
     found = group_conditions(of, sight, FOUR)
     return [found[kind].reason for kind in ("Balanced", "ConsistentSubscription") if kind in found]
 
@@ -59,7 +59,7 @@ def test_a_queue_that_a_member_was_refused_is_contended_and_both_are_named() -> 
         Lock("billing", "orders", 1, "a", wanted_by="gone"),
         *(Lock("billing", "orders", number, "b") for number in (2, 3)),
     ]
-    sight = sight_of("billing", {"demo-0": [a, b]}, {"demo-0": locks}, [0])
+    sight = observe_consumer_group("billing", {"demo-0": [a, b]}, {"demo-0": locks}, [0])
 
     found = group_conditions(BILLING, sight, FOUR)["Balanced"]
 
@@ -69,10 +69,12 @@ def test_a_queue_that_a_member_was_refused_is_contended_and_both_are_named() -> 
 
 
 def test_raft_groups_that_know_other_members_are_named() -> None:
-    """Members that ask one of them divide otherwise than those that ask another."""
+    """Members that ask one of them assign_queues otherwise than those that ask another."""
     a, b = _member("a"), _member("b")
     locks = [Lock("billing", "orders", number, "ab"[number // 2]) for number in range(4)]
-    sight = sight_of("billing", {"demo-0": [a, b], "demo-1": [a]}, {"demo-0": locks}, [0, 0])
+    sight = observe_consumer_group(
+        "billing", {"demo-0": [a, b], "demo-1": [a]}, {"demo-0": locks}, [0, 0]
+    )
 
     found = group_conditions(BILLING, sight, FOUR)["Balanced"]
 
@@ -83,7 +85,7 @@ def test_raft_groups_that_know_other_members_are_named() -> None:
 def test_members_that_subscribe_differently_are_named() -> None:
     """They take messages from each other: the queue of one holds what the other wants."""
     a, b, odd = _member("a"), _member("b"), _member("odd", "red")
-    sight = sight_of("billing", {"demo-0": [a, b, odd]}, {}, [])
+    sight = observe_consumer_group("billing", {"demo-0": [a, b, odd]}, {}, [])
 
     found = group_conditions(BILLING, sight, FOUR)["ConsistentSubscription"]
 
@@ -99,7 +101,7 @@ def test_nobody_online_is_unknown_and_no_alarm() -> None:
 
 def test_facts_put_raft_groups_together() -> None:
     """A member that two raft groups know is one member, lag is the sum, locks of others do not count."""
-    sight = sight_of(
+    sight = observe_consumer_group(
         "billing",
         {"demo-0": [_member("a")], "demo-1": [_member("a")]},
         {

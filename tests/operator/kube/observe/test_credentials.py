@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from orderlymq_operator.kube.observe.credentials import Access
+from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.resources import Json
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
@@ -41,15 +41,15 @@ def secrets() -> Secrets:
 
 
 @pytest.fixture
-async def access(secrets: Secrets) -> AsyncIterator[Access]:
+async def access(secrets: Secrets) -> AsyncIterator[Credentials]:
     async with serving_api(web.get("/{path:.*}", secrets.answer)) as api:
-        made = Access(api, lambda: 1)
+        made = Credentials(api, lambda: 1)
         yield made
         await made.close()
 
 
 async def test_a_missing_key_pair_is_told_in_a_sentence(
-    access: Access, secrets: Secrets, tmp_path: Path
+    access: Credentials, secrets: Secrets, tmp_path: Path
 ) -> None:
     """The Secret, what it lacks, and an authority that is none; nothing where TLS is off."""
     guarded = cluster(tls=TLS)
@@ -65,7 +65,7 @@ async def test_a_missing_key_pair_is_told_in_a_sentence(
 
 
 async def test_a_cluster_that_waits_for_its_key_pair_leaves_plain_ones_alone(
-    access: Access,
+    access: Credentials,
 ) -> None:
     """A connection that trusts nobody yet is not taken for a plain one."""
     await access.admin(cluster(tls=TLS))

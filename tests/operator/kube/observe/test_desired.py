@@ -1,8 +1,9 @@
 from typing import Any
 
 from orderlymq_operator.kube.objects.names import FINALIZER
-from orderlymq_operator.kube.observe.desired import must_delete, wish_of
+from orderlymq_operator.kube.observe.desired import desired_state
 from orderlymq_operator.plan.actions import ConditionReport, Subject
+from orderlymq_operator.resources.kinds import is_deleted_with
 from tests.operator.kube.samples import cluster, item
 
 LEAVING: dict[str, Any] = {"deletionTimestamp": "2026-01-02T00:00:00Z", "finalizers": [FINALIZER]}
@@ -19,7 +20,7 @@ def test_of_two_objects_with_one_name_the_oldest_wins() -> None:
         creationTimestamp="2026-01-01T00:00:05Z",
     )
 
-    wish = wish_of(cluster(), [first, second])
+    wish = desired_state(cluster(), [first, second])
 
     assert [topic.metadata.name for topic in wish.desired.topics] == ["shop/orders"]
     assert wish.verdicts == {
@@ -27,7 +28,7 @@ def test_of_two_objects_with_one_name_the_oldest_wins() -> None:
             "False", "Conflict", "Topic shop/orders is older and declares 'orders', too"
         )
     }
-    alone = wish_of(cluster(), [second])
+    alone = desired_state(cluster(), [second])
     assert [topic.topic_name for topic in alone.desired.topics] == ["orders"]
     assert not alone.verdicts
 
@@ -37,7 +38,7 @@ def test_equal_names_in_two_namespaces_are_two_objects() -> None:
     mine = item("Topic", "orders")
     theirs = item("Topic", "orders", "sales", spec={"topicName": "sales-orders"})
 
-    wish = wish_of(cluster(), [mine, theirs])
+    wish = desired_state(cluster(), [mine, theirs])
 
     assert [(topic.metadata.name, topic.topic_name) for topic in wish.desired.topics] == [
         ("shop/orders", "orders"),
@@ -47,7 +48,9 @@ def test_equal_names_in_two_namespaces_are_two_objects() -> None:
 
 def test_what_cannot_be_used_is_told_and_hurts_nobody_else() -> None:
     """The field stands in the message."""
-    wish = wish_of(cluster(), [item("Topic", "bad", spec={"queues": 0}), item("Topic", "good")])
+    wish = desired_state(
+        cluster(), [item("Topic", "bad", spec={"queues": 0}), item("Topic", "good")]
+    )
 
     (verdict,) = wish.verdicts.values()
     assert (verdict.reason, "spec.queues" in verdict.message) == ("Invalid", True)
@@ -59,7 +62,7 @@ def test_only_deletion_policy_delete_deletes() -> None:
     kept = item("Topic", "kept", **LEAVING)
     gone = item("Topic", "gone", spec=DELETE, **LEAVING)
 
-    wish = wish_of(cluster(), [kept, gone])
+    wish = desired_state(cluster(), [kept, gone])
 
     assert wish.desired.deleted_topics == {"gone"}
     assert wish.desired.topics == ()
@@ -71,7 +74,7 @@ def test_a_name_that_another_object_has_taken_over_is_not_deleted() -> None:
     old = item("Topic", "old", spec={"topicName": "orders", **DELETE}, **LEAVING)
     new = item("Topic", "new", spec={"topicName": "orders", **DELETE})
 
-    assert wish_of(cluster(), [old, new]).desired.deleted_topics == frozenset()
+    assert desired_state(cluster(), [old, new]).desired.deleted_topics == frozenset()
 
 
 def test_who_needs_a_finalizer() -> None:
@@ -83,7 +86,7 @@ def test_who_needs_a_finalizer() -> None:
     assert topic is not None
     assert deleted is not None
     assert user is not None
-    assert not must_delete(topic)
-    assert must_delete(deleted)
-    assert must_delete(user)
-    assert not must_delete(cluster())
+    assert not is_deleted_with(topic)
+    assert is_deleted_with(deleted)
+    assert is_deleted_with(user)
+    assert not is_deleted_with(cluster())

@@ -7,7 +7,7 @@ import pytest
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.drift import stamped
-from orderlymq_operator.kube.objects.pipeline import DriverSurroundings, workload
+from orderlymq_operator.kube.objects.pipeline import DriverEnvironment, pipeline_workload
 from orderlymq_operator.kube.observe.drivers import (
     driver_pod,
     pause_of,
@@ -23,7 +23,7 @@ from orderlymq_operator.resources.pipeline import PipelineStatus
 from tests.operator.examples import pipeline
 from tests.operator.kube.samples import pod
 
-AROUND = DriverSurroundings("orderlymq-spark:1", "IfNotPresent")
+AROUND = DriverEnvironment("orderlymq-spark:1", "IfNotPresent")
 WORD = {
     "phase": "Running",
     "ready": True,
@@ -103,7 +103,7 @@ def test_the_status_tells_the_figures_of_the_driver() -> None:
     """Offsets by queue number, rates in whole rows, in the form of the schema."""
     word = read_word(json.dumps(WORD))
     assert word is not None
-    report = ReportPipeline("Running", ConditionReport("True", "DriverRuns", "x"), word, "pod-0")
+    report = ReportPipeline("Running", ConditionReport("True", "DriverRunning", "x"), word, "pod-0")
 
     facts = status_facts(report, {}, "claim")
 
@@ -138,7 +138,7 @@ def test_a_figure_stays_until_a_newer_one_is_known() -> None:
 
 def test_an_error_goes_when_a_driver_runs_again() -> None:
     """lastError is that of the last run."""
-    condition = ConditionReport("True", "DriverRuns", "x")
+    condition = ConditionReport("True", "DriverRunning", "x")
     failed = ReportPipeline("Failed", condition, DriverWord("Failed", error="full"))
     runs = ReportPipeline("Running", condition, DriverWord("Running"))
 
@@ -160,7 +160,7 @@ def test_what_is_no_report_says_nothing(text: str) -> None:
 def test_a_figure_of_another_form_is_left_out(figures: dict[str, Any]) -> None:
     """The schema would refuse the whole status for it."""
     word = read_word(json.dumps({"phase": "Running", **figures}))
-    report = ReportPipeline("Running", ConditionReport("True", "DriverRuns", "x"), word)
+    report = ReportPipeline("Running", ConditionReport("True", "DriverRunning", "x"), word)
 
     assert status_facts(report, {}, "claim") == {"phase": "Running", "claim": "claim"}
 
@@ -168,7 +168,7 @@ def test_a_figure_of_another_form_is_left_out(figures: dict[str, Any]) -> None:
 @pytest.mark.parametrize("spec", [{}, {"trigger": "5s"}, {"schedule": "@daily"}])
 def test_a_workload_is_as_it_should_be_whether_it_is_paused_or_not(spec: dict[str, Any]) -> None:
     """What pauses it is looked at by itself."""
-    made, pause = without_pause(workload(pipeline(**spec), AROUND))
+    made, pause = without_pause(pipeline_workload(pipeline(**spec), AROUND))
     wanted = stamped(made)
     form = made["kind"]
     for suspend in (False, True):
@@ -178,14 +178,14 @@ def test_a_workload_is_as_it_should_be_whether_it_is_paused_or_not(spec: dict[st
         found = workload_of(live, wanted)
 
         assert (found.current, found.suspended, found.form) == (True, suspend, form)
-    newer = DriverSurroundings("orderlymq-spark:2", "IfNotPresent")
-    other, _ = without_pause(workload(pipeline(**spec), newer))
+    newer = DriverEnvironment("orderlymq-spark:2", "IfNotPresent")
+    other, _ = without_pause(pipeline_workload(pipeline(**spec), newer))
     assert not workload_of(live, stamped(other)).current
 
 
 def test_two_drivers_by_hand_are_put_right() -> None:
     """Whoever scales the StatefulSet to two would have two drivers wait for one lock."""
-    made, _ = without_pause(workload(pipeline(trigger="5s"), AROUND))
+    made, _ = without_pause(pipeline_workload(pipeline(trigger="5s"), AROUND))
     wanted = stamped(made)
 
     assert not workload_of({**wanted, "spec": {**wanted["spec"], "replicas": 2}}, wanted).current

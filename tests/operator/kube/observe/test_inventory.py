@@ -54,7 +54,7 @@ class Office:
 
 @pytest.mark.parametrize("seed", range(14))
 async def test_the_last_pass_over_each_cluster_sees_its_last_change(seed: int) -> None:
-    """Lists are slow, and a watch shows a change before or after a list has; there is no resync to help."""
+    """Lister are slow, and a watch shows a change before or after a list has; there is no resync to help."""
     random, server = Random(seed), ObjectServer()
 
     async def some_ticks() -> None:

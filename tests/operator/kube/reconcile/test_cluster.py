@@ -10,10 +10,10 @@ from aiohttp.test_utils import TestServer
 
 from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.observe.credentials import Access
+from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile.backend import Defaults
-from orderlymq_operator.kube.reconcile.cluster import Reconciler
+from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.resources import CLUSTERS, PODS, Json
 from tests.operator.kube.apiserver import serving_api
 from tests.operator.kube.samples import IMAGE, NAMESPACE, custom, pod
@@ -81,7 +81,7 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
 
 
 @pytest.fixture
-async def reconciler(broker: Broker) -> AsyncIterator[Reconciler]:
+async def reconciler(broker: Broker) -> AsyncIterator[ClusterReconciler]:
     """An operator that has seen nothing yet, in front of a Cluster of one replica that runs."""
     replica = pod("demo-0-0", podIP=HOST)
     replica["metadata"]["labels"] = {
@@ -104,20 +104,25 @@ async def reconciler(broker: Broker) -> AsyncIterator[Reconciler]:
     ) as api:
         inventory = Inventory(api, (NAMESPACE,))
         defaults = Defaults(IMAGE, "IfNotPresent")
-        made = Reconciler(
-            api, inventory, defaults, OperatorMetrics(), Access(api, lambda: 1), lambda address: ""
+        made = ClusterReconciler(
+            api,
+            inventory,
+            defaults,
+            OperatorMetrics(),
+            Credentials(api, lambda: 1),
+            lambda address: "",
         )
         yield made
         await made.close()
 
 
-def leaders(reconciler: Reconciler) -> list[tuple[tuple[str, ...], bool]]:
+def leaders(reconciler: ClusterReconciler) -> list[tuple[tuple[str, ...], bool]]:
     """Return whom hand-overs would ask now, and whether that is every leader, by Cluster."""
     return [(target.addresses, target.complete) for target in reconciler.targets()]
 
 
 async def test_hand_overs_know_the_leaders_of_the_last_pass_until_the_next_one_has_asked(
-    reconciler: Reconciler, broker: Broker
+    reconciler: ClusterReconciler, broker: Broker
 ) -> None:
     """Brokers of a lost node let a pass wait for seconds, just when its consumers' queues are to be handed over."""
     await reconciler.reconcile(KEY)

@@ -1,6 +1,6 @@
 """When bad news about a Cluster is told."""
 
-from orderlymq_operator.kube.reconcile.debounce import DOUBT_MS, Doubts
+from orderlymq_operator.kube.reconcile.debounce import DEBOUNCE_MS, Debounce
 from orderlymq_operator.plan.actions import ConditionReport
 
 WELL = {"status": "True", "observedGeneration": 3}
@@ -10,25 +10,25 @@ READY = ConditionReport("True", "Ready", "")
 
 def test_what_passes_within_a_moment_is_never_told() -> None:
     """Also again and again: each time it was well in between."""
-    doubts = Doubts()
-    for begun in (0, DOUBT_MS, 2 * DOUBT_MS):
+    doubts = Debounce()
+    for begun in (0, DEBOUNCE_MS, 2 * DEBOUNCE_MS):
         assert doubts.hold("demo", WELL, SILENT, 3, begun)
         assert not doubts.hold("demo", WELL, READY, 3, begun + 100)
 
 
 def test_what_lasts_is_told() -> None:
     """And is no doubt any more once it was told."""
-    doubts = Doubts()
+    doubts = Debounce()
 
     assert doubts.hold("demo", WELL, SILENT, 3, 0)
-    assert doubts.hold("demo", WELL, SILENT, 3, DOUBT_MS - 1)
-    assert not doubts.hold("demo", WELL, SILENT, 3, DOUBT_MS)
-    assert not doubts.hold("demo", {**WELL, "status": "False"}, SILENT, 3, DOUBT_MS + 1)
+    assert doubts.hold("demo", WELL, SILENT, 3, DEBOUNCE_MS - 1)
+    assert not doubts.hold("demo", WELL, SILENT, 3, DEBOUNCE_MS)
+    assert not doubts.hold("demo", {**WELL, "status": "False"}, SILENT, 3, DEBOUNCE_MS + 1)
 
 
 def test_what_a_person_waits_for_is_told_at_once() -> None:
     """A new generation, an object without a status, and trouble that somebody must cure."""
-    doubts = Doubts()
+    doubts = Debounce()
     image = ConditionReport("False", "ImageUnavailable", "")
 
     assert not doubts.hold("demo", WELL, SILENT, 4, 0)

@@ -16,8 +16,8 @@ from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.reconcile import scaling
 from orderlymq_operator.kube.reconcile.backend import KubeBackend
-from orderlymq_operator.kube.reconcile.executor import perform_all
-from orderlymq_operator.kube.reconcile.status import Circumstances
+from orderlymq_operator.kube.reconcile.executor import execute
+from orderlymq_operator.kube.reconcile.status import Findings
 from orderlymq_operator.kube.resources import PODS, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     Action,
@@ -33,7 +33,7 @@ from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient
 from tests.operator.kube.objectserver import ObjectServer
-from tests.operator.kube.samples import NAMESPACE, around, cluster, pod
+from tests.operator.kube.samples import NAMESPACE, cluster, environment, pod
 from tests.operator.scripted import serving
 
 HOST = "127.0.0.1"
@@ -86,7 +86,7 @@ class Place:
 
     async def perform(self, actions: Sequence[Action]) -> tuple[list[Exception], int]:
         """Carry out *actions*; return what failed, and how many were done."""
-        return await perform_all(self.backend, actions, OperatorMetrics())
+        return await execute(self.backend, actions, OperatorMetrics())
 
     def put(self, made: Json) -> None:
         """Let a pod be there, for the API server and for the backend."""
@@ -107,7 +107,7 @@ async def place(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
         statuses={"demo-0-0": ReplicaStatus("leader", 1, 1, {})},
     )
     async with server.serving() as api, aiohttp.ClientSession() as session:
-        backend = KubeBackend(api, session, Admin(client), Desired(made), live, around(made))
+        backend = KubeBackend(api, session, Admin(client), Desired(made), live, environment(made))
         found = Place(server, backend)
         async with (
             serving({RequestCode.PUT_KV_CONFIG: found.put_list}) as (_, name_server),
@@ -205,12 +205,12 @@ async def test_a_group_goes_only_when_its_leader_commits_that_it_takes_no_more(
 ) -> None:
     """A leader that was cut off tells that its group is empty, and knows nothing of what others acknowledge."""
     backend, server = place.backend, place.server
-    made = group_set(backend.desired.cluster, "demo-0", backend.around)
+    made = group_set(backend.desired.cluster, "demo-0", backend.environment)
     backend.live.put(server.put(STATEFUL_SETS, made))
     observed = Observed(groups={"demo-0": ObservedGroup(1, {}, {}, {})})
 
     async def settle() -> Json | None:
-        await scaling.settle(backend.api, backend, ("demo-0",), Circumstances(), observed)
+        await scaling.settle(backend.api, backend, ("demo-0",), Findings(), observed)
         return server.find(STATEFUL_SETS, NAMESPACE, "demo-0")
 
     place.deposed = True

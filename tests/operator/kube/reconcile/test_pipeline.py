@@ -15,7 +15,12 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.observe.inventory import Inventory
 from orderlymq_operator.kube.reconcile import pipeline as module
-from orderlymq_operator.kube.reconcile.pipeline import ASKING_S, AT_WORK_S, WAITING_S, Drivers
+from orderlymq_operator.kube.reconcile.pipeline import (
+    ASKING_S,
+    AT_WORK_S,
+    WAITING_S,
+    PipelineReconciler,
+)
 from orderlymq_operator.kube.resources import (
     CLAIMS,
     CLUSTERS,
@@ -72,7 +77,7 @@ class World:
 
     server: ObjectServer
     api: Api
-    drivers: Drivers
+    drivers: PipelineReconciler
     inventory: Inventory
     driver: Driver = field(default_factory=Driver)
 
@@ -145,8 +150,10 @@ class World:
         return ready["status"], ready["reason"]
 
 
-def _drivers(api: Api, inventory: Inventory) -> Drivers:
-    return Drivers(api, inventory, OperatorMetrics(), image="spark:1", pull_policy="IfNotPresent")
+def _drivers(api: Api, inventory: Inventory) -> PipelineReconciler:
+    return PipelineReconciler(
+        api, inventory, OperatorMetrics(), image="spark:1", pull_policy="IfNotPresent"
+    )
 
 
 @pytest.fixture
@@ -193,7 +200,7 @@ async def test_a_driver_that_runs_is_asked_and_told(world: World) -> None:
 
     assert await world.settle() == ASKING_S
 
-    assert world.reason == ("True", "DriverRuns")
+    assert world.reason == ("True", "DriverRunning")
     status = {key: value for key, value in world.status.items() if key != "conditions"}
     assert status == {
         "phase": "Running",
@@ -244,7 +251,7 @@ async def test_a_driver_that_says_nothing_of_use_keeps_its_last_figures(
     assert await world.settle() == ASKING_S
 
     assert (world.status["phase"], world.status["lastBatch"]) == ("Running", 7)
-    assert world.reason == ("True", "DriverRuns")
+    assert world.reason == ("True", "DriverRunning")
 
 
 async def test_a_driver_that_does_not_answer_holds_nobody_up(
@@ -363,7 +370,7 @@ async def test_another_kind_of_driver_comes_after_the_former_one_is_gone(world: 
     place = STATEFUL_SETS.path(NAMESPACE, OBJECT)
     assert ("DELETE", place, "Background") in world.server.writes()
     await world.look()
-    assert (world.reason[1], await world.api.list(JOBS)) == ("FormerDriver", [])
+    assert (world.reason[1], await world.api.list(JOBS)) == ("PreviousDriverTerminating", [])
 
     world.server.drop(PODS, NAMESPACE, f"{OBJECT}-0")
     await world.settle()
@@ -398,7 +405,7 @@ async def test_a_scheduled_run_is_left_alone(world: World) -> None:
     await world.settle()
 
     assert world.server.find(JOBS, NAMESPACE, run) is not None
-    assert world.reason[1] != "FormerDriver"
+    assert world.reason[1] != "PreviousDriverTerminating"
     assert not any(verb == "DELETE" for verb, *_ in world.server.writes())
 
 
@@ -481,7 +488,7 @@ async def test_the_pods_of_a_spark_application_are_one_driver(world: World) -> N
 
     await world.settle()
 
-    assert world.reason == ("True", "DriverRuns")
+    assert world.reason == ("True", "DriverRunning")
     assert (world.status["driver"], world.status["rows"]) == (f"{OBJECT}-driver", WORD["rows"])
 
 

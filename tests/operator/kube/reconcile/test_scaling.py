@@ -13,14 +13,14 @@ from orderlymq_operator.plan.actions import (
     ObservedNameServer,
     TopicConfig,
 )
-from tests.operator.kube.samples import around, cluster
+from tests.operator.kube.samples import cluster, environment
 
 
 def _live(groups: int) -> Live:
     made = cluster(groups=groups)
     live = Live()
     for group in made.group_names:
-        live.put(group_set(made, group, around(made)))
+        live.put(group_set(made, group, environment(made)))
     return live
 
 

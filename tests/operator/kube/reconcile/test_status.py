@@ -6,7 +6,7 @@ from orderlymq_operator.brokers.status import ReplicaStatus
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.kube.observe.pods import pod_facts
 from orderlymq_operator.kube.reconcile.status import (
-    Circumstances,
+    Findings,
     cluster_conditions,
     cluster_facts,
     status_object,
@@ -22,7 +22,7 @@ from orderlymq_operator.plan.actions import (
     Subject,
 )
 from orderlymq_operator.resources import conditions
-from tests.operator.kube.samples import around, cluster, item, pod
+from tests.operator.kube.samples import cluster, environment, item, pod
 
 NOW = "2026-01-01T10:00:00Z"
 LATER = "2026-01-01T11:00:00Z"
@@ -81,11 +81,11 @@ def _world(**replica: Any) -> tuple[Observed, Live]:
 
 
 def _conditions(
-    observed: Observed, live: Live, found: Circumstances, ready: ConditionReport
+    observed: Observed, live: Live, found: Findings, ready: ConditionReport
 ) -> dict[str, ConditionReport]:
     made = cluster()
     return cluster_conditions(
-        made, {Subject("Cluster", "demo"): ready}, observed, live, found, around(made)
+        made, {Subject("Cluster", "demo"): ready}, observed, live, found, environment(made)
     )
 
 
@@ -96,7 +96,7 @@ def test_a_calm_cluster_says_so_in_every_condition() -> None:
     """Those that are good when True are True, the others False."""
     observed, live = _world()
 
-    found = _conditions(observed, live, Circumstances(), WELL)
+    found = _conditions(observed, live, Findings(), WELL)
 
     assert {kind: report.status for kind, report in found.items()} == {
         "Ready": "True",
@@ -125,7 +125,7 @@ def test_trouble_that_a_person_must_end_is_what_ready_says() -> None:
     ]
     live.pods["demo-0-2"] = pod_facts(bad)
 
-    ready = _conditions(observed, live, Circumstances(), WELL)["Ready"]
+    ready = _conditions(observed, live, Findings(), WELL)["Ready"]
 
     assert (ready.status, ready.reason) == ("False", "ImageUnavailable")
     assert "orderlymq:none" in ready.message
@@ -160,7 +160,7 @@ def test_facts_leave_out_what_is_not_known() -> None:
     live.statuses.clear()
 
     facts = cluster_facts(
-        item("Cluster", "demo"), made, headless, live, around(made), Circumstances(), NOW
+        item("Cluster", "demo"), made, headless, live, environment(made), Findings(), NOW
     )
 
     assert facts["leaders"] == "0/1"
@@ -172,11 +172,17 @@ def test_an_operation_keeps_its_beginning() -> None:
     """Its steps change, its type does not."""
     observed, live = _world()
     made = cluster()
-    found = Circumstances(step=step_of([RestartReplica("demo-0", 2)], 0))
+    found = Findings(step=step_of([RestartReplica("demo-0", 2)], 0))
     former = {"operation": {"type": "RollingUpdate", "step": "another", "startedAt": NOW}}
 
     facts = cluster_facts(
-        item("Cluster", "demo", status=former), made, observed, live, around(made), found, LATER
+        item("Cluster", "demo", status=former),
+        made,
+        observed,
+        live,
+        environment(made),
+        found,
+        LATER,
     )
 
     assert facts["operation"] == {

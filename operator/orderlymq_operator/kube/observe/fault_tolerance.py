@@ -1,16 +1,49 @@
 """
-Whether the replicas of each raft group stand so that the loss of a node or a zone leaves a majority.
+Whether the loss of a failure domain (a node, a zone) leaves each raft group a majority.
 
-Pure. Rule: this is told and changes nothing; where a pod stands the scheduler says, and which label a node has.
+Pure. With n replicas, m of them in the fullest domain, n - m are left, and a majority of n is needed. More than that
+may go at the same time: updates and drains need it while the domain is away. This is reported and changes nothing:
+the scheduler places the pods.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from orderlymq_operator.kube.objects.pods import HOSTNAME
 from orderlymq_operator.kube.observe.cluster import Live
 from orderlymq_operator.plan.actions import ConditionReport
-from orderlymq_operator.plan.tolerance import tolerance
 from orderlymq_operator.resources.kinds import Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """What is left when the fullest domain is lost.
+
+    Attributes:
+        domain: its name.
+        lost: how many replicas it holds.
+    """
+
+    domain: str
+    lost: int
+    replicas: int
+
+    @property
+    def majority(self) -> int:
+        """How many replicas the group needs."""
+        return self.replicas // 2 + 1
+
+    @property
+    def spare(self) -> int:
+        """How many further replicas may go then; below zero the group stands still."""
+        return self.replicas - self.lost - self.majority
+
+
+def tolerance(domains: Sequence[str]) -> Tolerance:
+    """Return what the loss of one domain means; *domains* has that of each replica, of one at least."""
+    domain, lost = max(Counter(domains).items(), key=lambda found: (found[1], found[0]))
+    return Tolerance(domain, lost, len(domains))
 
 
 def fault_tolerance(

@@ -11,10 +11,9 @@ import yaml
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import HOSTNAME, broker_pod
 from orderlymq_operator.kube.observe.cluster import Live
+from orderlymq_operator.kube.observe.fault_tolerance import Tolerance, fault_tolerance, tolerance
 from orderlymq_operator.kube.observe.pods import pod_facts
-from orderlymq_operator.kube.observe.spreading import fault_tolerance
 from orderlymq_operator.kube.resources import Json
-from orderlymq_operator.plan.tolerance import Tolerance, tolerance
 from orderlymq_operator.resources.kinds import Cluster
 from tests.operator.kube.samples import cluster, pod
 

@@ -15,7 +15,7 @@ OLD, NEW = 8, 12
 def test_a_topic_grows_under_load_and_no_key_is_overtaken(
     space: Space, orders: Orders, record_property: Property
 ) -> None:
-    """Fence, drain, switch, settle: the status tells the phase, the leader dies in the midst, order holds."""
+    """Fence, drain, switch, propagate: the status tells the phase, the leader dies in the midst, order holds."""
     space.example("quickstart.yaml")
     space.ready("cluster/demo", "topic/orders", "consumergroup/billing")
     orders.start()
@@ -25,13 +25,13 @@ def test_a_topic_grows_under_load_and_no_key_is_overtaken(
     space.patch("topic/orders", {"queueChangePolicy": "DrainAndSwitch", "queues": NEW})
     seen: set[str] = set()
 
-    def settles() -> bool:
-        growth = space.must("topic/orders").get("status", {}).get("growth")
-        if growth:
-            seen.add(growth["phase"])
-        return "Settling" in seen
+    def propagates() -> bool:
+        expansion = space.must("topic/orders").get("status", {}).get("expansion")
+        if expansion:
+            seen.add(expansion["phase"])
+        return "Propagating" in seen
 
-    space.until(settles, "the new list is published", 120)
+    space.until(propagates, "the new list is published", 120)
     space.kill(space.leader("demo"))
     orders.note(Kind.FAULT, detail="leader")
     seconds = space.ready("topic/orders", timeout_s=150)
@@ -39,12 +39,12 @@ def test_a_topic_grows_under_load_and_no_key_is_overtaken(
     orders.until_acknowledged(400)
     verdict = orders.finish()
     queues = {event.queue for event in orders.history() if event.kind is Kind.ACK}
-    record_property("settled_s", str(seconds))
+    record_property("propagated_s", str(seconds))
     record_property("phases", str(sorted(seen)))
     record_property("ack_gap_ms", str(verdict.ack_gap_ms))
     kept(verdict)
     assert len(queues) > OLD
-    assert "growth" not in space.must("topic/orders")["status"]
+    assert "expansion" not in space.must("topic/orders")["status"]
 
 
 def test_an_ordered_topic_never_shrinks(space: Space) -> None:
