@@ -12,7 +12,7 @@ from typing import Any, Final, assert_never
 
 import orjson
 
-from orderlymq.signing import signed
+from orderlymq.connection.signatures import signed
 from orderlymq_operator.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_operator.assignment import Member
 from orderlymq_operator.growth import (
