@@ -27,7 +27,7 @@ from tests.spark.topics import Topics
 from bench import sections
 from orderlymq.blocking import AdminClient, LoopThread
 from orderlymq.message import Message
-from orderlymq.producer import Producer
+from orderlymq.producer.producer import Producer
 from orderlymq_spark import archive
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.session import start_session

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from e2e.machine import MachineError
 from e2e.space import Json, Space
-from orderlymq.history import read
-from orderlymq.oracle import Event, Kind, Verdict, judge
+from orderlymq.oracle.history import read
+from orderlymq.oracle.verdict import Event, Kind, Verdict, judge
 
 _FILE: Final = "/history/events.jsonl"
 _DRAINED_S: Final = 90.0

@@ -11,8 +11,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from orderlymq import concurrency, contexts, ordering
-from orderlymq.flow import REPORT_EVERY
+from orderlymq.consumer import contexts
+from orderlymq.consumer.core import concurrent as concurrency
+from orderlymq.consumer.core import ordered as ordering
+from orderlymq.consumer.core.flowcontrol import REPORT_EVERY
 from orderlymq.settings import ClientSettings, ConsumerSettings, ProducerSettings
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_operator.resources.cluster import Config

@@ -9,9 +9,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from orderlymq.admin import AdminClient
-    from orderlymq.consumer import Consumer
-    from orderlymq.contexts import ConcurrentContext, ConsumeContext, ConsumeHook, OrderedContext
+    from orderlymq.admin.client import AdminClient
+    from orderlymq.admin.consumption import MessageTrack, TrackType, message_track
+    from orderlymq.connection.instance import ClientInstance
+    from orderlymq.connection.namespaces import with_namespace, without_namespace
+    from orderlymq.connection.wire import PullResult, PullStatus
+    from orderlymq.consumer.contexts import (
+        ConcurrentContext,
+        ConsumeContext,
+        ConsumeHook,
+        OrderedContext,
+    )
+    from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+    from orderlymq.consumer.litepull import LitePullConsumer
+    from orderlymq.consumer.pull import PullConsumer
+    from orderlymq.consumer.push import Consumer
     from orderlymq.errors import (
         BrokerError,
         BrokerUnreachable,
@@ -26,15 +38,15 @@ if TYPE_CHECKING:
         StateError,
         TopicNotFound,
     )
-    from orderlymq.events import ConcurrentResult, OrderedResult
-    from orderlymq.instance import ClientInstance
-    from orderlymq.litepull import LitePullConsumer
     from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
-    from orderlymq.namespaces import with_namespace, without_namespace
-    from orderlymq.producer import Producer
-    from orderlymq.pullconsumer import PullConsumer
-    from orderlymq.requests import Reply
-    from orderlymq.sending import split_batch
+    from orderlymq.producer.outcome import split_batch
+    from orderlymq.producer.producer import Producer
+    from orderlymq.producer.requestreply import Reply
+    from orderlymq.producer.transactions import (
+        TransactionProducer,
+        TransactionResult,
+        TransactionState,
+    )
     from orderlymq.settings import (
         ClientSettings,
         ConsumeFrom,
@@ -42,37 +54,43 @@ if TYPE_CHECKING:
         MessageModel,
         ProducerSettings,
     )
-    from orderlymq.tracks import MessageTrack, TrackType, message_track
-    from orderlymq.transactions import TransactionProducer, TransactionResult, TransactionState
-    from orderlymq.wire import PullResult, PullStatus
     from orderlymq_protocol.messagequeue import MessageQueue
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "orderlymq.admin": ("AdminClient",),
-    "orderlymq.consumer": ("Consumer",),
-    "orderlymq.contexts": ("ConcurrentContext", "ConsumeContext", "ConsumeHook", "OrderedContext"),
+    "orderlymq.admin.client": ("AdminClient",),
+    "orderlymq.consumer.push": ("Consumer",),
+    "orderlymq.consumer.contexts": (
+        "ConcurrentContext",
+        "ConsumeContext",
+        "ConsumeHook",
+        "OrderedContext",
+    ),
     "orderlymq.errors": (
         *("BrokerError", "BrokerUnreachable", "NameServersUnreachable", "OrderlyMQError"),
         *("PullError", "SendError", "SendRefused", "SendUnknown", "SettingError", "StateError"),
         *("ReplyTimeout", "TopicNotFound"),
     ),
-    "orderlymq.events": ("ConcurrentResult", "OrderedResult"),
-    "orderlymq.instance": ("ClientInstance",),
-    "orderlymq.litepull": ("LitePullConsumer",),
+    "orderlymq.consumer.core.events": ("ConcurrentResult", "OrderedResult"),
+    "orderlymq.connection.instance": ("ClientInstance",),
+    "orderlymq.consumer.litepull": ("LitePullConsumer",),
     "orderlymq.message": ("Message", "ReceivedMessage", "SendResult", "SendStatus"),
-    "orderlymq.namespaces": ("with_namespace", "without_namespace"),
-    "orderlymq.producer": ("Producer",),
-    "orderlymq.pullconsumer": ("PullConsumer",),
-    "orderlymq.requests": ("Reply",),
-    "orderlymq.sending": ("split_batch",),
+    "orderlymq.connection.namespaces": ("with_namespace", "without_namespace"),
+    "orderlymq.producer.producer": ("Producer",),
+    "orderlymq.consumer.pull": ("PullConsumer",),
+    "orderlymq.producer.requestreply": ("Reply",),
+    "orderlymq.producer.outcome": ("split_batch",),
     "orderlymq.settings": (
         *("ClientSettings", "ConsumeFrom", "ConsumerSettings", "MessageModel", "ProducerSettings"),
     ),
-    "orderlymq.tracks": ("MessageTrack", "TrackType", "message_track"),
-    "orderlymq.transactions": ("TransactionProducer", "TransactionResult", "TransactionState"),
-    "orderlymq.wire": ("PullResult", "PullStatus"),
+    "orderlymq.admin.consumption": ("MessageTrack", "TrackType", "message_track"),
+    "orderlymq.producer.transactions": (
+        "TransactionProducer",
+        "TransactionResult",
+        "TransactionState",
+    ),
+    "orderlymq.connection.wire": ("PullResult", "PullStatus"),
     "orderlymq_protocol.messagequeue": ("MessageQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -17,9 +17,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from orderlymq import admin, consumer, litepull, producer, pullconsumer, transactions
+from orderlymq.admin import client as admin
+from orderlymq.consumer import litepull
+from orderlymq.consumer import pull as pullconsumer
+from orderlymq.consumer import push as consumer
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage, SendResult
+from orderlymq.producer import producer, transactions
 from orderlymq_protocol.messagequeue import MessageQueue
 
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
-from orderlymq.assignment import AssignmentStrategy, Averagely
+from orderlymq.consumer.assignment import AssignmentStrategy, Averagely
 from orderlymq.errors import SettingError
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
 

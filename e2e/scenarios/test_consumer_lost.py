@@ -8,7 +8,7 @@ import pytest
 
 from e2e.orders import Orders, kept
 from e2e.space import Property, Space
-from orderlymq.oracle import Kind
+from orderlymq.oracle.verdict import Kind
 
 pytestmark = pytest.mark.ci
 

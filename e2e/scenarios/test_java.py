@@ -10,7 +10,7 @@ import pytest
 from e2e.machine import ROOT, Machine, say
 from e2e.orders import Orders, kept
 from e2e.space import Json, Space
-from orderlymq.oracle import Kind
+from orderlymq.oracle.verdict import Kind
 
 APP = ROOT / "examples" / "orders-app-java"
 IMAGE = "orders-app-java:dev"

@@ -7,7 +7,7 @@ import pytest
 from e2e.installed import Operator
 from e2e.orders import Orders, kept
 from e2e.space import Property, Space, lost_node
-from orderlymq.oracle import Kind
+from orderlymq.oracle.verdict import Kind
 
 READY = ("cluster/demo", "topic/orders", "consumergroup/billing")
 TAINT = "node.kubernetes.io/out-of-service"

@@ -6,7 +6,7 @@ import time
 from e2e.installed import Operator
 from e2e.orders import Orders, kept
 from e2e.space import Space
-from orderlymq.oracle import Kind
+from orderlymq.oracle.verdict import Kind
 
 AWAY_S = float(os.environ.get("ORDERLYMQ_E2E_AWAY_S", "120"))
 BROKERS = "orderlymq.io/cluster=demo,app.kubernetes.io/component=broker"

@@ -5,7 +5,7 @@ import pytest
 from e2e.machine import MachineError
 from e2e.orders import Orders, kept
 from e2e.space import Property, Space
-from orderlymq.oracle import Kind
+from orderlymq.oracle.verdict import Kind
 
 pytestmark = pytest.mark.ci
 

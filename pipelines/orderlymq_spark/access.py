@@ -16,8 +16,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from orderlymq.admin import AdminClient
+from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
+from orderlymq.connection.routes import TopicRoute
+from orderlymq.connection.wire import PullOptions, PullStatus, fence, pull_request
+from orderlymq.consumer.offsets import NOT_FOUND
+from orderlymq.consumer.pull import QueueReader
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -25,10 +29,6 @@ from orderlymq.errors import (
     PullError,
     TopicNotFound,
 )
-from orderlymq.offsets import NOT_FOUND
-from orderlymq.pullconsumer import QueueReader
-from orderlymq.routes import TopicRoute
-from orderlymq.wire import PullOptions, PullStatus, fence, pull_request
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.headers import PullMessageResponseHeader
 from orderlymq_protocol.messagequeue import MessageQueue

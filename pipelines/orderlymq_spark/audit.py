@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
-from orderlymq.oracle import Defect
+from orderlymq.oracle.verdict import Defect
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.archivefiles import folder_of, path_of, published, ranges_in
 from orderlymq_spark.catalogue import Outcome, SparkStarter

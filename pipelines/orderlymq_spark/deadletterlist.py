@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq.blocking import AdminClient
+from orderlymq.connection.wire import read_record
 from orderlymq.errors import TopicNotFound
 from orderlymq.message import ReceivedMessage
-from orderlymq.wire import read_record
 from orderlymq_protocol import properties as names
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.names import dlq_topic

@@ -3,7 +3,7 @@ The order of one queue, checked row by row: the core of the order audit. Pure.
 
 Rules: a sequence number is compared with the highest before it, never with the previous row, or one late
 message would be counted twice; the result does not depend on how rows are cut into batches. Findings use the
-words of `orderlymq.oracle`: a hole in the queue's offsets is *lost*, a jump of a key's numbers *skipped*, a
+words of `orderlymq.oracle.verdict`: a hole in the queue's offsets is *lost*, a jump of a key's numbers *skipped*, a
 number seen before *duplicated*, a number that comes after a higher one *reordered*.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Final
 
-from orderlymq.oracle import Defect
+from orderlymq.oracle.verdict import Defect
 
 # Jumps of one key that are remembered to recognise late messages; beyond it the oldest is given up.
 _OPEN_MAX: Final = 64

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from orderlymq.message import Message
-from orderlymq.selectors import hash_index
+from orderlymq.producer.selectors import hash_index
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_spark.errors import OptionError

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderlymq.wire import INFLATED_SIZE_MAX
+from orderlymq.connection.wire import INFLATED_SIZE_MAX
 from orderlymq_protocol import properties as names
 from orderlymq_protocol import sysflag
 from orderlymq_protocol.compression import CompressionError, decompress

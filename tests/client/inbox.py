@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from orderlymq.consumer import Consumer
-from orderlymq.contexts import ConcurrentContext, OrderedContext
-from orderlymq.events import ConcurrentResult, OrderedResult
+from orderlymq.consumer.contexts import ConcurrentContext, OrderedContext
+from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.consumer.push import Consumer
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ConsumerSettings
 from tests.client.fakecluster import FakeCluster

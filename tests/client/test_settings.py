@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq.assignment import Averagely
+from orderlymq.consumer.assignment import Averagely
 from orderlymq.errors import SettingError
 from orderlymq.settings import (
     ClientSettings,

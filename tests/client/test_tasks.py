@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from orderlymq import tasks
-from orderlymq.events import (
+from orderlymq.consumer.core.events import (
     AskLocks,
     CopySent,
     DeadLetter,

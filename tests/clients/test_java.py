@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from orderlymq.oracle import Event as Fact
-from orderlymq.oracle import Kind, judge
-from orderlymq.selectors import hash_index
+from orderlymq.oracle.verdict import Event as Fact
+from orderlymq.oracle.verdict import Kind, judge
+from orderlymq.producer.selectors import hash_index
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Event, Java
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from orderlymq import Consumer, OrderedResult, Producer
-from orderlymq.admin import AdminClient
-from orderlymq.contexts import OrderedContext
+from orderlymq.admin.client import AdminClient
+from orderlymq.consumer.contexts import OrderedContext
 from orderlymq.errors import BrokerError, BrokerUnreachable, SendRefused, SendUnknown
 from orderlymq.message import ReceivedMessage
-from orderlymq.oracle import Event, Kind, Verdict, judge
+from orderlymq.oracle.verdict import Event, Kind, Verdict, judge
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_runtime.client import RemotingClient
 from tests.clients.localcluster import LocalCluster

@@ -25,9 +25,9 @@ from typing import Any, Final
 import msgspec
 import psutil
 
-from orderlymq import oracle
-from orderlymq.history import read
-from orderlymq.oracle import Verdict
+from orderlymq.oracle import verdict as oracle
+from orderlymq.oracle.history import read
+from orderlymq.oracle.verdict import Verdict
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand, request

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
 from tests.clients.programs import Java, missing
 from tests.nemesis.accounts import ORDINARY
 from tests.nemesis.children import Child, python

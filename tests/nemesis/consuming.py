@@ -16,8 +16,8 @@ import msgspec
 
 from orderlymq import ClientSettings, Consumer, OrderedContext, OrderedResult, ReceivedMessage
 from orderlymq.errors import NameServersUnreachable
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
 
 RETRY_S: Final = 0.2
 

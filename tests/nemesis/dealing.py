@@ -22,8 +22,8 @@ from orderlymq import (
     TransactionState,
 )
 from orderlymq.errors import OrderlyMQError, SendRefused
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
 from tests.nemesis.deals import Step, checked_step, first_step, text_of
 
 #: Whoever is to be asked must be known to a new leader soon; RocketMQ's 30 s are longer than a run's calm.

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from orderlymq import Message, Producer
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
 from tests.nemesis.delays import DELAYS, detail_of
 from tests.nemesis.producing import ProducingOptions, acknowledged
 

@@ -9,7 +9,7 @@ beginning plus its delay nobody may have it. All processes share the clocks of o
 from collections.abc import Iterable
 from typing import Final
 
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.ruling import Breach, Ruling, by_order, of_topic, zeros
 
 LATER: Final = "later"

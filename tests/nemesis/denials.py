@@ -15,8 +15,8 @@ from typing import Final
 
 import msgspec
 
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
 from orderlymq_operator.brokers.admin import AdminError
 from tests.nemesis.accounts import Account
 from tests.nemesis.children import wait_until

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind as EventKind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind as EventKind
 from tests.nemesis.clients import Client
 from tests.nemesis.cluster import Cluster
 from tests.nemesis.denials import Administrator

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle.verdict import Event, Kind
 
 SECOND: Final = 1_000_000_000
 #: A time without any acknowledgement that is worth a line in a report.

@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from orderlymq import oracle
-from orderlymq.history import Recorder, read
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle import verdict as oracle
+from orderlymq.oracle.history import Recorder, read
+from orderlymq.oracle.verdict import Event, Kind
 from tests.clients.programs import Java
 from tests.nemesis import inside
 from tests.nemesis.clients import Client, build_javas

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle.verdict import Event, Kind
 
 SECOND: Final = 1_000_000_000
 #: How far after its cause a hand-over is looked for; a client that needs longer is counted so.

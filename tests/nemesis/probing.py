@@ -17,8 +17,8 @@ import msgspec
 
 from orderlymq import ClientSettings, Message, Producer, ProducerSettings, PullConsumer
 from orderlymq.errors import BrokerError, OrderlyMQError, SendRefused
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
 from orderlymq_protocol.messagequeue import MessageQueue
 from tests.nemesis.accounts import Account
 

@@ -14,8 +14,8 @@ import msgspec
 
 from orderlymq import Message, Producer, SendResult
 from orderlymq.errors import OrderlyMQError, SendRefused
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
 
 # Fail-over times are measured through this.
 RETRY_S: Final = 0.02

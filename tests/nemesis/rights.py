@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.ruling import Breach, Ruling, of_topic, zeros
 
 GUARDED: Final = "guarded"

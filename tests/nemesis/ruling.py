@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orderlymq import oracle
-from orderlymq.oracle import Event
+from orderlymq.oracle import verdict as oracle
+from orderlymq.oracle.verdict import Event
 
 
 @dataclass(frozen=True, slots=True)

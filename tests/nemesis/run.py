@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from orderlymq import oracle
-from orderlymq.history import Recorder, read
-from orderlymq.oracle import Event, Verdict
-from orderlymq.oracle import Kind as EventKind
+from orderlymq.oracle import verdict as oracle
+from orderlymq.oracle.history import Recorder, read
+from orderlymq.oracle.verdict import Event, Verdict
+from orderlymq.oracle.verdict import Kind as EventKind
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError

@@ -1,6 +1,6 @@
 """What Java programs print becomes the history that the oracle reads."""
 
-from orderlymq.oracle import Kind
+from orderlymq.oracle.verdict import Kind
 from tests.nemesis.deals import DEALS, Step
 from tests.nemesis.figures import family
 from tests.nemesis.translating import deal_of, event_of

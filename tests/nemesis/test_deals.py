@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.deals import (
     DEALS,
     Step,

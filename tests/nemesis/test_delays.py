@@ -1,6 +1,6 @@
 """Each law of messages that wait notices its case: histories of a few events."""
 
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.delays import LATER, detail_of, judge
 
 MS = 1_000_000

@@ -1,6 +1,6 @@
 """What is measured is what a client waited for: checked on histories of a few events."""
 
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.figures import Gap, figures, gaps, lags_s, rates
 from tests.nemesis.measures import (
     SECOND,

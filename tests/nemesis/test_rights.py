@@ -2,7 +2,7 @@
 
 import pytest
 
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle.verdict import Event, Kind
 from tests.nemesis.rights import GUARDED, RETURN_S, Act, Denial, judge
 
 SECOND = 1_000_000_000

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from orderlymq.oracle import Kind
+from orderlymq.oracle.verdict import Kind
 from tests.nemesis.cluster import TOPIC
 from tests.nemesis.deals import DEALS, Step
 

@@ -11,7 +11,9 @@ from orderlymq_runtime.logs import JsonFormatter, TextFormatter
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
-    entry = logging.LogRecord("orderlymq.routes", logging.WARNING, "f.py", 1, message, args, None)
+    entry = logging.LogRecord(
+        "orderlymq.connection.routes", logging.WARNING, "f.py", 1, message, args, None
+    )
     entry.created = 1_700_000_000.5
     entry.__dict__.update(extra)
     return entry
@@ -49,7 +51,7 @@ def test_a_json_line_is_one_object_whatever_it_is_given() -> None:
         "time": "2023-11-14T22:13:20.500Z",
         "level": "WARNING",
         "process": "broker a-0",
-        "logger": "orderlymq.routes",
+        "logger": "orderlymq.connection.routes",
         "message": "lost x",
         "replicas": "{1}",
         "peers": {"2": "b"},

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.signing import signed
+from orderlymq.connection.signatures import signed
 from orderlymq_broker.net.clients import Line
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout

@@ -11,9 +11,20 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
-from orderlymq.assignment import Averagely, assign
-from orderlymq.errors import OrderlyMQError
-from orderlymq.events import (
+from orderlymq.connection.wire import (
+    PullOptions,
+    PullStatus,
+    check,
+    commit_request,
+    fence,
+    lock_request,
+    pull_request,
+    read_locks,
+    read_offset,
+    read_pull,
+)
+from orderlymq.consumer.assignment import Averagely, assign
+from orderlymq.consumer.core.events import (
     AskLocks,
     Assigned,
     Closing,
@@ -44,21 +55,10 @@ from orderlymq.events import (
     StopPull,
     Tick,
 )
-from orderlymq.oracle import Kind
-from orderlymq.orderedqueue import OrderedRules
-from orderlymq.ordering import OrderedConsumer
-from orderlymq.wire import (
-    PullOptions,
-    PullStatus,
-    check,
-    commit_request,
-    fence,
-    lock_request,
-    pull_request,
-    read_locks,
-    read_offset,
-    read_pull,
-)
+from orderlymq.consumer.core.ordered import OrderedConsumer
+from orderlymq.consumer.core.queuestate import OrderedRules
+from orderlymq.errors import OrderlyMQError
+from orderlymq.oracle.verdict import Kind
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand, request
 from orderlymq_protocol.headers import GetConsumerListByGroupHeader, QueryConsumerOffsetHeader

@@ -8,7 +8,7 @@ ROLLBACK goes back, to the first that was not committed. Shares no code with the
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orderlymq.events import Deliver, OrderedResult
+from orderlymq.consumer.core.events import Deliver, OrderedResult
 from orderlymq_protocol.messagequeue import MessageQueue
 
 if TYPE_CHECKING:

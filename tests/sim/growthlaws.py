@@ -8,8 +8,8 @@ one of the lists that the topic had, or has announced to its readers.
 
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.oracle import Kind
-from orderlymq.routes import Routes
+from orderlymq.connection.routes import Routes
+from orderlymq.oracle.verdict import Kind
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     Append,

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from orderlymq.connection.wire import check, copy_to_retry, hold_request, is_stored, read_verdict
+from orderlymq.consumer.core.events import CopySent, DeadLetter, Hold
 from orderlymq.errors import OrderlyMQError
-from orderlymq.events import CopySent, DeadLetter, Hold
-from orderlymq.oracle import Kind
-from orderlymq.wire import check, copy_to_retry, hold_request, is_stored, read_verdict
+from orderlymq.oracle.verdict import Kind
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS

@@ -1,6 +1,6 @@
 """The history of a run, in the words of the oracle."""
 
-from orderlymq.oracle import Event, Kind
+from orderlymq.oracle.verdict import Event, Kind
 from tests.sim.timeline import Timeline
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.message import ReceivedMessage
-from orderlymq.oracle import Kind
+from orderlymq.oracle.verdict import Kind
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     Append,

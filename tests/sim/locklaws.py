@@ -8,7 +8,7 @@ what has gone nobody gets one.
 
 from typing import TYPE_CHECKING
 
-from orderlymq.oracle import Kind
+from orderlymq.oracle.verdict import Kind
 from orderlymq_broker.state.records import (
     ClientDead,
     LocksExpired,

@@ -9,9 +9,7 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.errors import OrderlyMQError
-from orderlymq.message import Message
-from orderlymq.wire import (
+from orderlymq.connection.wire import (
     SendOptions,
     commit_request,
     fence,
@@ -21,6 +19,8 @@ from orderlymq.wire import (
     read_send_result,
     send_request,
 )
+from orderlymq.errors import OrderlyMQError
+from orderlymq.message import Message
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.headers import (

@@ -9,7 +9,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.routes import Routes, TopicRoute
+from orderlymq.connection.routes import Routes, TopicRoute
 from orderlymq_broker.net.clients import Line
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvTable, Tables
 from orderlymq_nameserver.processor import NameServerCore

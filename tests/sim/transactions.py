@@ -3,19 +3,25 @@ Producers of transactional messages: a half, a decision, its end told once, twic
 
 What was decided stands in a table that all producers of the group share, as their database would. The
 laws: a committed message comes into its queue once, after the decision; one that was rolled back never does;
-in the end no half is open. The shell does what ``client/orderlymq/transactions.py`` does with tasks.
+in the end no half is open. The shell does what ``client/orderlymq/producer/transactions.py`` does with tasks.
 """
 
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from orderlymq.connection.expansion import chosen_from
+from orderlymq.connection.wire import (
+    SendOptions,
+    is_stored,
+    read_record,
+    read_send_result,
+    send_request,
+)
 from orderlymq.errors import OrderlyMQError
-from orderlymq.growing import chosen_from
 from orderlymq.message import Message, SendResult
-from orderlymq.oracle import Kind
-from orderlymq.sending import Attempts, QueuesChanged
-from orderlymq.wire import SendOptions, is_stored, read_record, read_send_result, send_request
+from orderlymq.oracle.verdict import Kind
+from orderlymq.producer.outcome import Attempts, QueuesChanged
 from orderlymq_protocol import properties
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request

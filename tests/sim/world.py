@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from orderlymq.oracle import Event, Kind, judge
+from orderlymq.oracle.verdict import Event, Kind, judge
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.processors.fetch.read import read_queue
 from orderlymq_broker.state.records import GroupSet, TopicSet

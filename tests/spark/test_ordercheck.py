@@ -6,7 +6,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq.oracle import Defect
+from orderlymq.oracle.verdict import Defect
 from orderlymq_spark.ordercheck import Break, OrderCheck
 
 Row = tuple[int, str, int]

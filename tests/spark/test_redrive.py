@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq.blocking import Consumer, PullConsumer
-from orderlymq.events import OrderedResult
+from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ConsumeFrom, ConsumerSettings
 from orderlymq_protocol.messagequeue import MessageQueue

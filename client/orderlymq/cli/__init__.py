@@ -21,12 +21,12 @@ PLUGIN_GROUP: Final = "orderlymq.commands"
 _OWN: Final = {
     "status": ("orderlymq.cli.status", "status"),
     "topic": ("orderlymq.cli.topics", "topic"),
-    "send": ("orderlymq.cli.sends", "send"),
-    "consume": ("orderlymq.cli.consuming", "consume"),
+    "send": ("orderlymq.cli.send", "send"),
+    "consume": ("orderlymq.cli.consume", "consume"),
     "group": ("orderlymq.cli.groups", "group"),
     "message": ("orderlymq.cli.messages", "message"),
-    "trace": ("orderlymq.cli.tracing", "trace"),
-    "verify": ("orderlymq.cli.verifying", "verify"),
+    "trace": ("orderlymq.cli.trace", "trace"),
+    "verify": ("orderlymq.cli.verify", "verify"),
 }
 
 

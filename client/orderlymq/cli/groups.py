@@ -4,7 +4,9 @@ from typing import Any
 
 import click
 
-from orderlymq.admin import AdminClient
+from orderlymq.admin.client import AdminClient
+from orderlymq.admin.operations import HeldKey
+from orderlymq.cli.findings import findings, lines
 from orderlymq.cli.session import (
     CommandFailed,
     ExitCode,
@@ -14,9 +16,7 @@ from orderlymq.cli.session import (
     print_json,
     print_table,
 )
-from orderlymq.cli.watched import findings, lines
 from orderlymq.errors import BrokerError, TopicNotFound
-from orderlymq.operations import HeldKey
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 

@@ -2,12 +2,12 @@
 
 import click
 
-from orderlymq.admin import AdminClient
+from orderlymq.admin.client import AdminClient
+from orderlymq.admin.consumption import message_track
 from orderlymq.cli.session import CommandFailed, ExitCode, connected, iso, print_json, print_table
 from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
 from orderlymq.message import ReceivedMessage
-from orderlymq.producer import Producer
-from orderlymq.tracks import message_track
+from orderlymq.producer.producer import Producer
 
 
 @click.group()

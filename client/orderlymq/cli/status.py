@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from orderlymq.admin import AdminClient
+from orderlymq.admin.client import AdminClient
 from orderlymq.cli.session import ExitCode, connected, print_json, print_table
 from orderlymq.errors import BrokerError, BrokerUnreachable
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from orderlymq.admin import AdminClient
+from orderlymq.admin.client import AdminClient
 from orderlymq.cli.session import connected, iso, print_json, print_table
 from orderlymq.errors import BrokerError
 from orderlymq_protocol.names import is_dlq_topic, is_retry_topic, is_system_topic

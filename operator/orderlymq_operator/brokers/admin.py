@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar, assert_never
 
 import orjson
 
-from orderlymq.signing import signed
+from orderlymq.connection.signatures import signed
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
     FenceTopic,

@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 
 from orderlymq import ClientSettings, Consumer, OrderedContext, OrderedResult, ReceivedMessage
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
 from orderlymq_operator.demo.options import ConsumerOptions
 from orderlymq_operator.demo.orders import Ledger, decode
 from orderlymq_operator.demo.reports import Report, report_until_cancelled, write

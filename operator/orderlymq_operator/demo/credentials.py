@@ -8,8 +8,8 @@ environment, which other users of the machine cannot see, never on a command lin
 import os
 from dataclasses import dataclass, field
 
-from orderlymq.credentials import FILE_VARIABLE
-from orderlymq.signing import signed
+from orderlymq.connection.credentials import FILE_VARIABLE
+from orderlymq.connection.signatures import signed
 from orderlymq_operator.local.directory import DataDirectory
 from orderlymq_operator.local.processes import OPERATOR_KEY, peer_context
 from orderlymq_operator.resources.kinds import Cluster

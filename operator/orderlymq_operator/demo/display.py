@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from orderlymq.oracle import Defect, Verdict
+from orderlymq.oracle.verdict import Defect, Verdict
 from orderlymq_operator.demo.reports import Report
 
 _PLAIN_INTERVAL_S: Final = 2.0

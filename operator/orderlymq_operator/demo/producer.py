@@ -17,8 +17,8 @@ import msgspec
 
 from orderlymq import Message, Producer
 from orderlymq.errors import OrderlyMQError, SendRefused
-from orderlymq.history import Recorder
-from orderlymq.oracle import Kind
+from orderlymq.oracle.history import Recorder
+from orderlymq.oracle.verdict import Kind
 from orderlymq_operator.demo.options import ProducerOptions
 from orderlymq_operator.demo.orders import STEPS, Step
 from orderlymq_operator.demo.reports import Report, report_until_cancelled, write

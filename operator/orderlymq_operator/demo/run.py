@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq import history
-from orderlymq.oracle import Event, Kind, Verdict, judge
+from orderlymq.oracle import history
+from orderlymq.oracle.verdict import Event, Kind, Verdict, judge
 from orderlymq_operator.demo.backlog import backlog
 from orderlymq_operator.demo.credentials import Admission
 from orderlymq_operator.demo.display import Display, Scoreboard

@@ -15,8 +15,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from orderlymq.assignment import AssignmentStrategy, Averagely, AveragelyByCircle, ConsistentHash
-from orderlymq.assignment import assign as assign_alone
+from orderlymq.consumer.assignment import (
+    AssignmentStrategy,
+    Averagely,
+    AveragelyByCircle,
+    ConsistentHash,
+)
+from orderlymq.consumer.assignment import assign as assign_alone
 from orderlymq_protocol.messagequeue import MessageQueue
 
 Strategy: TypeAlias = Literal["Averagely", "AveragelyByCircle", "ConsistentHash", "Sticky", "Zone"]

@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from orderlymq.oracle import Event, Kind, judge
+from orderlymq.oracle.verdict import Event, Kind, judge
 from orderlymq_operator.demo.display import Display, Scoreboard, verdict_table
 from orderlymq_operator.demo.reports import Report, parse
 from orderlymq_operator.demo.run import acknowledged_per_second

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from orderlymq import holding
-from orderlymq.events import OrderedResult, StartFound
-from orderlymq.orderedqueue import QueueState
-from orderlymq.ordering import OrderedConsumer
-from orderlymq.process_queue import ProcessQueue
-from orderlymq.sending import Attempts
+from orderlymq.consumer.core import parkedkeys as holding
+from orderlymq.consumer.core.events import OrderedResult, StartFound
+from orderlymq.consumer.core.ordered import OrderedConsumer
+from orderlymq.consumer.core.processqueue import ProcessQueue
+from orderlymq.consumer.core.queuestate import QueueState
+from orderlymq.producer.outcome import Attempts
 from tests.sim.defects.planting import Bed, Catalogue
 from tests.sim.plan import STORMS
 

@@ -1,0 +1,6 @@
+"""
+Administration: topics, groups, offsets, single messages, settings and figures of a cluster.
+
+An `AdminClient` uses the producer and the pull consumer; nothing that sends or consumes imports this room.
+Begin with `client.py`.
+"""

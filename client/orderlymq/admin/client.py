@@ -1,0 +1,599 @@
+"""
+The administrator's client: topics, groups, offsets, locks, single messages, the state of the groups.
+
+Rules: what concerns a topic or a group is asked of every broker group that has a part of it and merged;
+a change goes to every one of them or the error names the first that refused. Used by the `orderlymq`
+command and by the operator.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from orderlymq.admin.operations import Operations
+from orderlymq.connection.expansion import topic_growth
+from orderlymq.connection.identity import NameServers
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.routes import TopicRoute
+from orderlymq.connection.wire import commit_request, read_record
+from orderlymq.consumer.pull import QueueReader
+from orderlymq.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    SettingError,
+    TopicNotFound,
+)
+from orderlymq.message import Message, ReceivedMessage, SendResult
+from orderlymq.producer.producer import Producer
+from orderlymq.settings import ClientSettings
+from orderlymq_protocol import fastjson, properties
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_protocol.headers import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    GetConsumerConnectionListHeader,
+    GetConsumeStatsHeader,
+    PutKVConfigHeader,
+    QueryMessageHeader,
+    ResetOffsetHeader,
+    ResumeCheckHalfMessageHeader,
+    TopicHeader,
+    ViewMessageHeader,
+)
+from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import (
+    MASTER_ID,
+    PERM_READ,
+    PERM_WRITE,
+    SINGLE_TAG,
+    ClusterInfo,
+    Connection,
+    ConsumerConnection,
+    ConsumeStats,
+    GroupList,
+    OffsetTable,
+    OffsetWrapper,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+    TopicConfig,
+    TopicConfigTable,
+    TopicList,
+    TopicOffset,
+    TopicStats,
+)
+from orderlymq_protocol.names import AUTO_CREATE_TOPIC, InvalidName, check_topic_name
+from orderlymq_protocol.record import iter_records
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+_QUERY_MAX: Final = 64
+_FOREVER_MS: Final = 2**62
+_TIMEOUT_MS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLock:
+    """Who holds a queue of an ordered group."""
+
+    queue: MessageQueue
+    client_id: str
+    address: str
+    epoch: int
+    lease_ms: int
+    held_since_ms: int
+
+
+class AdminClient(Operations):
+    """Asks and changes the cluster.
+
+    Life cycle: `start`, `close`; or `async with`.
+    """
+
+    def __init__(
+        self,
+        name_servers: NameServers = None,
+        *,
+        client_settings: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        self._instance = instance or ClientInstance(name_servers, client_settings)
+        self._reader = QueueReader(self._instance, "TOOLS_CONSUMER")
+
+    @property
+    def instance(self) -> ClientInstance:
+        """Return the connections, to be shared with producers and consumers."""
+        return self._instance
+
+    async def start(self) -> None:
+        """Open; nothing is asked yet."""
+        await self._instance.start()
+
+    async def close(self) -> None:
+        """End."""
+        await self._instance.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- cluster
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Return all broker groups and clusters.
+
+        Raises:
+            NameServersUnreachable: Nobody can be asked.
+        """
+        command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        answer = await self._instance.ask_name_server(command)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark)
+        return ClusterInfo.from_json(answer.body)
+
+    async def brokers(self) -> dict[str, str]:
+        """Return the leader's address of every broker group."""
+        info = await self.cluster_info()
+        return {
+            name: data.broker_addrs[MASTER_ID]
+            for name, data in sorted(info.broker_addr_table.items())
+            if MASTER_ID in data.broker_addrs
+        }
+
+    async def group_status(self, address: str) -> dict[str, Any]:
+        """Return what the leader at *address* says about its raft group and its replicas."""
+        answer = await self._instance.call(address, RequestCode.ORDERLYMQ_GROUP_STATUS)
+        status = fastjson.loads(answer.body)
+        if not isinstance(status, dict):
+            raise BrokerError(0, "the status is no JSON object", address)
+        return status
+
+    async def transfer_leadership(self, address: str, target: int | None = None) -> None:
+        """Move the leadership of the group at *address* to a node, or to the best one."""
+        ext = {} if target is None else {"target": str(target)}
+        await self._instance.call(
+            address, RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, ext, timeout_ms=10_000
+        )
+
+    async def change_membership(
+        self, address: str, *, action: str, node: int, node_address: str | None = None
+    ) -> None:
+        """Change the replicas of the group: action is add-learner, promote or remove."""
+        body: dict[str, object] = {"action": action, "node": node}
+        if node_address is not None:
+            body["address"] = node_address
+        await self._instance.call(
+            address,
+            RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP,
+            {},
+            fastjson.dumps(body),
+            timeout_ms=10_000,
+        )
+
+    async def client_dead(self, address: str, client_id: str, proof: str) -> None:
+        """Tell a group that a client is proven dead; its locks are free at once."""
+        ext = {"clientId": client_id, "proof": proof}
+        await self._instance.call(address, RequestCode.ORDERLYMQ_CLIENT_DEAD, ext)
+
+    # -- topics
+
+    async def topics(self) -> list[str]:
+        """Return the names of all topics."""
+        command = request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        answer = await self._instance.ask_name_server(command)
+        return sorted(TopicList.from_json(answer.body).topic_list)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return a topic's queues, fresh.
+
+        Raises:
+            TopicNotFound: No broker has it.
+        """
+        return await self._instance.route(topic, refresh=True)
+
+    async def topic_configs(self) -> dict[str, dict[str, TopicConfig]]:
+        """Return the configuration of every topic by broker group."""
+        found: dict[str, dict[str, TopicConfig]] = {}
+        for name, address in (await self.brokers()).items():
+            answer = await self._instance.call(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            for topic, config in TopicConfigTable.from_json(answer.body).topic_config_table.items():
+                found.setdefault(topic, {})[name] = config
+        return found
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = 8,
+        ordered: bool = False,
+        brokers: Iterable[str] | None = None,
+        perm: int = PERM_READ | PERM_WRITE,
+    ) -> dict[str, int]:
+        """Create a topic with *queues* queues in all, spread evenly; return the queues per broker group.
+
+        An ordered topic's queue list is declared at the name servers and does not depend on who is alive.
+        A topic that exists is changed.
+
+        Raises:
+            SettingError: The name or the number is not allowed, or there is no such broker group.
+            BrokerError: A broker refused.
+        """
+        try:
+            check_topic_name(topic)
+        except InvalidName as error:
+            raise SettingError(str(error)) from error
+        if queues < 1:
+            raise SettingError(f"queues is {queues}; a topic needs at least one")
+        known = await self.brokers()
+        names = sorted(known if brokers is None else brokers)
+        if not names:
+            raise BrokerUnreachable("no broker group is registered; try `orderlymq status`")
+        for name in names:
+            if name not in known:
+                raise SettingError(f"there is no broker group {name}; known are {', '.join(known)}")
+        share, rest = divmod(queues, len(names))
+        counts = {name: share + (index < rest) for index, name in enumerate(names)}
+        counts = {name: count for name, count in counts.items() if count}
+        if ordered:
+            await self._declare_order(topic, counts)
+        for name, count in counts.items():
+            header = CreateTopicHeader(
+                topic, AUTO_CREATE_TOPIC, count, count, perm, SINGLE_TAG, ordered
+            )
+            await self._instance.call(
+                known[name],
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                header.to_ext(),
+                timeout_ms=_TIMEOUT_MS,
+            )
+        await self._wait_for_route(topic)
+        return counts
+
+    async def _declare_order(self, topic: str, counts: Mapping[str, int]) -> None:
+        value = ";".join(f"{name}:{count}" for name, count in counts.items())
+        header = PutKVConfigHeader(ORDER_NAMESPACE, topic, value)
+        # Every name server keeps its own copy.
+        for address in self._instance.name_servers:
+            await self._instance.call(address, RequestCode.PUT_KV_CONFIG, header.to_ext())
+
+    async def _wait_for_route(self, topic: str) -> None:
+        """Return when the name server knows the topic, so that the next command finds it."""
+        for _ in range(50):
+            try:
+                await self.route(topic)
+            except TopicNotFound:
+                await asyncio.sleep(0.02)
+            else:
+                return
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic, its messages and its declaration.
+
+        Raises:
+            TopicNotFound: No broker has it.
+        """
+        await self.route(topic)
+        known = await self.brokers()
+        for name in self._instance.routes.brokers(topic):
+            if name in known:
+                await self._instance.call(
+                    known[name],
+                    RequestCode.DELETE_TOPIC_IN_BROKER,
+                    TopicHeader(topic).to_ext(),
+                    timeout_ms=_TIMEOUT_MS,
+                )
+        for address in self._instance.name_servers:
+            for code, ext in (
+                (RequestCode.DELETE_KV_CONFIG, {"namespace": ORDER_NAMESPACE, "key": topic}),
+                (RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}),
+            ):
+                await self._instance.call(address, code, ext)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """Return the offsets of every queue of a topic.
+
+        Raises:
+            TopicNotFound: No broker has it.
+        """
+        await self.route(topic)
+        found: dict[MessageQueue, TopicOffset] = {}
+        for address in self._leaders(topic):
+            answer = await self._instance.call(
+                address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic).to_ext()
+            )
+            found.update(TopicStats.from_json(answer.body).offset_table)
+        return dict(sorted(found.items()))
+
+    async def growth(self, topic: str) -> dict[str, dict[str, Any]]:
+        """Return how far the growth of an ordered topic is, by broker group; see `growing`."""
+        return await topic_growth(self._instance, topic)
+
+    async def topic_groups(self, topic: str) -> list[str]:
+        """Return the groups that consume a topic, online or not."""
+        await self.route(topic)
+        found: set[str] = set()
+        for address in self._leaders(topic):
+            answer = await self._instance.call(
+                address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).to_ext()
+            )
+            found.update(GroupList.from_json(answer.body).group_list)
+        return sorted(found)
+
+    # -- groups
+
+    async def groups(self) -> dict[str, SubscriptionGroupConfig]:
+        """Return the configuration of every consumer group."""
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(
+                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+            )
+            found.update(SubscriptionGroupTable.from_json(answer.body).subscription_group_table)
+        return dict(sorted(found.items()))
+
+    async def set_group(self, config: SubscriptionGroupConfig) -> None:
+        """Create or change a consumer group at every broker group."""
+        for address in (await self.brokers()).values():
+            await self._instance.call(
+                address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config.to_json()
+            )
+
+    async def delete_group(self, group: str, *, offsets: bool = True) -> None:
+        """Delete a consumer group, with its offsets."""
+        header = DeleteSubscriptionGroupHeader(group, offsets, offsets)
+        for address in (await self.brokers()).values():
+            await self._instance.call(
+                address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext()
+            )
+
+    async def members(self, group: str) -> dict[str, Connection]:
+        """Return the connected members of a group by client id; none when it is offline."""
+        return {
+            each.client_id: each
+            for connection in await self.connections(group)
+            for each in connection.connection_set
+        }
+
+    async def connections(self, group: str) -> list[ConsumerConnection]:
+        """Return what every broker group knows about a group's members and subscriptions."""
+        ext = GetConsumerConnectionListHeader(group).to_ext()
+        found: list[ConsumerConnection] = []
+        for address in (await self.brokers()).values():
+            try:
+                answer = await self._instance.call(
+                    address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ext
+                )
+            except BrokerError as error:
+                if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                    raise
+            else:
+                found.append(ConsumerConnection.from_json(answer.body))
+        return found
+
+    async def progress(
+        self, group: str, topic: str | None = None
+    ) -> dict[MessageQueue, OffsetWrapper]:
+        """Return how far a group is in every queue it has an offset for."""
+        ext = GetConsumeStatsHeader(group, topic).to_ext()
+        found: dict[MessageQueue, OffsetWrapper] = {}
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(address, RequestCode.GET_CONSUME_STATS, ext)
+            found.update(ConsumeStats.from_json(answer.body).offset_table)
+        return dict(sorted(found.items()))
+
+    async def locks(self, group: str) -> dict[MessageQueue, QueueLock]:
+        """Return the holder of every locked queue of an ordered group."""
+        found: dict[MessageQueue, QueueLock] = {}
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(
+                address, RequestCode.ORDERLYMQ_LOCK_TABLE, {"consumerGroup": group}
+            )
+            for each in fastjson.loads(answer.body).get("locks", ()):
+                queue = MessageQueue.from_json_value(each)
+                found[queue] = QueueLock(
+                    queue,
+                    each["clientId"],
+                    each.get("address", ""),
+                    each["epoch"],
+                    each.get("leaseMillis", 0),
+                    each.get("heldSinceMillis", 0),
+                )
+        return dict(sorted(found.items()))
+
+    async def reset_offsets(self, group: str, topic: str, to: int | str) -> dict[MessageQueue, int]:
+        """Move a group to `earliest`, `latest` or a store time in milliseconds.
+
+        Members that are online are told and go on there; an offline group's offsets are set.
+
+        Raises:
+            TopicNotFound: No broker has the topic.
+        """
+        await self.route(topic)
+        found: dict[MessageQueue, int] = {}
+        match to:
+            case "earliest":
+                timestamp = 0
+            case "latest":
+                timestamp = -1
+            case int():
+                timestamp = to
+            case _:
+                raise SettingError(f"{to!r} is neither earliest, latest nor a time in milliseconds")
+        header = ResetOffsetHeader(topic, group, timestamp, is_force=True)
+        for address in self._leaders(topic):
+            try:
+                answer = await self._instance.call(
+                    address,
+                    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+                    header.to_ext(),
+                    timeout_ms=_TIMEOUT_MS,
+                )
+            except BrokerError as error:
+                # 206 says that nobody is online, 3 that the broker leaves it to us.
+                if error.code not in (
+                    ResponseCode.CONSUMER_NOT_ONLINE,
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                ):
+                    raise
+                found.update(await self._reset_offline(group, topic, to))
+                return dict(sorted(found.items()))
+            found.update(OffsetTable.from_json(answer.body).offset_table)
+        return dict(sorted(found.items()))
+
+    async def _reset_offline(
+        self, group: str, topic: str, to: int | str
+    ) -> dict[MessageQueue, int]:
+        reader = QueueReader(self._instance, group)
+        found: dict[MessageQueue, int] = {}
+        for queue in (await self.route(topic)).subscribe:
+            if to == "earliest":
+                offset = await reader.min_offset(queue)
+            elif to == "latest":
+                offset = await reader.max_offset(queue)
+            else:
+                offset = await reader.offset_at(queue, int(to))
+            # Without the fields that name a client: a tool sets offsets, a member only moves them on.
+            command = commit_request(group, queue, offset, {})
+            address = self._instance.routes.address(queue.broker_name)
+            if address is None:
+                raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+            await self._instance.call(address, RequestCode(command.code), command.ext)
+            found[queue] = offset
+        return found
+
+    # -- messages
+
+    async def view_message(self, message_id: str) -> ReceivedMessage:
+        """Return one message by its offset id.
+
+        Raises:
+            SettingError: The text is no offset id.
+            BrokerError: There is no such message.
+        """
+        address, offset = _place(message_id)
+        answer = await self._instance.call(
+            address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset).to_ext()
+        )
+        stored = next(iter_records(answer.body))
+        return read_record(stored, MessageQueue(stored.topic, "", stored.queue_id))
+
+    async def check_transaction(self, message_id: str) -> None:
+        """Have a producer asked again about an open transaction, as if it had never been asked.
+
+        Args:
+            message_id: offset id of the half message, or of its copy in TRANS_CHECK_MAX_TIME_TOPIC.
+
+        Raises:
+            SettingError: The text is no offset id.
+            BrokerError: It is no half message, or its transaction has ended.
+        """
+        address, _ = _place(message_id)
+        header = ResumeCheckHalfMessageHeader(msg_id=message_id)
+        code = RequestCode.RESUME_CHECK_HALF_MESSAGE
+        await self._instance.call(address, code, header.to_ext())
+
+    async def transactions(self) -> dict[str, dict[str, int]]:
+        """Return "open" and "givenUp" transactions of each producer group, over all broker groups."""
+        found: dict[str, dict[str, int]] = {}
+        for address in (await self.brokers()).values():
+            try:
+                status = await self.group_status(address)
+            except BrokerError as error:
+                if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    continue  # one of RocketMQ's own brokers, which do not tell
+                raise
+            for name, counts in status.get("transactions", {}).get("groups", {}).items():
+                sums = found.setdefault(name, {"open": 0, "givenUp": 0})
+                for kind in sums:
+                    sums[kind] += counts.get(kind, 0)
+        return found
+
+    async def find_messages(
+        self, topic: str, key: str, *, unique: bool = False, count: int = _QUERY_MAX
+    ) -> list[ReceivedMessage]:
+        """Return the messages of a topic with an index key, or with a unique key (message id).
+
+        Raises:
+            TopicNotFound: No broker has the topic.
+            BrokerUnreachable: None was found, and a broker that may have one has no leader now.
+        """
+        await self._instance.route(topic)
+        header = QueryMessageHeader(topic, key, count, 0, _FOREVER_MS, unique)
+        ext = header.to_ext()
+        if not unique:
+            ext.pop("_UNIQUE_KEY_QUERY", None)
+        found: dict[str, ReceivedMessage] = {}
+        away: list[str] = []
+        for name in self._instance.routes.brokers(topic):
+            address = await self._instance.address(name, topic)
+            if address is None:
+                away.append(name)
+                continue
+            try:
+                answer = await self._instance.call(address, RequestCode.QUERY_MESSAGE, ext)
+            except BrokerError as error:
+                if error.code == ResponseCode.QUERY_NOT_FOUND:
+                    continue
+                raise
+            for stored in iter_records(answer.body):
+                message = read_record(stored, MessageQueue(topic, name, stored.queue_id))
+                # The index holds hashes or cut keys; only the record itself tells.
+                has_key = message.message_id == key if unique else key in message.keys
+                if message.topic == topic and has_key:
+                    found[message.offset_message_id] = message
+        if away and not found:
+            raise BrokerUnreachable(f"the broker group {away[0]} of {topic} has no leader now")
+        return sorted(found.values(), key=lambda message: (message.store_timestamp, message.queue))
+
+    async def resend(self, message: ReceivedMessage, topic: str | None = None) -> SendResult:
+        """Send a dead letter to its original topic again, as a new message.
+
+        Raises:
+            SettingError: The message does not tell its original topic and none is given.
+        """
+        target = topic or message.properties.get(properties.RETRY_TOPIC)
+        if target is None:
+            raise SettingError(f"{message!r} does not tell its original topic; pass one")
+        own = {
+            name: value
+            for name, value in message.properties.items()
+            if name not in properties.RESERVED_NAMES and name != properties.SHARDING_KEY
+        }
+        fresh = Message(
+            topic=target,
+            body=message.body,
+            tags=message.tags or "",
+            keys=message.keys,
+            key=message.key,
+            properties=own,
+            flag=message.flag,
+        )
+        async with Producer("orderlymq-resend", instance=self._instance) as producer:
+            return await producer.send(fresh)
+
+    # -- small parts
+
+    def _leaders(self, topic: str) -> list[str]:
+        found = []
+        for name in self._instance.routes.brokers(topic):
+            address = self._instance.routes.address(name)
+            if address is None:
+                raise BrokerUnreachable(f"the broker group {name} of {topic} has no leader now")
+            found.append(address)
+        return found
+
+
+def _place(message_id: str) -> tuple[str, int]:
+    """Return the broker's address and the physical offset in an offset message id."""
+    try:
+        host, port, offset = decode_offset_message_id(message_id)
+    except MessageIdError as error:
+        raise SettingError(
+            f"{error}; pass the offset message id of a send result, or search with "
+            "`orderlymq message find --topic TOPIC --key KEY`"
+        ) from error
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}", offset

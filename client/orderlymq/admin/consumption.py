@@ -1,0 +1,108 @@
+"""
+Message track: which consumer groups have had a message, as RocketMQ's queryMsgById tells it.
+
+Rule: what a group has consumed is read from its committed offsets, so an answer is as good as the last
+commit; a group that nobody is a member of is NOT_ONLINE, as in RocketMQ, and its offset is told beside.
+The states are RocketMQ's (org.apache.rocketmq.tools.admin.api.TrackType).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.errors import BrokerError, OrderlyMQError
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.clientbodies import ConsumerConnection
+from orderlymq_protocol.codes import ResponseCode
+
+_ALL: Final = ("", "*")
+
+
+class TrackType(Enum):
+    """What a group has done with a message."""
+
+    CONSUMED = "CONSUMED"
+    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
+    PULL = "PULL"
+    NOT_CONSUME_YET = "NOT_CONSUME_YET"
+    NOT_ONLINE = "NOT_ONLINE"
+    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
+    UNKNOWN = "UNKNOWN"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTrack:
+    """One group and one message.
+
+    Attributes:
+        offset: the group's committed offset in the message's queue, -1 when it has none.
+        why: what went wrong where the state is UNKNOWN, else empty.
+    """
+
+    group: str
+    state: TrackType
+    offset: int = -1
+    why: str = ""
+
+
+async def message_track(admin: AdminClient, message: ReceivedMessage) -> list[MessageTrack]:
+    """Return, for each group that has ever committed an offset in the topic, what it did.
+
+    Raises:
+        BrokerUnreachable: A broker group has no leader now.
+    """
+    groups = await admin.topic_groups(message.topic)
+
+    return [await _of_group(admin, group, message) for group in sorted(groups)]
+
+
+async def _of_group(admin: AdminClient, group: str, message: ReceivedMessage) -> MessageTrack:
+    try:
+        offset = await _offset(admin, group, message)
+        connections = await admin.connections(group)
+    except BrokerError as error:
+        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return MessageTrack(group, TrackType.NOT_ONLINE)
+        return MessageTrack(group, TrackType.UNKNOWN, why=str(error))
+    except OrderlyMQError as error:
+        return MessageTrack(group, TrackType.UNKNOWN, why=str(error))
+    if not connections:
+        return MessageTrack(group, TrackType.NOT_ONLINE, offset)
+
+    return MessageTrack(group, _state(connections[0], message, offset), offset)
+
+
+async def _offset(admin: AdminClient, group: str, message: ReceivedMessage) -> int:
+    """Return the committed offset in the message's queue; of a viewed message it knows the broker."""
+    progress = await admin.progress(group, message.topic)
+    brokers = await admin.brokers()
+    host = "{}:{}".format(*message.store_host)
+    for queue, each in progress.items():
+        here = message.queue.broker_name or _named(brokers, host)
+        if (queue.broker_name, queue.queue_id) == (here, message.queue.queue_id):
+            return each.consumer_offset
+
+    return -1
+
+
+def _named(brokers: dict[str, str], host: str) -> str:
+    """Return the broker whose address stands in the message."""
+    return next((name for name, address in brokers.items() if address == host), "")
+
+
+def _state(connection: ConsumerConnection, message: ReceivedMessage, offset: int) -> TrackType:
+    if connection.consume_type == "CONSUME_ACTIVELY":
+        return TrackType.PULL
+    if connection.message_model == "BROADCASTING":
+        return TrackType.CONSUME_BROADCASTING
+    if offset <= message.queue_offset:
+        return TrackType.NOT_CONSUME_YET
+    subscription = connection.subscription_table.get(message.topic)
+    if subscription is None or subscription.expression_type not in ("TAG", ""):
+        return TrackType.CONSUMED
+    wanted = set(subscription.tags_set)
+    if not wanted or subscription.sub_string in _ALL or message.tags in wanted:
+        return TrackType.CONSUMED
+
+    return TrackType.CONSUMED_BUT_FILTERED

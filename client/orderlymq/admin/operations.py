@@ -1,0 +1,386 @@
+"""
+What an administrator asks besides topics, groups and messages: settings, figures, clients, KV configuration.
+
+Rules: each method is one request of RocketMQ's protocol, answered as it is, under the protocol's own words;
+what concerns every broker group is asked of each leader, what every name server keeps for itself is told
+to each. ``AdminClient`` has all of these.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.errors import BrokerError, BrokerUnreachable
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.clientbodies import (
+    ConsumeDirectlyResult,
+    ProducerConnection,
+    SubscriptionData,
+)
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.configbodies import KVTable, TopicList
+from orderlymq_protocol.headers import (
+    CloneGroupOffsetHeader,
+    ConsumeMessageDirectlyHeader,
+    DeleteKVConfigHeader,
+    GetConsumerRunningInfoHeader,
+    GetEarliestMsgStoretimeHeader,
+    GetKVConfigHeader,
+    GetKVListByNamespaceHeader,
+    GetMaxOffsetHeader,
+    GetMinOffsetHeader,
+    GetProducerConnectionListHeader,
+    PutKVConfigHeader,
+    QueryConsumeQueueHeader,
+    QueryConsumeTimeSpanHeader,
+    QuerySubscriptionByConsumerHeader,
+    QueryTopicsByConsumerHeader,
+    SearchOffsetHeader,
+    ViewBrokerStatsDataHeader,
+    WipeWritePermOfBrokerHeader,
+)
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.statsbodies import (
+    BrokerStatsData,
+    ConsumeQueueData,
+    ConsumeQueueView,
+    ConsumeTimeSpan,
+    QueueTimeSpan,
+)
+
+# A client that shows all its threads, or consumes a message, may take a while.
+_CLIENT_TIMEOUT_MS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key whose messages go to the dead letters until it is let go.
+
+    Attributes:
+        queue: where its message failed.
+        since_ms: since when, ms since the epoch.
+        first_offset: queue offset of the message that failed.
+        first_message_id: id of that message.
+        behind: messages that followed it into the dead letters.
+    """
+
+    queue: MessageQueue
+    key: str
+    since_ms: int
+    first_offset: int
+    first_message_id: str
+    behind: int
+
+
+class Operations:
+    """Requests of administrators; the subclass says through which client and which brokers."""
+
+    _instance: ClientInstance
+
+    async def brokers(self) -> dict[str, str]:
+        """Return the leader's address of every broker group."""
+        raise NotImplementedError
+
+    # -- keys that are held behind a dead letter (ours)
+
+    async def held_keys(self, group: str) -> list[HeldKey]:
+        """Return the keys that a group holds (`onDeadLetter: HoldKey`), the oldest first."""
+        found: list[HeldKey] = []
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(
+                address, RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": group}
+            )
+            found += _read_held(answer.body)
+        return sorted(found, key=lambda held: (held.since_ms, held.queue, held.key))
+
+    async def release_key(self, group: str, topic: str, key: str) -> list[HeldKey]:
+        """Let a key go wherever it is held; return what was held.
+
+        What the group gets of the key from now on is consumed; what went to the dead letters meanwhile
+        stays there until it is sent again.
+
+        Raises:
+            BrokerError: Nobody knows the group (26).
+        """
+        found: list[HeldKey] = []
+        ext = {"consumerGroup": group, "topic": topic, "key": key}
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(address, RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+            found += _read_held(answer.body)
+        return found
+
+    # -- settings and figures of brokers and name servers
+
+    async def broker_config(self, address: str) -> dict[str, str]:
+        """Return the settings of a broker under RocketMQ's names."""
+        answer = await self._instance.call(address, RequestCode.GET_BROKER_CONFIG)
+        return _read_config(answer.body)
+
+    async def update_broker_config(self, address: str, values: Mapping[str, str]) -> None:
+        """Change settings of a running broker group.
+
+        Raises:
+            BrokerError: A name is unknown here or a value is out of range; the text says which.
+        """
+        await self._instance.call(
+            address, RequestCode.UPDATE_BROKER_CONFIG, {}, _written_config(values)
+        )
+
+    async def name_server_config(self) -> dict[str, dict[str, str]]:
+        """Return the settings of each name server by its address."""
+        return {
+            address: _read_config(
+                (await self._instance.call(address, RequestCode.GET_NAMESRV_CONFIG)).body
+            )
+            for address in self._instance.name_servers
+        }
+
+    async def update_name_server_config(self, values: Mapping[str, str]) -> None:
+        """Change settings of every name server."""
+        body = _written_config(values)
+        for address in self._instance.name_servers:
+            await self._instance.call(address, RequestCode.UPDATE_NAMESRV_CONFIG, {}, body)
+
+    async def broker_runtime(self, address: str) -> dict[str, str]:
+        """Return the figures of a broker as mqadmin's brokerStatus shows them."""
+        answer = await self._instance.call(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return dict(KVTable.from_json(answer.body).table)
+
+    async def broker_stats(self, address: str, name: str, key: str) -> BrokerStatsData:
+        """Return the rates of one counter: name such as TOPIC_PUT_NUMS, key such as a topic."""
+        ext = ViewBrokerStatsDataHeader(name, key).to_ext()
+        answer = await self._instance.call(address, RequestCode.VIEW_BROKER_STATS_DATA, ext)
+        return BrokerStatsData.from_json(answer.body)
+
+    async def wipe_write_permission(self, broker: str) -> int:
+        """Have no new message sent to a broker group; return how many topics that touches."""
+        return await self._set_writable(RequestCode.WIPE_WRITE_PERM_OF_BROKER, broker)
+
+    async def add_write_permission(self, broker: str) -> int:
+        """Take `wipe_write_permission` back; return how many topics that touches."""
+        return await self._set_writable(RequestCode.ADD_WRITE_PERM_OF_BROKER, broker)
+
+    async def delete_expired(self, address: str) -> None:
+        """Let retention look at once at what is old enough to go."""
+        for code in (RequestCode.DELETE_EXPIRED_COMMITLOG, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE):
+            await self._instance.call(address, code)
+
+    # -- KV configuration, kept by every name server for itself
+
+    async def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Set one value of a namespace of the name servers' KV configuration."""
+        await self._tell_name_servers(
+            RequestCode.PUT_KV_CONFIG, PutKVConfigHeader(namespace, key, value).to_ext()
+        )
+
+    async def delete_kv(self, namespace: str, key: str) -> None:
+        """Remove one value."""
+        await self._tell_name_servers(
+            RequestCode.DELETE_KV_CONFIG, DeleteKVConfigHeader(namespace, key).to_ext()
+        )
+
+    async def get_kv(self, namespace: str, key: str) -> str | None:
+        """Return one value, None when there is none."""
+        ext = GetKVConfigHeader(namespace, key).to_ext()
+        answer = await self._ask_first(RequestCode.GET_KV_CONFIG, ext)
+        return None if answer is None else answer[0].get("value")
+
+    async def list_kv(self, namespace: str) -> dict[str, str]:
+        """Return all values of a namespace."""
+        ext = GetKVListByNamespaceHeader(namespace).to_ext()
+        answer = await self._ask_first(RequestCode.GET_KVLIST_BY_NAMESPACE, ext)
+        return {} if answer is None else dict(KVTable.from_json(answer[1]).table)
+
+    # -- clients
+
+    async def producers(self, group: str) -> list[ProducerConnection]:
+        """Return what each broker group knows about the connections of a producer group."""
+        ext = GetProducerConnectionListHeader(group).to_ext()
+        found = []
+        for address in (await self.brokers()).values():
+            try:
+                answer = await self._instance.call(
+                    address, RequestCode.GET_PRODUCER_CONNECTION_LIST, ext
+                )
+            except BrokerError as error:
+                # With this code a broker says that nobody of the group is connected to it.
+                if error.code != ResponseCode.SYSTEM_ERROR:
+                    raise
+            else:
+                found.append(ProducerConnection.from_json(answer.body))
+        return found
+
+    async def running_info(
+        self, group: str, client_id: str, *, stacks: bool = False
+    ) -> dict[str, Any]:
+        """Return what a consumer says of itself: queues, offsets, rates, and its threads if asked.
+
+        Raises:
+            BrokerError: No broker knows the client, or it does not answer.
+        """
+        ext = GetConsumerRunningInfoHeader(group, client_id, stacks).to_ext()
+        answer = await self._of_any_broker(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+        return dict(fastjson.loads(answer))
+
+    async def consume_directly(
+        self, group: str, client_id: str, message: ReceivedMessage
+    ) -> ConsumeDirectlyResult:
+        """Have one consumer consume one message now, beside all order; offsets stay as they are.
+
+        Raises:
+            BrokerError: The client is not connected, or does not answer.
+        """
+        ext = ConsumeMessageDirectlyHeader(group, client_id, message.offset_message_id).to_ext()
+        return ConsumeDirectlyResult.from_json(
+            await self._of_any_broker(RequestCode.CONSUME_MESSAGE_DIRECTLY, ext)
+        )
+
+    # -- groups and their offsets
+
+    async def topics_of_group(self, group: str) -> list[str]:
+        """Return the topics in which a group has committed an offset."""
+        ext = QueryTopicsByConsumerHeader(group).to_ext()
+        found: set[str] = set()
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, ext)
+            found |= set(TopicList.from_json(answer.body).topic_list)
+        return sorted(found)
+
+    async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """Return what a group's members want of a topic, None when nobody says."""
+        ext = QuerySubscriptionByConsumerHeader(group, topic).to_ext()
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(
+                address, RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, ext
+            )
+            data = fastjson.loads(answer.body).get("subscriptionData")
+            if data:
+                return SubscriptionData.from_json(fastjson.dumps(data))
+        return None
+
+    async def clone_offsets(self, source: str, target: str, topic: str) -> None:
+        """Give a group that is offline the offsets of another."""
+        ext = CloneGroupOffsetHeader(source, target, topic, offline=True).to_ext()
+        for address in (await self.brokers()).values():
+            await self._instance.call(address, RequestCode.CLONE_GROUP_OFFSET, ext)
+
+    async def consume_time_span(self, topic: str, group: str) -> list[QueueTimeSpan]:
+        """Return for each queue when its oldest, newest and last consumed message were stored."""
+        ext = QueryConsumeTimeSpanHeader(topic, group).to_ext()
+        found: list[QueueTimeSpan] = []
+        for address in (await self.brokers()).values():
+            answer = await self._instance.call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, ext)
+            found += ConsumeTimeSpan.from_json(answer.body).consume_time_span_set
+        return found
+
+    # -- queues
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset that the queue's next message will get."""
+        ext = GetMaxOffsetHeader(queue.topic, queue.queue_id).to_ext()
+        return int((await self._of(queue, RequestCode.GET_MAX_OFFSET, ext))["offset"])
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the first offset that is kept."""
+        ext = GetMinOffsetHeader(queue.topic, queue.queue_id).to_ext()
+        return int((await self._of(queue, RequestCode.GET_MIN_OFFSET, ext))["offset"])
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset that belongs to a store time; the last one when all messages are older."""
+        ext = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms).to_ext()
+        return int((await self._of(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext))["offset"])
+
+    async def earliest_store_time(self, queue: MessageQueue) -> int:
+        """Return when the queue's first message was stored, milliseconds since the epoch, -1 for none."""
+        ext = GetEarliestMsgStoretimeHeader(queue.topic, queue.queue_id).to_ext()
+        found = await self._of(queue, RequestCode.GET_EARLIEST_MSG_STORETIME, ext)
+        return int(found["timestamp"])
+
+    async def consume_queue(
+        self, queue: MessageQueue, index: int = 0, count: int = 10, group: str | None = None
+    ) -> tuple[ConsumeQueueData, ...]:
+        """Return entries of a consume queue; with *group* also whether its subscription takes them."""
+        ext = QueryConsumeQueueHeader(queue.topic, queue.queue_id, index, count, group).to_ext()
+        answer = await self._instance.call(
+            self._leader(queue), RequestCode.QUERY_CONSUME_QUEUE, ext
+        )
+        return tuple(ConsumeQueueView.from_json(answer.body).queue_data)
+
+    # -- parts
+
+    def _leader(self, queue: MessageQueue) -> str:
+        address = self._instance.routes.address(queue.broker_name)
+        if address is None:
+            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+        return address
+
+    async def _of(
+        self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
+    ) -> dict[str, str]:
+        await self._instance.route(queue.topic)
+        return dict((await self._instance.call(self._leader(queue), code, ext)).ext)
+
+    async def _of_any_broker(self, code: RequestCode, ext: dict[str, str]) -> bytes:
+        """Ask the broker groups in turn: a client may be connected to one only."""
+        failure: BrokerError | None = None
+        for address in (await self.brokers()).values():
+            try:
+                answer = await self._instance.call(
+                    address, code, ext, timeout_ms=_CLIENT_TIMEOUT_MS
+                )
+            except BrokerError as error:
+                failure = error
+            else:
+                return answer.body
+        raise failure or BrokerError(ResponseCode.CONSUMER_NOT_ONLINE, "there is no broker")
+
+    async def _set_writable(self, code: RequestCode, broker: str) -> int:
+        ext = WipeWritePermOfBrokerHeader(broker).to_ext()
+        counts = [0]
+        for address in self._instance.name_servers:
+            answer = await self._instance.call(address, code, ext)
+            counts += [
+                int(text) for name, text in answer.ext.items() if name.endswith("TopicCount")
+            ]
+        return max(counts)
+
+    async def _tell_name_servers(self, code: RequestCode, ext: dict[str, str]) -> None:
+        for address in self._instance.name_servers:
+            await self._instance.call(address, code, ext)
+
+    async def _ask_first(
+        self, code: RequestCode, ext: dict[str, str]
+    ) -> tuple[Mapping[str, str], bytes] | None:
+        try:
+            answer = await self._instance.call(self._instance.name_servers[0], code, ext)
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return answer.ext, answer.body
+
+
+def _read_config(body: bytes) -> dict[str, str]:
+    """Read Java's form of properties, as far as brokers write it: name=value in lines."""
+    pairs = (line.partition("=") for line in body.decode().splitlines())
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _written_config(values: Mapping[str, str]) -> bytes:
+    return "".join(f"{name}={value}\n" for name, value in values.items()).encode()
+
+
+def _read_held(body: bytes) -> list[HeldKey]:
+    return [
+        HeldKey(
+            MessageQueue.from_json_value(each),
+            each["key"],
+            each["sinceMillis"],
+            each["firstOffset"],
+            each["firstMessageId"],
+            each["behind"],
+        )
+        for each in fastjson.loads(body).get("heldKeys", ())
+    ]

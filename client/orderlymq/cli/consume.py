@@ -1,0 +1,161 @@
+"""`orderlymq consume`: join a group and print what comes."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import click
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.cli.session import connected, console, iso, parse_moment, print_json_line
+from orderlymq.consumer.contexts import ConcurrentContext, OrderedContext
+from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.consumer.push import Consumer
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import ConsumeFrom, ConsumerSettings
+
+
+class Printer:
+    """Prints messages until enough have come; the ones beyond that stay for the next consumer."""
+
+    def __init__(self, limit: int | None, *, json: bool) -> None:
+        self.enough = asyncio.Event()
+        self.count = 0
+        self._limit = limit
+        self._json = json
+        self._console = console()
+
+    async def ordered(
+        self, messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        """Listen in order."""
+        return OrderedResult.SUCCESS if self._take(messages) else OrderedResult.SUSPEND
+
+    async def concurrent(
+        self, messages: Sequence[ReceivedMessage], context: ConcurrentContext
+    ) -> ConcurrentResult:
+        """Listen in parallel."""
+        if self._take(messages):
+            return ConcurrentResult.SUCCESS
+        # Not taken: the offset must not pass it, and nothing is sent back before the consumer closes.
+        await asyncio.Event().wait()
+        return ConcurrentResult.RECONSUME_LATER
+
+    def _take(self, messages: Sequence[ReceivedMessage]) -> bool:
+        for message in messages:
+            if self._limit is not None and self.count >= self._limit:
+                return False
+            self.count += 1
+            self._print(message)
+        if self.count == self._limit:
+            self.enough.set()
+        return True
+
+    def _print(self, message: ReceivedMessage) -> None:
+        body = message.body.decode(errors="replace")
+        if self._json:
+            print_json_line(
+                {
+                    "topic": message.topic,
+                    "group": message.queue.broker_name,
+                    "queue": message.queue.queue_id,
+                    "offset": message.queue_offset,
+                    "key": message.key,
+                    "tag": message.tags,
+                    "keys": message.keys,
+                    "messageId": message.message_id,
+                    "offsetMessageId": message.offset_message_id,
+                    "reconsumeTimes": message.reconsume_times,
+                    "storedAt": iso(message.store_timestamp),
+                    "body": body,
+                }
+            )
+            return
+        place = f"{message.queue.broker_name}:{message.queue.queue_id}@{message.queue_offset}"
+        facts = [
+            f"key={message.key}" if message.key else "",
+            f"tag={message.tags}" if message.tags else "",
+        ]
+        click.echo(" ".join(filter(None, [place, *facts, body])))
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--group", default="orderlymq-cli", show_default=True, help="The consumer group.")
+@click.option("--ordered", is_flag=True, help="In order, under the queues' locks.")
+@click.option(
+    "--from",
+    "start",
+    default="latest",
+    show_default=True,
+    metavar="MOMENT",
+    help="Where a group without offsets begins: earliest, latest or a time.",
+)
+@click.option("--filter", "tags", default="*", show_default=True, help="Tags: 'A || B'.")
+@click.option("--sql", metavar="CONDITION", help='SQL92 on properties: "amount > 5".')
+@click.option("--max", "limit", type=click.IntRange(1), help="End after so many messages.")
+@click.option("--for", "seconds", type=click.FloatRange(min=0), help="End after so many seconds.")
+@connected
+async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an argument
+    topic: str,
+    group: str,
+    ordered: bool,
+    start: str,
+    tags: str,
+    sql: str | None,
+    limit: int | None,
+    seconds: float | None,
+    name_server: str,
+    output: str,
+) -> None:
+    """Join GROUP, print the messages of TOPIC as they come, until Ctrl-C, --max or --for.
+
+    What was printed is committed. With --output json each message is one line of JSON.
+    """
+    if sql is not None and tags != "*":
+        raise click.UsageError("--filter and --sql exclude each other; write TAGS = 'A' in --sql")
+    printer = Printer(limit, json=output == "json")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, printer.enough.set)
+    consumer = Consumer(
+        group,
+        name_server,
+        ordered=ordered,
+        listener=printer.ordered if ordered else printer.concurrent,
+        settings=_settings(start),
+    )
+    if sql is None:
+        consumer.subscribe(topic, tags)
+    else:
+        consumer.subscribe(topic, sql, kind="SQL92")
+    # A missing topic is an error here, where a program would wait for it to come into being.
+    await _check_topic(name_server, topic)
+    async with consumer:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await printer.enough.wait()
+    if output != "json":
+        click.echo(f"{printer.count} messages", err=True)
+
+
+async def _check_topic(name_server: str, topic: str) -> None:
+    async with AdminClient(name_server) as admin:
+        await admin.route(topic)
+
+
+def _settings(start: str) -> ConsumerSettings:
+    # Closing must not wait for listeners that are parked on purpose.
+    settings = ConsumerSettings(shutdown_timeout_ms=500)
+    match parse_moment(start):
+        case "earliest":
+            return replace(settings, consume_from=ConsumeFrom.FIRST)
+        case int(timestamp_ms):
+            # RocketMQ's settings carry this moment as local time in seconds.
+            text = datetime.fromtimestamp(timestamp_ms / 1000).astimezone().strftime("%Y%m%d%H%M%S")
+            return replace(settings, consume_from=ConsumeFrom.TIMESTAMP, consume_timestamp=text)
+        case _:
+            return replace(settings, consume_from=ConsumeFrom.LAST)

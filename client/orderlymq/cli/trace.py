@@ -1,0 +1,138 @@
+"""`orderlymq trace`: the life of one message, from its producer to every consumer."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+import click
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.cli.session import (
+    CommandFailed,
+    ExitCode,
+    connected,
+    iso,
+    print_json,
+    print_table,
+)
+from orderlymq.connection.tracerecords import (
+    ConsumeBegan,
+    ConsumeEnded,
+    Published,
+    Trace,
+    TransactionEnded,
+    life,
+    parse_traces,
+)
+from orderlymq.errors import OrderlyMQError
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.names import TRACE_TOPIC, dlq_topic, retry_topic
+
+
+@click.command()
+@click.argument("message_id")
+@click.option("--topic", help="Topic of the message, when no producer has traced it.")
+@click.option("--trace-topic", default=TRACE_TOPIC, show_default=True)
+@connected
+async def trace(
+    message_id: str, topic: str | None, trace_topic: str, name_server: str, output: str
+) -> None:
+    """Show the life of a message: sent, stored, consumed, tried again, given up.
+
+    MESSAGE_ID is the id that the client made. Clients write traces only when they are told to (Java:
+    enableMsgTrace; SDK: trace=True); what the brokers store is shown in any case with --topic.
+    """
+    async with AdminClient(name_server) as admin:
+        traces = life(await _traces(admin, trace_topic, message_id), message_id)
+        topics = [each.topic for each in traces if isinstance(each, Published)]
+        places = [*([topic] if topic else []), *topics]
+        groups = {each.group for each in traces if isinstance(each, ConsumeBegan)}
+        for name in places:
+            groups.update(await _groups(admin, name))
+        places += [make(group) for group in sorted(groups) for make in (retry_topic, dlq_topic)]
+        stored = await _stored(admin, dict.fromkeys(places), message_id)
+    if not traces and not stored:
+        raise CommandFailed(
+            ExitCode.NOT_FOUND,
+            f"nothing is known about {message_id}; was it traced? name its --topic to look for it there",
+        )
+    steps = sorted(
+        [_traced(each) for each in traces] + [_kept(*each) for each in stored], key=_time
+    )
+    if output == "json":
+        print_json(
+            {
+                "messageId": message_id,
+                "steps": [
+                    {"at": at, "time": iso(at), "who": who, "what": what, "details": details}
+                    for at, who, what, details in steps
+                ],
+                "traces": [{"kind": type(each).__name__, **asdict(each)} for each in traces],
+            }
+        )
+        return
+    rows: list[list[object]] = [[iso(at), who, what, details] for at, who, what, details in steps]
+    print_table(f"message {message_id}", ["time", "who", "what", "details"], rows)
+
+
+Step = tuple[int, str, str, str]
+
+
+def _time(step: Step) -> int:
+    return step[0]
+
+
+def _traced(trace: Trace) -> Step:
+    match trace:
+        case Published():
+            what = "sent" if trace.success else "send failed"
+            details = f"{trace.topic}, {trace.body_length} bytes, {trace.message_type}, {trace.cost_ms} ms"
+            return trace.at_ms, f"producer {trace.group}", what, details
+        case ConsumeBegan():
+            tries = f"delivery {trace.retry_times + 1}"
+            return trace.at_ms, f"consumer {trace.group}", "consuming", tries
+        case ConsumeEnded():
+            what = "consumed" if trace.success else "not consumed"
+            details = f"{trace.outcome}, {trace.cost_ms} ms"
+            return trace.at_ms, f"consumer {trace.group}".rstrip(), what, details
+        case TransactionEnded():
+            asked = ", when asked" if trace.from_check else ""
+            return trace.at_ms, f"producer {trace.group}", "transaction ended", trace.state + asked
+
+
+def _kept(topic: str, message: ReceivedMessage) -> Step:
+    queue = message.queue
+    place = f"{topic} {queue.broker_name}:{queue.queue_id}@{message.queue_offset}"
+    what = "stored"
+    if topic.startswith(dlq_topic("")):
+        what = "dead letter"
+    elif topic.startswith(retry_topic("")):
+        what = f"waits for try {message.reconsume_times + 1}"
+    return message.store_timestamp, "broker", what, place
+
+
+async def _traces(admin: AdminClient, topic: str, message_id: str) -> list[Trace]:
+    try:
+        found = await admin.find_messages(topic, message_id)
+    except OrderlyMQError:
+        return []  # no trace topic: nobody has traced anything yet
+    return [each for message in found for each in parse_traces(message.body)]
+
+
+async def _groups(admin: AdminClient, topic: str) -> list[str]:
+    try:
+        return await admin.topic_groups(topic)
+    except OrderlyMQError:
+        return []
+
+
+async def _stored(
+    admin: AdminClient, topics: Iterable[str], message_id: str
+) -> list[tuple[str, ReceivedMessage]]:
+    found: list[tuple[str, ReceivedMessage]] = []
+    for topic in topics:
+        try:
+            messages = await admin.find_messages(topic, message_id, unique=True)
+        except OrderlyMQError:
+            continue  # most groups have no dead letters, and no topic for them
+        found += [(topic, message) for message in messages]
+    return found

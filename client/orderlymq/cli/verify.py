@@ -1,0 +1,63 @@
+"""`orderlymq verify`: let the order oracle judge a recorded history."""
+
+from pathlib import Path
+
+import click
+
+from orderlymq.cli.session import (
+    CommandFailed,
+    ExitCode,
+    print_json,
+    print_table,
+    reporting,
+)
+from orderlymq.oracle.history import HistoryError, read
+from orderlymq.oracle.verdict import judge
+
+
+@click.command()
+@click.argument("history", type=click.Path(path_type=Path, dir_okay=False))
+@reporting
+def verify(history: Path, output: str) -> None:
+    """Judge HISTORY, JSON lines of what producers and consumers recorded.
+
+    Exit code 0: the order was kept and nothing was lost; 1: the findings say where it was not.
+    """
+    try:
+        verdict = judge(read(history))
+    except FileNotFoundError as error:
+        raise CommandFailed(ExitCode.NOT_FOUND, f"there is no file {history}") from error
+    except (OSError, HistoryError) as error:
+        raise CommandFailed(ExitCode.USAGE, str(error)) from error
+    findings: list[dict[str, object]] = [
+        {
+            "defect": str(finding.defect),
+            "message": finding.message,
+            "queue": finding.queue,
+            "explanation": finding.explanation,
+            "evidence": finding.lines(),
+        }
+        for finding in verdict.findings
+    ]
+    if output == "json":
+        print_json(
+            {
+                "kept": verdict.kept,
+                "findings": findings,
+                "counts": verdict.counts,
+                "notJudged": verdict.not_judged,
+                "seconds": verdict.duration_s,
+                "ackGapMs": verdict.ack_gap_ms,
+            }
+        )
+    else:
+        print_table("", ["COUNT", "OF"], [[count, name] for name, count in verdict.counts.items()])
+        for finding in verdict.findings:
+            where = f"message {finding.message}, queue {finding.queue}"
+            click.echo(f"{finding.defect}: {where}: {finding.explanation}")
+            for line in finding.lines():
+                click.echo(f"    {line}")
+        for text in verdict.not_judged:
+            click.echo(f"not judged: {text}")
+        click.echo("The order was kept." if verdict.kept else f"{len(findings)} findings.")
+    raise click.exceptions.Exit(ExitCode.OK if verdict.kept else ExitCode.FAILED)

@@ -1,0 +1,466 @@
+"""
+A client of the cluster: connections, routes, heartbeats, and what brokers ask back.
+
+One per client id; a `Producer` or `Consumer` makes its own, or several share one. Rules: name servers are
+asked in turn until one answers; a lost connection is followed by a heartbeat on a new one at once,
+because a broker that just became leader knows its clients only by their heartbeats.
+What is said stands in `wire`; what is known about topics in `routes`.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from orderlymq.connection.credentials import find_credentials, find_tls
+from orderlymq.connection.identity import NameServers, make_client_id, own_ip, parse_name_servers
+from orderlymq.connection.namespaces import with_namespace, without_namespace
+from orderlymq.connection.routes import Routes, TopicRoute, template_route
+from orderlymq.connection.signatures import signed
+from orderlymq.connection.wire import PROCESS
+from orderlymq.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    NameServersUnreachable,
+    SettingError,
+    StateError,
+    TopicNotFound,
+)
+from orderlymq.settings import ClientSettings
+from orderlymq.tasks import OwnedTasks
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import (
+    ConsumerData,
+    HeartbeatData,
+    ModelError,
+    ProducerData,
+    TopicRouteData,
+)
+from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+# A leader that comes back is greeted soon, one that stays away is not asked all the time.
+_GREET_FIRST_S: Final = 0.02
+_GREET_MAX_S: Final = 1.0
+_NAME_SERVER_TIMEOUT_S: Final = 3.0
+
+RequestHook = Callable[[str, RemotingCommand], None]
+ResponseHook = Callable[[str, RemotingCommand, RemotingCommand], None]
+# Serves a broker's request, or says that it is not its own.
+Servant = Callable[[RemotingCommand, Connection], bool]
+
+
+class GroupMember(Protocol):
+    """A consumer as the instance sees it."""
+
+    @property
+    def group(self) -> str:
+        """Return the consumer group."""
+        ...
+
+    def heartbeat(self) -> ConsumerData:
+        """Return what brokers are told about this consumer."""
+        ...
+
+    def on_request(
+        self, command: RemotingCommand, reply: Callable[[RemotingCommand], None]
+    ) -> bool:
+        """Serve a broker's request for this group; tell whether it is one that is served."""
+        ...
+
+    def routes_changed(self, topic: str) -> None:
+        """Take note that a topic's queues are others now."""
+        ...
+
+
+class ClientInstance:
+    """Everything that producers and consumers with one client id share.
+
+    Life cycle: `start` once, then `close` once; users of a shared instance are counted by `start`.
+
+    Args:
+        before_request, after_response: what RocketMQ calls an RPC hook: see every request before it is
+            signed and sent, with the address it goes to, and every answer; what one adds to the fields of
+            a request is sent and signed with it. They run on the event loop and must not block.
+    """
+
+    def __init__(
+        self,
+        name_servers: NameServers = None,
+        settings: ClientSettings | None = None,
+        *,
+        instance_name: str = "",
+        before_request: RequestHook | None = None,
+        after_response: ResponseHook | None = None,
+    ) -> None:
+        self.settings = settings or ClientSettings()
+        self.credentials = find_credentials(self.settings)
+        self.name_servers = parse_name_servers(name_servers)
+        self.ip = self.settings.client_ip or own_ip(self.name_servers[0])
+        self.client_id = make_client_id(
+            self.ip, self.settings.instance_name or instance_name, self.settings.unit_name
+        )
+        self.routes = Routes()
+        self._before_request = before_request
+        self._after_response = after_response
+        self._remoting = RemotingClient(
+            self._on_request,
+            on_connection_lost=self._connection_lost,
+            tls=find_tls(self.settings),
+        )
+        self._tasks = OwnedTasks()
+        self._users = 0
+        self._name_server = 0
+        self._producers: dict[str, int] = {}
+        self._consumers: dict[str, GroupMember] = {}
+        self._servants: dict[int, list[Servant]] = {}
+        self._watched: set[str] = set()
+        self._greeting: set[str] = set()
+        self._route_calls: dict[str, asyncio.Task[TopicRoute]] = {}
+
+    # -- names
+
+    def whole(self, name: str) -> str:
+        """Return the name of a topic or group as brokers know it."""
+        return with_namespace(self.settings.namespace, name)
+
+    def bare(self, name: str) -> str:
+        """Return a name as this client's user knows it."""
+        namespace = self.settings.namespace
+        return without_namespace(name, namespace) if namespace else name
+
+    def whole_queue(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue under the name that brokers know."""
+        return queue._replace(topic=self.whole(queue.topic))
+
+    # -- life
+
+    async def start(self) -> None:
+        """Begin to keep routes fresh and to send heartbeats; every user of the instance calls it."""
+        self._users += 1
+        if self._users == 1:
+            self._tasks.keep(self._poll_routes, "route poll")
+            self._tasks.keep(self._beat, "heartbeat")
+
+    async def close(self) -> None:
+        """End it, once the last user has called this."""
+        self._users -= 1
+        if self._users == 0:
+            for call in list(self._route_calls.values()):
+                call.cancel()
+            await self._tasks.cancel()
+            await self._remoting.close()
+
+    def add_producer(self, group: str) -> None:
+        """Tell brokers about a producer group from the next heartbeat on."""
+        self._producers[group] = self._producers.get(group, 0) + 1
+
+    async def remove_producer(self, group: str) -> None:
+        """Take the group back and tell the brokers, once its last producer is closed."""
+        self._producers[group] -= 1
+        if not self._producers[group]:
+            del self._producers[group]
+            await self._unregister({"producerGroup": group})
+
+    def serve(self, code: RequestCode, servant: Servant) -> Callable[[], None]:
+        """Offer brokers' requests of *code* to *servant*; return what takes the offer back."""
+        servants = self._servants.setdefault(code, [])
+        servants.append(servant)
+        return lambda: servants.remove(servant)
+
+    def add_consumer(self, member: GroupMember) -> None:
+        """Tell brokers about a consumer from the next heartbeat on.
+
+        Raises:
+            StateError: The instance has a consumer of this group already.
+        """
+        if member.group in self._consumers:
+            text = (
+                f"The consumer group[{member.group}] has been created before, specify another name "
+                f"please. It runs in this client, {self.client_id}."
+            )
+            _log.error(text)
+            raise StateError(text)
+        self._consumers[member.group] = member
+
+    async def remove_consumer(self, member: GroupMember) -> None:
+        """Take the consumer back and tell the brokers."""
+        if self._consumers.get(member.group) is member:
+            del self._consumers[member.group]
+            await self._unregister({"consumerGroup": member.group})
+
+    # -- calls
+
+    async def invoke(
+        self, address: str, command: RemotingCommand, timeout_ms: int | None = None
+    ) -> RemotingCommand:
+        """Call *address* and return the answer, whatever its code.
+
+        Raises:
+            RemotingError: There is no answer; `maybe_sent` tells whether it may have been executed.
+        """
+        self._prepare(address, command)
+        timeout_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
+        answer = await self._remoting.invoke(address, command, timeout_ms / 1000)
+        if self._after_response is not None:
+            self._after_response(address, command, answer)
+        return answer
+
+    async def call(
+        self,
+        address: str,
+        code: RequestCode,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        timeout_ms: int | None = None,
+    ) -> RemotingCommand:
+        """Call *address* for an administrative request; only SUCCESS comes back.
+
+        Raises:
+            BrokerError: Any other code.
+            BrokerUnreachable: No answer.
+        """
+        try:
+            answer = await self.invoke(address, request(code, ext, body), timeout_ms)
+        except RemotingError as error:
+            raise BrokerUnreachable(
+                f"{error}; is the cluster up? try `orderlymq status`"
+            ) from error
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, address)
+        return answer
+
+    async def send_oneway(self, address: str, command: RemotingCommand) -> None:
+        """Send without waiting for anything."""
+        self._prepare(address, command)
+        await self._remoting.send_oneway(address, command)
+
+    def _prepare(self, address: str, command: RemotingCommand) -> None:
+        """Let the hook see a request, then sign it: what the hook adds is signed, too."""
+        if self._before_request is not None:
+            self._before_request(address, command)
+        keys = self.credentials
+        if keys.access_key or keys.token:
+            command.ext = signed(
+                command.ext,
+                command.body,
+                access_key=keys.access_key,
+                secret_key=keys.secret_key,
+                token=keys.token,
+            )
+
+    async def ask_name_server(self, command: RemotingCommand) -> RemotingCommand:
+        """Ask the name servers in turn, beginning with the one that answered last.
+
+        Raises:
+            NameServersUnreachable: None answers.
+        """
+        failures: list[str] = []
+        count = len(self.name_servers)
+        for turn in range(count):
+            index = (self._name_server + turn) % count
+            if self._before_request is not None:
+                self._before_request(self.name_servers[index], command)
+            try:
+                answer = await self._remoting.invoke(
+                    self.name_servers[index], command, _NAME_SERVER_TIMEOUT_S
+                )
+            except RemotingError as error:
+                failures.append(str(error))
+            else:
+                self._name_server = index
+                if self._after_response is not None:
+                    self._after_response(self.name_servers[index], command, answer)
+                return answer
+        raise NameServersUnreachable(
+            f"no name server answers ({'; '.join(failures)}); is the cluster up? "
+            "`orderlymq up` starts one"
+        )
+
+    # -- routes
+
+    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+        """Return a topic's route and keep it fresh from now on; callers share one request.
+
+        Raises:
+            TopicNotFound: No broker has the topic.
+            NameServersUnreachable: Nobody can be asked.
+        """
+        known = self.routes.get(topic)
+        if known is not None and not refresh:
+            return known
+        call = self._route_calls.get(topic)
+        if call is None:
+            call = asyncio.create_task(self._ask_route(topic), name=f"route of {topic}")
+            self._route_calls[topic] = call
+            call.add_done_callback(lambda _: self._route_calls.pop(topic, None))
+        return await asyncio.shield(call)
+
+    async def route_or_template(
+        self, topic: str, template_topic: str, queue_max: int
+    ) -> TopicRoute:
+        """Return the route, or the one the topic gets when a send creates it.
+
+        Raises:
+            TopicNotFound: The topic does not exist and brokers do not create topics.
+        """
+        try:
+            return await self.route(topic)
+        except TopicNotFound:
+            try:
+                # Our name servers show its queues only right after the answer above.
+                template = await self.route(template_topic, refresh=True)
+            except TopicNotFound:
+                template = None
+            if template is None or not template.publish:
+                raise
+            return template_route(topic, template, queue_max)
+
+    async def address(self, queue_or_broker: str, topic: str) -> str | None:
+        """Return the broker's address, asking for the topic's route when none is known."""
+        address = self.routes.address(queue_or_broker)
+        if address is None:
+            try:
+                await self.route(topic, refresh=True)
+            except (TopicNotFound, NameServersUnreachable) as error:
+                _log.debug("no address of %s: %s", queue_or_broker, error)
+            address = self.routes.address(queue_or_broker)
+        return address
+
+    async def _ask_route(self, topic: str) -> TopicRoute:
+        command = request(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+        )
+        answer = await self.ask_name_server(command)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            self.routes.forget(topic)
+            raise TopicNotFound(
+                f"no broker has the topic {topic}; create it with `orderlymq topic create {topic}` "
+                "or correct the name"
+            )
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark, self.name_servers[self._name_server])
+        try:
+            data = TopicRouteData.from_json(answer.body)
+        except (ModelError, ValueError) as error:
+            raise BrokerError(answer.code, f"unreadable route of {topic}: {error}") from error
+        self._watched.add(topic)
+        before = self.routes.addresses()
+        changed = self.routes.update(topic, data)
+        for address in self.routes.addresses() - before:
+            self._introduce(address)
+        if changed:
+            for member in list(self._consumers.values()):
+                member.routes_changed(topic)
+        found = self.routes.get(topic)
+        if found is None:
+            raise SettingError(f"the route of {topic} is empty")
+        return found
+
+    async def _poll_routes(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.poll_name_server_interval_ms / 1000)
+            for topic in list(self._watched):
+                try:
+                    await self.route(topic, refresh=True)
+                except (TopicNotFound, NameServersUnreachable, BrokerError) as error:
+                    _log.warning("the route of %s could not be refreshed: %s", topic, error)
+
+    # -- heartbeats
+
+    async def beat_all(self) -> None:
+        """Send one heartbeat to every known broker address; failures are logged."""
+        if self._producers or self._consumers:
+            addresses = self.routes.addresses()
+            await asyncio.gather(*(self._beat_one(address) for address in addresses))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_broker_interval_ms / 1000)
+            await self.beat_all()
+
+    async def _beat_one(self, address: str) -> bool:
+        try:
+            answer = await self.invoke(
+                address,
+                request(
+                    RequestCode.HEART_BEAT,
+                    {PROCESS: str(os.getpid())},
+                    self._heartbeat().to_json(),
+                ),
+            )
+        except RemotingError as error:
+            _log.info("no heartbeat to %s: %s", address, error)
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            _log.warning("%s refused the heartbeat: %s %s", address, answer.code, answer.remark)
+        return answer.code == ResponseCode.SUCCESS
+
+    def _heartbeat(self) -> HeartbeatData:
+        return HeartbeatData(
+            self.client_id,
+            tuple(ProducerData(group) for group in sorted(self._producers)),
+            tuple(member.heartbeat() for _, member in sorted(self._consumers.items())),
+        )
+
+    def _connection_lost(self, address: str) -> None:
+        self._introduce(address)
+
+    def _introduce(self, address: str) -> None:
+        """Let a broker that may not know us hear from us soon."""
+        anybody = self._consumers or self._producers
+        if self._users > 0 and address not in self._greeting and anybody:
+            self._greeting.add(address)
+            self._tasks.start(self._greet(address), f"greet {address}")
+
+    async def _greet(self, address: str) -> None:
+        """Send heartbeats to a lost address until one arrives; give up when routes do not name it."""
+        delay_s = _GREET_FIRST_S
+        try:
+            while address in self.routes.addresses():
+                await asyncio.sleep(delay_s)
+                if await self._beat_one(address):
+                    return
+                delay_s = min(_GREET_MAX_S, delay_s * 2)
+        finally:
+            self._greeting.discard(address)
+
+    async def _unregister(self, what: Mapping[str, str]) -> None:
+        """Tell all brokers that a group is left; a broker that is away notices by itself."""
+        ext = {"clientID": self.client_id, **what}
+        calls = (
+            self.invoke(address, request(RequestCode.UNREGISTER_CLIENT, ext), 1_000)
+            for address in self.routes.addresses()
+        )
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, RemotingError):
+                _log.info("not unregistered everywhere: %s", outcome)
+
+    # -- what brokers ask
+
+    def _on_request(self, command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        if any(servant(command, conn) for servant in self._servants.get(command.code, ())):
+            return None
+        group = command.ext.get("consumerGroup") or command.ext.get("group", "")
+        member = self._consumers.get(group)
+        if member is not None and member.on_request(command, conn.send):
+            return None
+        if command.is_oneway:
+            return None
+        return command.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            remark=f"request {command.code} is not served by the client {self.client_id}",
+        )
+
+
+def addresses_of(instance: ClientInstance, broker_names: Iterable[str]) -> list[str]:
+    """Return the leaders' addresses of some brokers, without those that are not known."""
+    return [
+        address for name in broker_names if (address := instance.routes.address(name)) is not None
+    ]

@@ -1,0 +1,199 @@
+"""
+Writing traces: what a producer sends and a consumer consumes, told to the trace topic in the background.
+
+Rule: tracing never delays, fails or reorders what it traces; when traces cannot be sent, or there are too many
+of them, they are dropped and counted. The form of a trace stands in `traces`.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Final
+
+from orderlymq.connection.identity import make_unique_keys
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.tracerecords import ConsumeBegan, ConsumeEnded, Published, encode_traces
+from orderlymq.consumer.contexts import ConsumeContext, ConsumeHook
+from orderlymq.errors import OrderlyMQError
+from orderlymq.message import Message, SendResult
+from orderlymq.tasks import OwnedTasks
+from orderlymq_protocol.names import TRACE_TOPIC
+
+if TYPE_CHECKING:
+    from orderlymq.producer.producer import Producer
+
+_log = logging.getLogger(__name__)
+
+REGION: Final = "DefaultRegion"
+# A trace message stays far below a broker's limit for one message.
+BATCH_MAX: Final = 100
+WAITING_MAX: Final = 2_048
+PERIOD_S: Final = 0.1
+
+_Record = Published | ConsumeBegan | ConsumeEnded
+
+
+class Tracer:
+    """Gathers traces of one producer or consumer and sends them.
+
+    Life cycle: `start`, then `add` from the same event loop, `close` sends the rest.
+    """
+
+    def __init__(
+        self, instance: ClientInstance, name: str, group: str, topic: str = TRACE_TOPIC
+    ) -> None:
+        self.dropped = 0
+        self.topic = topic
+        self._instance = instance
+        self._name = name
+        self._group = group
+        self._records: list[_Record] = []
+        self._producer: Producer | None = None
+        self._tasks = OwnedTasks()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        """Begin to send in the background."""
+        from orderlymq.producer.producer import Producer  # noqa: PLC0415 - a producer may have a tracer
+
+        self._loop = asyncio.get_running_loop()
+        self._producer = Producer(f"_INNER_TRACE_PRODUCER-{self._name}", instance=self._instance)
+        await self._producer.start()
+        self._tasks.keep(self._send_forever, f"trace {self._name}")
+
+    async def close(self) -> None:
+        """Send what is left and end."""
+        if self._producer is None:
+            return
+        await self._tasks.cancel()
+        while self._records:
+            await self._send()
+        await self._producer.close()
+        self._producer = None
+
+    def add(self, record: _Record) -> None:
+        """Take a record; any thread may call."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._take, record)
+
+    async def follow(self, message: Message, work: Coroutine[None, None, SendResult]) -> SendResult:
+        """Do the *work* of sending a message and tell what became of it."""
+        began_ms, result = wall_ms(), None
+        try:
+            result = await work
+        finally:
+            self.sent(message, began_ms, result)
+        return result
+
+    def sent(self, message: Message, began_ms: int, result: SendResult | None) -> None:
+        """Tell what became of one send; *result* is None for one that failed."""
+        if message.topic == self.topic:
+            return
+        keys = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+        self.add(
+            Published(
+                at_ms=began_ms,
+                region=REGION,
+                group=self._group,
+                topic=message.topic,
+                message_id=message.unique_key,
+                tags=message.tags,
+                keys=keys,
+                store_host=result.queue.broker_name if result is not None else "",
+                body_length=len(message.body),
+                cost_ms=wall_ms() - began_ms,
+                message_type="Delay" if message.delay_level else "Normal",
+                offset_message_id=result.offset_message_id if result is not None else "",
+                success=result is not None,
+            )
+        )
+
+    def _take(self, record: _Record) -> None:
+        if len(self._records) >= WAITING_MAX:
+            self.dropped += 1
+            return
+        self._records.append(record)
+
+    async def _send_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            if self._records:
+                await self._send()
+
+    async def _send(self) -> None:
+        batch, self._records = self._records[:BATCH_MAX], self._records[BATCH_MAX:]
+        keys = dict.fromkeys(
+            word for each in batch for word in (each.message_id, *each.keys.split())
+        )
+        if self._producer is None:
+            return
+        try:
+            await self._producer.send(
+                Message(topic=self.topic, body=encode_traces(batch), keys=tuple(keys))
+            )
+        except OrderlyMQError as error:
+            self.dropped += len(batch)
+            _log.warning("%d traces could not be sent: %s", len(batch), error)
+
+
+def make_tracer(
+    trace: bool | str, instance: ClientInstance, name: str, group: str
+) -> Tracer | None:
+    """Return the tracer for what a user said: False, True, or the name of a topic."""
+    if not trace:
+        return None
+    return Tracer(instance, name, group, trace if isinstance(trace, str) else TRACE_TOPIC)
+
+
+class TraceHook(ConsumeHook):
+    """Traces every message that a listener gets."""
+
+    def __init__(self, tracer: Tracer, instance: ClientInstance) -> None:
+        self._tracer = tracer
+        self._instance = instance
+        self._request_ids = make_unique_keys(instance.ip)
+
+    def before(self, context: ConsumeContext) -> None:
+        """Note the beginning of each message."""
+        request_id = self._request_ids.next(wall_ms())
+        context.properties["traceRequest"] = request_id
+        context.properties["traceBegan"] = str(wall_ms())
+        for message in context.messages:
+            self._tracer.add(
+                ConsumeBegan(
+                    wall_ms(),
+                    REGION,
+                    self._instance.bare(context.group),
+                    request_id,
+                    message.message_id,
+                    message.reconsume_times,
+                    " ".join(message.keys),
+                )
+            )
+
+    def after(self, context: ConsumeContext) -> None:
+        """Note the outcome."""
+        request_id = context.properties.get("traceRequest", "")
+        began_ms = int(context.properties.get("traceBegan", "0"))
+        returned = context.returned.value if context.returned is not None else "SUCCESS"
+        count = max(1, len(context.messages))
+        for message in context.messages:
+            self._tracer.add(
+                ConsumeEnded(
+                    request_id,
+                    message.message_id,
+                    (wall_ms() - began_ms) // count,
+                    context.success,
+                    " ".join(message.keys),
+                    returned,
+                    wall_ms(),
+                    context.group,
+                )
+            )
+
+
+def wall_ms() -> int:
+    """Return the time of day in milliseconds."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,441 @@
+"""
+What a push consumer asks brokers, each call ending in the event its core waits for.
+
+Rule: no call that a core asks for raises for trouble with a broker; trouble is an event as well. A lease is counted from
+before its request was sent, so that it never outlives the broker's own count.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.wire import (
+    PullOptions,
+    PullStatus,
+    check,
+    copy_to_retry,
+    fence,
+    hold_request,
+    is_stored,
+    lock_request,
+    pull_request,
+    read_assignment,
+    read_locks,
+    read_offset,
+    read_pull,
+    read_verdict,
+    send_back_request,
+)
+from orderlymq.consumer.core.events import (
+    CopySent,
+    DeadLetter,
+    Event,
+    FindStart,
+    Hold,
+    LocksAnswered,
+    LocksFailed,
+    OffsetIllegal,
+    Pull,
+    Pulled,
+    PullFailed,
+    SendBack,
+    StartFailed,
+    StartFound,
+)
+from orderlymq.consumer.offsets import NOT_FOUND, OffsetStore
+from orderlymq.consumer.stats import ConsumeFigures
+from orderlymq.consumer.subscriptions import Subscription
+from orderlymq.errors import NameServersUnreachable, OrderlyMQError
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import (
+    ConsumeFrom,
+    ConsumerSettings,
+    MessageModel,
+    parse_consume_timestamp,
+)
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_protocol.headers import (
+    GetConsumerListByGroupHeader,
+    GetMaxOffsetHeader,
+    SearchOffsetHeader,
+)
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
+from orderlymq_protocol.names import is_retry_topic
+from orderlymq_runtime.client import RemotingError
+
+_log = logging.getLogger(__name__)
+
+_LOCK_TIMEOUT_MS: Final = 1_000  # RocketMQ's; a lease is long enough for several tries
+_PULL_MARGIN_MS: Final = (
+    15_000  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
+)
+_START_DEFAULT_BACK_MS: Final = 30 * 60 * 1000  # RocketMQ's consumeTimestamp: half an hour ago
+_RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
+_TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
+
+_RESUBSCRIBE: Final = frozenset(
+    {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+)
+
+
+class BrokerCalls:
+    """The calls of one push consumer.
+
+    Args:
+        post: gets every event.
+        now_ms: the core's clock.
+        filters: user's filters after the tags were compared.
+        figures: counts the pulls, when somebody wants to know.
+    """
+
+    def __init__(  # noqa: PLR0913 - what one consumer shares with its calls
+        self,
+        instance: ClientInstance,
+        group: str,
+        settings: ConsumerSettings,
+        offsets: OffsetStore,
+        *,
+        ordered: bool,
+        subscriptions: dict[str, Subscription],
+        post: Callable[[Event], None],
+        now_ms: Callable[[], int],
+        figures: ConsumeFigures | None = None,
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._settings = settings
+        self._offsets = offsets
+        self._subscriptions = subscriptions
+        self._post = post
+        self._now_ms = now_ms
+        self._figures = figures
+        self._reconsume_max = settings.reconsume_max(ordered=ordered)
+        self.filters: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
+
+    @property
+    def _clustering(self) -> bool:
+        return self._settings.message_model is MessageModel.CLUSTERING
+
+    # -- subscriptions
+
+    async def check_sql(self) -> None:
+        """Ask a broker of each topic whether it serves and understands an SQL subscription.
+
+        Raises:
+            BrokerError: It does not.
+            BrokerUnreachable: It does not answer.
+        """
+        for topic, subscription in self._subscriptions.items():
+            if subscription.data.expression_type != EXPRESSION_SQL92:
+                continue
+            client_id = self._instance.client_id
+            body = CheckClientRequest(client_id, self._group, subscription.data).to_json()
+            for name in self._instance.routes.brokers(topic)[:1]:
+                address = await self._instance.address(name, topic)
+                if address is not None:
+                    await self._instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, {}, body)
+
+    # -- locks
+
+    async def ask_locks(self, queues: Iterable[MessageQueue]) -> None:
+        """Ask every broker for the locks of its queues, all at the same time."""
+        parts = _by_broker(queues)
+        await asyncio.gather(*(self._ask_locks(name, part) for name, part in parts))
+
+    async def _ask_locks(self, broker_name: str, queues: tuple[MessageQueue, ...]) -> None:
+        command = lock_request(
+            RequestCode.LOCK_BATCH_MQ,
+            self._instance.client_id,
+            self._group,
+            queues,
+            self._settings.lock_lease_ms,
+        )
+        address = await self._instance.address(broker_name, queues[0].topic)
+        if address is None:
+            self._post(LocksFailed(queues, f"{broker_name} has no leader's address"))
+            return
+        asked_at_ms = self._now_ms()
+        try:
+            answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
+            granted, held = read_locks(answer.body)
+        except _TROUBLE as error:
+            self._post(LocksFailed(queues, str(error)))
+            return
+        self._post(LocksAnswered(queues, granted, asked_at_ms, held))
+
+    async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
+        """Give locks back; one that cannot be given back ends with its lease."""
+        for broker_name, part in _by_broker(queues):
+            address = self._instance.routes.address(broker_name)
+            command = lock_request(
+                RequestCode.UNLOCK_BATCH_MQ, self._instance.client_id, self._group, part, None
+            )
+            try:
+                if address is not None:
+                    check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
+            except _TROUBLE as error:
+                _log.warning("unlockBatchMQ exception, %s: %s", part, error)
+
+    # -- where to begin
+
+    async def find_start(self, ask: FindStart) -> None:
+        """Find the offset to begin at; never guess one."""
+        queue = ask.queue
+        try:
+            offset = await self._offsets.fetch(queue)
+            if offset == NOT_FOUND:
+                offset = await self._first_offset(queue)
+        except _TROUBLE as error:
+            self._post(StartFailed(queue, ask.generation, str(error)))
+            return
+        self._post(StartFound(queue, ask.generation, offset))
+
+    async def _first_offset(self, queue: MessageQueue) -> int:
+        """Return where a group without a committed offset begins."""
+        where = self._settings.consume_from
+        retry = is_retry_topic(queue.topic)
+        if where is ConsumeFrom.FIRST or (where is ConsumeFrom.LAST and retry):
+            return 0
+        if where is ConsumeFrom.LAST or retry:
+            return await self._ask_offset(
+                queue,
+                RequestCode.GET_MAX_OFFSET,
+                GetMaxOffsetHeader(queue.topic, queue.queue_id).to_ext(),
+            )
+        text = self._settings.consume_timestamp
+        when = (
+            parse_consume_timestamp(text)
+            if text
+            else time.time_ns() // 1_000_000 - _START_DEFAULT_BACK_MS
+        )
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, when)
+        return await self._ask_offset(
+            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_ext()
+        )
+
+    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            raise OrderlyMQError(f"{queue.broker_name} has no leader's address")
+        return read_offset(check(await self._instance.invoke(address, request(code, ext)), address))
+
+    # -- pulls
+
+    async def pull(self, ask: Pull) -> None:
+        """Pull once and post what came of it."""
+        queue = ask.queue
+        subscription = self._subscriptions.get(queue.topic)
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None or subscription is None:
+            reason = "no leader's address" if subscription else "the topic is not subscribed"
+            self._post(PullFailed(queue, ask.generation, reason))
+            return
+        suspend_ms = self._settings.broker_suspend_max_time_ms
+        command = pull_request(
+            PullOptions(
+                group=self._group,
+                queue=queue,
+                offset=ask.offset,
+                count=self._settings.pull_batch_size,
+                subscription=subscription.data,
+                suspend_ms=suspend_ms,
+                commit_offset=ask.commit_offset if self._clustering else None,
+                with_subscription=self._settings.post_subscription_when_pull,
+                fence=fence(self._instance.client_id, ask.epoch),
+            )
+        )
+        asked_at_ms = self._now_ms()
+        try:
+            answer = await self._instance.invoke(address, command, suspend_ms + _PULL_MARGIN_MS)
+            if answer.code in _RESUBSCRIBE:
+                await self._instance.beat_all()
+            result = read_pull(answer, queue, self._group, address)
+        except RemotingError as error:
+            self._post(PullFailed(queue, ask.generation, str(error)))
+            return
+        except _TROUBLE as error:
+            self._post(PullFailed(queue, ask.generation, str(error), refused=True))
+            return
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
+            return
+        wanted = self._filtered(result.messages, subscription)
+        if self._figures is not None and result.status is PullStatus.FOUND:
+            now_ms = self._now_ms()
+            self._figures.pulled(queue.topic, len(wanted), now_ms - asked_at_ms, now_ms)
+        self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
+
+    def _filtered(
+        self, messages: tuple[ReceivedMessage, ...], subscription: Subscription
+    ) -> tuple[ReceivedMessage, ...]:
+        """Drop what only shares a tag's hash code, then what the user's filters drop."""
+        matches = subscription.tags.matches_tag
+        found = [message for message in messages if matches(message.tags)]
+        if self._instance.settings.namespace:
+            for message in found:
+                message.topic = self._instance.bare(message.topic)
+        for each in self.filters:
+            try:
+                found = each(found)
+            except Exception:
+                _log.exception("the filter hook %r failed and is left out", each)
+        return tuple(found)
+
+    # -- handing messages back
+
+    async def dead_letter(self, ask: DeadLetter) -> None:
+        """Hand a message over to the dead-letter queue by way of the group's retry topic.
+
+        The broker says first whether its key is held; the letter leaves only when that is certain.
+        """
+        message, times = ask.message, ask.message.reconsume_times
+        place = (ask.queue, ask.generation, message.queue_offset)
+        verdict, hold, reason = await self._ask_hold(ask)
+        if verdict not in ("held", "continue"):
+            self._post(CopySent(*place, False, reason, hold, verdict == "released"))
+            return
+        behind = hold is not None and hold.precedes(message.queue_offset)
+        ok, reason = await self._send_copy(
+            message,
+            times,
+            0,
+            maximum=times if hold is not None else self._reconsume_max,
+            behind=hold.message_id if hold is not None and behind else "",
+        )
+        self._post(CopySent(*place, ok, reason, hold))
+
+    async def _ask_hold(self, ask: DeadLetter) -> tuple[str, Hold | None, str]:
+        """Return the broker's verdict, what holds or may hold the key, and the reason of a refusal."""
+        queue = ask.queue
+        if ask.epoch is None:
+            return "continue", None, ""  # broadcasting, or a broker of RocketMQ
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            return "", ask.presumed, f"{queue.broker_name} has no leader's address"
+        command = hold_request(ask, self._group, self._instance.client_id)
+        try:
+            answer = await self._instance.invoke(address, command, 5_000)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                return "continue", None, ""  # a broker of an earlier version
+            verdict, hold = read_verdict(check(answer, address))
+        except _TROUBLE as error:
+            return "", ask.presumed, str(error)
+        return verdict, hold, answer.remark or ""
+
+    async def send_back(self, ask: SendBack) -> None:
+        """Give a message back for a later retry; if the broker will not, send it a copy."""
+        message = ask.message
+        ok, reason = False, ""
+        address = await self._instance.address(message.queue.broker_name, message.queue.topic)
+        if address is not None:
+            command = send_back_request(
+                message, self._group, delay_level=ask.delay_level, maximum=self._reconsume_max
+            )
+            try:
+                check(await self._instance.invoke(address, command, 5_000), address)
+                ok = True
+            except _TROUBLE as error:
+                reason = str(error)
+        if not ok:
+            _log.error(
+                "sendMessageBack exception, group: %s msg: %s %s",
+                *(self._group, message.message_id, reason),
+            )
+            times = message.reconsume_times + 1
+            level = _RETRY_LEVEL_BASE + message.reconsume_times
+            ok, reason = await self._send_copy(message, times, level)
+        self._post(CopySent(ask.queue, ask.generation, message.queue_offset, ok, reason))
+
+    async def _send_copy(
+        self,
+        message: ReceivedMessage,
+        times: int,
+        level: int,
+        *,
+        maximum: int | None = None,
+        behind: str = "",
+    ) -> tuple[bool, str]:
+        command = copy_to_retry(
+            message,
+            self._group,
+            times=times,
+            maximum=self._reconsume_max if maximum is None else maximum,
+            delay_level=level,
+            born_ms=time.time_ns() // 1_000_000,
+            behind=behind,
+        )
+        address = await self._instance.address(message.queue.broker_name, message.queue.topic)
+        if address is None:
+            return False, f"{message.queue.broker_name} has no leader's address"
+        try:
+            answer = await self._instance.invoke(address, command)
+        except RemotingError as error:
+            return False, str(error)
+        return is_stored(answer.code), f"code {answer.code}: {answer.remark}"
+
+    # -- members
+
+    async def members(self, topic: str) -> list[str] | None:
+        """Return the group's client ids as one of the topic's brokers knows them; None on trouble."""
+        brokers = list(self._instance.routes.brokers(topic))
+        random.shuffle(brokers)
+        ext = GetConsumerListByGroupHeader(self._group).to_ext()
+        for name in brokers:
+            address = self._instance.routes.address(name)
+            if address is None:
+                continue
+            command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+            try:
+                answer = check(await self._instance.invoke(address, command), address)
+                return list(ConsumerIdList.from_json(answer.body).consumer_id_list)
+            except (*_TROUBLE, NameServersUnreachable) as error:
+                _log.info("the members of %s are not known: %s", self._group, error)
+        return None
+
+    async def assigned(self, topic: str, strategy: str) -> list[MessageQueue] | None:
+        """Return the queues that a broker gives this member; None on trouble, which changes nothing."""
+        body = fastjson.dumps(
+            {
+                "topic": topic,
+                "consumerGroup": self._group,
+                "clientId": self._instance.client_id,
+                "strategyName": strategy if strategy in _SERVED_STRATEGIES else "AVG",
+                "messageModel": "CLUSTERING",
+            }
+        )
+        # Always the same order: every raft group has the decision, the first one has it first.
+        for name in self._instance.routes.brokers(topic):
+            address = self._instance.routes.address(name)
+            if address is None:
+                continue
+            command = request(RequestCode.QUERY_ASSIGNMENT, {}, body)
+            try:
+                answer = check(await self._instance.invoke(address, command), address)
+                return read_assignment(answer.body)
+            except (*_TROUBLE, NameServersUnreachable, ValueError, KeyError, TypeError) as error:
+                _log.info("the queues of %s are not known: %s", self._group, error)
+        return None
+
+
+# What brokers divide by when no operator has decided.
+_SERVED_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, tuple[MessageQueue, ...]]]:
+    """Return what to lock or give back at which broker, in parts that one request may name."""
+    parts: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        parts.setdefault(queue.broker_name, []).append(queue)
+    return [
+        (name, tuple(part[start : start + LOCK_QUEUES_MAX]))
+        for name, part in parts.items()
+        for start in range(0, len(part), LOCK_QUEUES_MAX)
+    ]

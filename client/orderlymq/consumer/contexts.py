@@ -1,0 +1,103 @@
+"""What a listener gets beside the messages, and what hooks around a listener see."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.messagequeue import MessageQueue
+
+
+@dataclass(slots=True)
+class OrderedContext:
+    """Of one call of an ordered listener.
+
+    Attributes:
+        auto_commit: False makes SUCCESS provisional until a later call returns COMMIT.
+        suspend_current_queue_time_ms: how long to wait after a failure, 10 to 30000; -1 takes the
+            consumer's setting.
+        still_holds: tells whether the queue's lock is still ours; ask before an effect outside.
+    """
+
+    queue: MessageQueue
+    auto_commit: bool = True
+    suspend_current_queue_time_ms: int = -1
+    still_holds: Callable[[], bool] = lambda: True
+
+
+@dataclass(slots=True)
+class ConcurrentContext:
+    """Of one call of a concurrent listener.
+
+    Attributes:
+        ack_index: with SUCCESS, index of the last message that succeeded; the others come again.
+        delay_level_when_next_consume: 0 leaves the delay to the broker (10 s, 30 s, 1 min, ...), -1 is
+            the dead-letter queue at once, 1 to 18 are delay levels.
+    """
+
+    queue: MessageQueue
+    ack_index: int = 2**31 - 1
+    delay_level_when_next_consume: int = 0
+
+
+OrderedListener: TypeAlias = Callable[
+    [Sequence[ReceivedMessage], OrderedContext],
+    Awaitable[OrderedResult | None] | OrderedResult | None,
+]
+ConcurrentListener: TypeAlias = Callable[
+    [Sequence[ReceivedMessage], ConcurrentContext],
+    Awaitable[ConcurrentResult | None] | ConcurrentResult | None,
+]
+Listener: TypeAlias = OrderedListener | ConcurrentListener
+
+
+class ConsumeReturn(Enum):
+    """How a listener call ended (RocketMQ's ConsumeReturnType)."""
+
+    SUCCESS = "SUCCESS"
+    TIME_OUT = "TIME_OUT"
+    EXCEPTION = "EXCEPTION"
+    RETURNNULL = "RETURNNULL"
+    FAILED = "FAILED"
+
+
+@dataclass(slots=True)
+class ConsumeContext:
+    """What hooks see: before the call with `success` False, after it with the outcome."""
+
+    group: str
+    queue: MessageQueue
+    messages: Sequence[ReceivedMessage]
+    success: bool = False
+    status: str = ""
+    returned: ConsumeReturn | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+
+
+class ConsumeHook:
+    """Runs before and after every listener call; what it raises is logged and dropped."""
+
+    def before(self, context: ConsumeContext) -> None:
+        """Run before the listener."""
+
+    def after(self, context: ConsumeContext) -> None:
+        """Run after the listener."""
+
+
+def classify(
+    result: OrderedResult | ConcurrentResult | None,
+    *,
+    raised: bool,
+    duration_ms: int,
+    timeout_ms: int,
+) -> ConsumeReturn:
+    """Return how a call ended; too slow wins over everything that was returned."""
+    if result is None:
+        return ConsumeReturn.EXCEPTION if raised else ConsumeReturn.RETURNNULL
+    if duration_ms >= timeout_ms:
+        return ConsumeReturn.TIME_OUT
+    if result in (OrderedResult.SUSPEND, ConcurrentResult.RECONSUME_LATER):
+        return ConsumeReturn.FAILED
+    return ConsumeReturn.SUCCESS

@@ -1,0 +1,447 @@
+"""
+The concurrent consumer: many listener calls per queue, and how far the queue is done.
+
+Rules kept here, each of them tested: the committed offset is the lowest that is not finished, over all
+batches of the queue; a failed message is given back to the broker and counts as finished when the broker
+took it, else it is tried again here; a queue that was lost commits nothing any more; a message that sits
+in a listener longer than the time-out is given back.
+
+Pure: `handle(event, now_ms)` returns instructions for the shell (`consumer`). Order is not kept here;
+that is `ordering`.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal, assert_never
+
+from orderlymq.consumer.core.events import (
+    Assigned,
+    Closing,
+    ConcurrentResult,
+    CopySent,
+    Deliver,
+    DeliveryDropped,
+    Event,
+    FindStart,
+    Instruction,
+    ListenerDone,
+    ListenerStarted,
+    LocksAnswered,
+    LocksFailed,
+    OffsetIllegal,
+    OffsetsReset,
+    Paused,
+    Persist,
+    Pulled,
+    PullFailed,
+    Release,
+    Released,
+    Report,
+    Resumed,
+    SendBack,
+    SetOffset,
+    StartFailed,
+    StartFound,
+    StopPull,
+    Tick,
+)
+from orderlymq.consumer.core.fetcher import Intake
+from orderlymq.consumer.core.flowcontrol import FlowLimits
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.messagequeue import MessageQueue
+
+LOCAL_RETRY_MS: Final = (
+    5_000  # RocketMQ: a message the broker did not take back is tried here again
+)
+START_RETRY_MS: Final = 500
+EXPIRED_LEVEL: Final = 3  # RocketMQ: delay level of messages that sat in a listener too long
+EXPIRED_PER_PASS: Final = 16  # RocketMQ: no more of them per queue and pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConcurrentRules:
+    """What the core needs of the settings; times in milliseconds."""
+
+    batch_max: int = 1
+    pull_interval_ms: int = 0
+    timeout_ms: int = 15 * 60_000
+    broadcasting: bool = False
+    limits: FlowLimits = field(default_factory=FlowLimits)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Messages that were handed to a worker."""
+
+    messages: tuple[ReceivedMessage, ...]
+    started_ms: int | None = None
+    expired: bool = False
+
+
+@dataclass(slots=True)
+class QueueState:
+    """One assigned queue."""
+
+    queue: MessageQueue
+    intake: Intake
+    batches: dict[int, Batch] = field(default_factory=dict)
+    returning: set[int] = field(default_factory=set)  # offsets being given back
+    retry_at_ms: dict[int, int] = field(default_factory=dict)  # offsets to be tried here again
+    finding: bool = False
+    find_at_ms: int = 0
+    committed: int | None = None
+    dirty: bool = False
+    expire_at_ms: int | None = None  # when to look for batches that a listener does not let go of
+
+
+class ConcurrentConsumer:
+    """All queues of one concurrent consumer."""
+
+    def __init__(self, group: str, rules: ConcurrentRules) -> None:
+        self._group = group
+        self._rules = rules
+        self._queues: dict[MessageQueue, QueueState] = {}
+        self._topic_queues: Counter[str] = Counter()
+        self._wanted: frozenset[MessageQueue] = frozenset()
+        self._releasing: set[MessageQueue] = set()
+        self._generation = 0
+        self._delivery = 0
+        self._running: set[int] = set()  # deliveries that a worker has, of any generation
+        self._paused = False
+        self._closing = False
+        self._out: list[Instruction] = []
+        self._wakes: dict[MessageQueue, int] = {}
+
+    # -- what the shell asks
+
+    @property
+    def queues(self) -> dict[MessageQueue, QueueState]:
+        """All queues with their states; to look at, not to change."""
+        return self._queues
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether no listener runs and nothing is left to be given back."""
+        return not self._queues and not self._running and not self._releasing
+
+    def may_start(self, deliver: Deliver, _now_ms: int) -> bool:
+        """Tell whether a delivery that waited for a worker may still call the listener."""
+        state = self._current(deliver.queue, deliver.generation)
+        return state is not None and not self._closing and not self._paused
+
+    def holds(self, queue: MessageQueue, generation: int, _now_ms: int) -> bool:
+        """Tell whether the queue is still assigned to this member."""
+        return self._current(queue, generation) is not None
+
+    def next_wake_ms(self) -> int | None:
+        """Return the time at which the next `Tick` is due, or None."""
+        return min(self._wakes.values(), default=None)
+
+    # -- what happens
+
+    def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901, PLR0912 - one arm per event of a closed union
+        """Take one event and return what is to be done, in this order."""
+        match event:
+            case Assigned():
+                self._assign(event)
+            case StartFound():
+                self._start_found(event)
+            case StartFailed():
+                self._start_failed(event, now_ms)
+            case Pulled():
+                self._pulled(event, now_ms)
+            case PullFailed():
+                state = self._current(event.queue, event.generation)
+                if state is not None:
+                    self._out += state.intake.fail(event.reason, now_ms)
+            case OffsetIllegal():
+                self._offset_illegal(event)
+            case ListenerStarted():
+                state = self._current(event.queue, event.generation)
+                self._running.add(event.delivery)
+                if state is not None and event.delivery in state.batches:
+                    state.batches[event.delivery].started_ms = now_ms
+                    if state.expire_at_ms is None and not self._rules.broadcasting:
+                        state.expire_at_ms = now_ms + self._rules.timeout_ms
+            case ListenerDone():
+                self._listener_done(event, now_ms)
+            case DeliveryDropped():
+                self._delivery_dropped(event)
+            case CopySent():
+                self._copy_sent(event, now_ms)
+            case Released():
+                self._releasing.discard(event.queue)
+                if event.queue in self._wanted - self._queues.keys():
+                    self._queues[event.queue] = QueueState(
+                        event.queue, self._new_intake(event.queue)
+                    )
+            case OffsetsReset():
+                self._offsets_reset(event)
+            case Paused():
+                self._paused = True
+            case Resumed():
+                self._paused = False
+            case Closing():
+                self._closing = True
+                self._close()
+            case Tick() | LocksAnswered() | LocksFailed():
+                pass
+            case _:
+                assert_never(event)
+        one = getattr(event, "queue", None)
+        states = self._queues.values() if one is None else filter(None, [self._queues.get(one)])
+        self._advance(list(states), now_ms)
+        out, self._out = self._out, []
+        return out
+
+    # -- assignment
+
+    def _assign(self, event: Assigned) -> None:
+        wanted = self._wanted = frozenset() if self._closing else event.queues
+        for queue in sorted(self._queues.keys() - wanted):
+            self._leave(self._queues[queue])
+        for queue in sorted(wanted - self._queues.keys() - self._releasing):
+            self._queues[queue] = QueueState(queue, self._new_intake(queue))
+        self._topic_queues = Counter(queue.topic for queue in wanted)
+
+    def _leave(self, state: QueueState) -> None:
+        del self._queues[state.queue]
+        self._wakes.pop(state.queue, None)
+        if state.intake.in_flight:
+            self._out.append(StopPull(state.queue))
+        self._releasing.add(state.queue)
+        self._out.append(Release(state.queue, None, commit=state.dirty, unlock=False))
+
+    def _close(self) -> None:
+        """Stop pulling; queues leave as soon as none of their batches is with a listener."""
+        self._wanted = frozenset()
+        for state in self._queues.values():
+            if state.intake.in_flight:
+                self._out.append(StopPull(state.queue))
+                state.intake.in_flight = False
+
+    def _new_intake(self, queue: MessageQueue, next_offset: int = -1) -> Intake:
+        self._generation += 1
+        return Intake(queue, self._generation, next_offset)
+
+    def _restart(self, state: QueueState, offset: int) -> None:
+        if state.intake.in_flight:
+            self._out.append(StopPull(state.queue))
+        state.intake = self._new_intake(state.queue, offset)
+        state.batches, state.returning, state.retry_at_ms = {}, set(), {}
+        state.committed, state.dirty = offset, True
+        self._out.append(SetOffset(state.queue, offset, None, increase_only=False))
+        self._out.append(Persist(state.queue, None))
+
+    def _offset_illegal(self, event: OffsetIllegal) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is None:
+            return
+        self._report(
+            "warning", f"the pull request offset illegal, {state.queue} {state.intake.next_offset}"
+        )
+        self._restart(state, event.next_offset)
+        self._report("warning", f"fix the pull request offset, {state.queue} {event.next_offset}")
+
+    def _offsets_reset(self, event: OffsetsReset) -> None:
+        for queue, offset in sorted(event.offsets.items()):
+            state = self._queues.get(queue)
+            if state is not None:
+                self._restart(state, offset)
+
+    # -- start and pulls
+
+    def _start_found(self, event: StartFound) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is not None:
+            state.finding = False
+            state.intake.next_offset = event.offset
+            state.committed = event.offset
+            self._report("info", f"doRebalance, {self._group}, add a new mq, {event.queue}")
+
+    def _start_failed(self, event: StartFailed, now_ms: int) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is not None:
+            state.finding = False
+            state.find_at_ms = now_ms + START_RETRY_MS
+            self._report(
+                "warning",
+                f"doRebalance, {self._group}, add new mq failed, {event.queue}: {event.reason}",
+            )
+
+    def _pulled(self, event: Pulled, now_ms: int) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is None:
+            return
+        idle = not state.intake.cache.count
+        self._out += state.intake.accept(event, now_ms, self._rules.pull_interval_ms)
+        if idle and not event.messages and event.next_offset != state.committed:
+            # Nothing here matched the subscription: the group moves on all the same.
+            self._set_offset(state, event.next_offset)
+
+    # -- results
+
+    def _listener_done(self, event: ListenerDone, now_ms: int) -> None:
+        self._running.discard(event.delivery)
+        state = self._current(event.queue, event.generation)
+        batch = None if state is None else state.batches.pop(event.delivery, None)
+        if state is None or batch is None:
+            self._report(
+                "warning",
+                "processQueue is dropped without process consume result. "
+                f"messageQueue={event.queue}",
+            )
+            return
+        self._report_result(event, batch.messages)
+        if event.result is ConcurrentResult.SUCCESS:
+            done = min(event.ack_index, len(batch.messages) - 1) + 1
+        else:
+            done = 0
+        failed = [m for m in batch.messages[done:] if m.queue_offset not in state.returning]
+        finished = [message.queue_offset for message in batch.messages[:done]]
+        if self._rules.broadcasting:
+            for message in failed:
+                self._report(
+                    "warning", f"BROADCASTING, the message consume failed, drop it, {message!r}"
+                )
+            finished += [message.queue_offset for message in failed]
+        else:
+            for message in failed:
+                self._give_back(state, message, event.delay_level)
+        self._finish(state, finished)
+
+    def _give_back(self, state: QueueState, message: ReceivedMessage, delay_level: int) -> None:
+        state.returning.add(message.queue_offset)
+        self._out.append(SendBack(state.queue, state.intake.generation, message, delay_level))
+
+    def _copy_sent(self, event: CopySent, now_ms: int) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is None or event.offset not in state.returning:
+            return
+        state.returning.discard(event.offset)
+        if event.ok:
+            self._finish(state, [event.offset])
+            return
+        state.retry_at_ms[event.offset] = now_ms + LOCAL_RETRY_MS
+        for message in state.intake.cache.taken:
+            if message.queue_offset == event.offset:
+                message.reconsume_times += 1
+
+    def _finish(self, state: QueueState, offsets: Iterable[int]) -> None:
+        offset = state.intake.cache.remove(offsets)
+        if offset >= 0 and offset != state.committed:
+            self._set_offset(state, offset)
+
+    def _delivery_dropped(self, event: DeliveryDropped) -> None:
+        self._running.discard(event.delivery)
+        state = self._current(event.queue, event.generation)
+        batch = None if state is None else state.batches.pop(event.delivery, None)
+        if state is not None and batch is not None:
+            state.intake.cache.again(message.queue_offset for message in batch.messages)
+        else:
+            self._report(
+                "info",
+                "the message queue not be able to consume, because it's dropped. "
+                f"group={self._group} {event.queue}",
+            )
+
+    def _set_offset(self, state: QueueState, offset: int) -> None:
+        state.committed, state.dirty = offset, True
+        self._out.append(SetOffset(state.queue, offset, None, increase_only=True))
+
+    # -- going on
+
+    def _advance(self, states: list[QueueState], now_ms: int) -> None:
+        for state in states:
+            if state.queue not in self._queues:
+                continue
+            if self._closing:
+                if not state.batches.keys() & self._running and not state.returning:
+                    self._leave(state)
+                continue
+            if state.intake.next_offset < 0:
+                if not state.finding and now_ms >= state.find_at_ms:
+                    state.finding = True
+                    self._out.append(FindStart(state.queue, state.intake.generation))
+            else:
+                self._retry_here(state, now_ms)
+                self._expire(state, now_ms)
+                if not self._paused:
+                    self._deliver(state)
+                    limits = self._rules.limits.for_queue(self._topic_queues[state.queue.topic])
+                    self._out += state.intake.maybe_pull(
+                        now_ms,
+                        limits,
+                        ordered=False,
+                        commit_offset=state.committed if state.dirty else None,
+                        epoch=None,
+                    )
+            self._plan_wake(state, now_ms)
+
+    def _deliver(self, state: QueueState) -> None:
+        while state.intake.cache.waiting_count:
+            self._delivery += 1
+            messages = state.intake.cache.take(self._rules.batch_max)
+            state.batches[self._delivery] = Batch(messages)
+            self._out.append(
+                Deliver(state.queue, state.intake.generation, self._delivery, messages, None)
+            )
+
+    def _retry_here(self, state: QueueState, now_ms: int) -> None:
+        due = [offset for offset, at_ms in state.retry_at_ms.items() if at_ms <= now_ms]
+        for offset in due:
+            del state.retry_at_ms[offset]
+        state.intake.cache.again(due)
+
+    def _expire(self, state: QueueState, now_ms: int) -> None:
+        """Give messages back that a listener does not let go of."""
+        if state.expire_at_ms is None or now_ms < state.expire_at_ms:
+            return
+        given = 0
+        next_ms: int | None = None
+        for batch in state.batches.values():
+            if batch.started_ms is None or batch.expired:
+                continue
+            due_ms = batch.started_ms + self._rules.timeout_ms
+            if due_ms > now_ms or given >= EXPIRED_PER_PASS:
+                due_ms = max(due_ms, now_ms + 1)
+                next_ms = due_ms if next_ms is None else min(next_ms, due_ms)
+                continue
+            batch.expired = True
+            for message in batch.messages:
+                if message.queue_offset not in state.returning:
+                    given += 1
+                    self._give_back(state, message, EXPIRED_LEVEL)
+        state.expire_at_ms = next_ms
+
+    def _plan_wake(self, state: QueueState, now_ms: int) -> None:
+        due = list(state.retry_at_ms.values())
+        if state.intake.next_offset < 0 and not state.finding:
+            due.append(state.find_at_ms)
+        wake_ms = state.intake.wake_ms(now_ms)
+        if wake_ms is not None and not self._paused:
+            due.append(wake_ms)
+        if state.expire_at_ms is not None:
+            due.append(state.expire_at_ms)
+        if due:
+            self._wakes[state.queue] = min(due)
+        else:
+            self._wakes.pop(state.queue, None)
+
+    # -- small parts
+
+    def _current(self, queue: MessageQueue, generation: int) -> QueueState | None:
+        state = self._queues.get(queue)
+        return state if state is not None and state.intake.generation == generation else None
+
+    def _report_result(self, event: ListenerDone, messages: tuple[ReceivedMessage, ...]) -> None:
+        ids = [message.message_id for message in messages]
+        facts = f"Group: {self._group} Msgs: {ids} MQ: {event.queue}"
+        if event.raised is not None:
+            self._report("warning", f"consumeMessage exception: {event.raised} {facts}")
+        elif event.result is None:
+            self._report("warning", f"consumeMessage return null, {facts}")
+
+    def _report(self, level: Literal["info", "warning", "error"], text: str) -> None:
+        self._out.append(Report(level, text))

@@ -1,0 +1,92 @@
+"""
+The pulling side of one assigned queue: from where, when next, and what a reply changes.
+
+Shared by the ordered and the concurrent core. Rules: one pull in flight per queue; the next offset is the
+broker's word; a failed pull is tried again soon and then ever less often, up to once a second.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from orderlymq.consumer.core.events import Instruction, Pull, Pulled, Report
+from orderlymq.consumer.core.flowcontrol import REPORT_EVERY, FlowLimits, reason_to_wait
+from orderlymq.consumer.core.processqueue import ProcessQueue
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.names import is_retry_topic
+
+# A leader that died is back within some 300 ms; RocketMQ's fixed 3000 ms would stand still ten times that.
+RETRY_FIRST_MS: Final = 20
+RETRY_MAX_MS: Final = 1_000
+
+
+@dataclass(slots=True)
+class Intake:
+    """State of pulling one queue in one generation; a new generation gets a new object."""
+
+    queue: MessageQueue
+    generation: int
+    next_offset: int = -1
+    cache: ProcessQueue = field(default_factory=ProcessQueue)
+    in_flight: bool = False
+    not_before_ms: int = 0
+    failures: int = 0
+    flow_waits: int = 0
+
+    def maybe_pull(
+        self,
+        now_ms: int,
+        limits: FlowLimits,
+        *,
+        ordered: bool,
+        commit_offset: int | None,
+        epoch: int | None,
+    ) -> list[Instruction]:
+        """Return the pull that may start now, or the flow-control warning, or nothing."""
+        if self.in_flight or self.next_offset < 0 or now_ms < self.not_before_ms:
+            return []
+        reason = reason_to_wait(self.cache, limits, ordered=ordered)
+        if reason is not None:
+            self.flow_waits += 1
+            # The first one is told too: a queue that stands still should be found in the log.
+            if self.flow_waits % REPORT_EVERY == 1:
+                text = f"{reason}, queue={self.queue}, flowControlTimes={self.flow_waits}"
+                return [Report("warning", text)]
+            return []
+        self.in_flight = True
+        return [Pull(self.queue, self.generation, self.next_offset, commit_offset, epoch)]
+
+    def accept(self, event: Pulled, now_ms: int, interval_ms: int) -> list[Instruction]:
+        """Take the messages of a reply into the cache and move on."""
+        self.in_flight = False
+        self.failures = 0
+        self.not_before_ms = now_ms + interval_ms if event.messages else now_ms
+        asked = self.next_offset
+        first = event.messages[0].queue_offset if event.messages else event.next_offset
+        self.next_offset = event.next_offset
+        self.cache.put(event.messages)
+        if min(first, event.next_offset) < asked:
+            return [
+                Report(
+                    "warning",
+                    f"[BUG] pull message result maybe data wrong, queue={self.queue}, "
+                    f"nextBeginOffset={event.next_offset}, firstMsgOffset={first}, "
+                    f"prevRequestOffset={asked}",
+                )
+            ]
+        return []
+
+    def fail(self, reason: str, now_ms: int) -> list[Instruction]:
+        """Plan the next try after a failed pull."""
+        self.in_flight = False
+        delay_ms = min(RETRY_MAX_MS, RETRY_FIRST_MS << min(self.failures, 10))
+        self.failures += 1
+        self.not_before_ms = now_ms + delay_ms
+        if is_retry_topic(self.queue.topic):
+            return []  # RocketMQ is silent about retry topics too: they may not exist yet
+        return [Report("warning", f"execute the pull request exception, {self.queue}: {reason}")]
+
+    def wake_ms(self, now_ms: int) -> int | None:
+        """Return when a waiting pull becomes due, if it waits for time alone."""
+        if self.in_flight or self.next_offset < 0 or self.not_before_ms <= now_ms:
+            return None
+        return self.not_before_ms

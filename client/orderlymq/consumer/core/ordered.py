@@ -1,0 +1,595 @@
+"""
+The ordered consumer: which queue may be consumed, what the listener gets next, what is committed.
+
+Rules kept here, each of them tested:
+- nothing of a queue is pulled, handed out or committed without a lock whose lease still runs by this
+  client's own clock, counted from before the request was sent;
+- a lock that comes back under another epoch, or without one, means that somebody else may have had the
+  queue: everything cached is forgotten and consumption restarts at the committed offset;
+- at most one listener call per queue, whatever was lost and won back meanwhile;
+- messages leave in the order of their offsets; a failed one keeps its queue waiting until it succeeds or
+  is handed over to the dead-letter queue; only the message that was tried alone is handed over;
+- a message of a held key goes to the dead-letter queue in its turn and to no listener (`holding`).
+
+Pure: `handle(event, now_ms)` returns instructions for the shell (`consumer`), `next_wake_ms` says when to
+send the next `Tick`. The broker's half of these rules is its lock table and its fence.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, Literal, assert_never
+
+from orderlymq.consumer.core.events import (
+    AskLocks,
+    Assigned,
+    Closing,
+    CopySent,
+    Deliver,
+    DeliveryDropped,
+    Event,
+    FindStart,
+    Instruction,
+    ListenerDone,
+    ListenerStarted,
+    LocksAnswered,
+    LocksFailed,
+    OffsetIllegal,
+    OffsetsReset,
+    OrderedResult,
+    Paused,
+    Persist,
+    Pulled,
+    PullFailed,
+    Release,
+    Released,
+    Report,
+    Resumed,
+    SetOffset,
+    StartFailed,
+    StartFound,
+    StopPull,
+    Tick,
+)
+from orderlymq.consumer.core.fetcher import Intake
+from orderlymq.consumer.core.parkedkeys import divert, hand_over, note_copy, passing
+from orderlymq.consumer.core.queuestate import (
+    FOREVER,
+    OrderedRules,
+    Phase,
+    QueueState,
+    dropped_report,
+    first_pull_reports,
+    refused_report,
+    result_reports,
+)
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
+from orderlymq_protocol.messagequeue import MessageQueue
+
+RELOCK_LOST_MS: Final = 10  # RocketMQ: lost while consuming
+RELOCK_FAILED_MS: Final = 100  # RocketMQ: not held; here: the request had no answer
+RELOCK_REFUSED_MS: Final = 3_000  # RocketMQ: somebody else has it; a notification comes first
+YIELD_MS: Final = 10  # RocketMQ: the rest after a minute of continuous work
+START_RETRY_MS: Final = 500
+
+
+class OrderedConsumer:
+    """All queues of one ordered consumer.
+
+    A queue goes LOCKING -> STARTING (granted) -> RUNNING (offset found) -> LEAVING (assigned to another
+    or closing) -> gone. Without a live lease it falls back to LOCKING; granted again under the epoch it
+    had, it goes on where it was, under any other it starts anew.
+    """
+
+    def __init__(self, group: str, rules: OrderedRules) -> None:
+        self._group = group
+        self._rules = rules
+        self._queues: dict[MessageQueue, QueueState] = {}
+        self._wanted: frozenset[MessageQueue] = frozenset()
+        self._releasing: set[MessageQueue] = set()
+        self._generation = 0
+        self._delivery = 0
+        self._paused = False
+        self._closing = False
+        self._out: list[Instruction] = []
+        self._wakes: dict[MessageQueue, int] = {}
+        self._topic_queues: Counter[str] = Counter()
+
+    # -- what the shell asks
+
+    @property
+    def queues(self) -> dict[MessageQueue, QueueState]:
+        """All queues with their states; to look at, not to change."""
+        return self._queues
+
+    @property
+    def is_idle(self) -> bool:
+        """Tell whether nothing is left to be given back."""
+        return not self._queues and not self._releasing
+
+    def may_start(self, deliver: Deliver, now_ms: int) -> bool:
+        """Tell whether a delivery that waited for a worker may still call the listener."""
+        state = self._queues.get(deliver.queue)
+        return (
+            state is not None
+            and state.intake.generation == deliver.generation
+            and state.phase is Phase.RUNNING
+            and state.holds(now_ms)
+            and not self._paused
+        )
+
+    def holds(self, queue: MessageQueue, generation: int, now_ms: int) -> bool:
+        """Tell whether the queue is still ours; a listener may ask before an outside effect."""
+        state = self._queues.get(queue)
+        return state is not None and state.intake.generation == generation and state.holds(now_ms)
+
+    def next_wake_ms(self) -> int | None:
+        """Return the time at which the next `Tick` is due, or None."""
+        return min(self._wakes.values(), default=None)
+
+    # -- what happens
+
+    def handle(self, event: Event, now_ms: int) -> list[Instruction]:  # noqa: C901, PLR0912 - one arm per event of a closed union
+        """Take one event and return what is to be done, in this order."""
+        match event:
+            case Assigned():
+                self._assign(event, now_ms)
+            case LocksAnswered():
+                self._locks_answered(event, now_ms)
+            case LocksFailed():
+                self._locks_failed(event, now_ms)
+            case StartFound():
+                self._start_found(event)
+            case StartFailed():
+                self._start_failed(event, now_ms)
+            case Pulled():
+                self._pulled(event, now_ms)
+            case PullFailed():
+                self._pull_failed(event, now_ms)
+            case OffsetIllegal():
+                self._offset_illegal(event)
+            case ListenerDone():
+                self._listener_done(event, now_ms)
+            case DeliveryDropped():
+                self._delivery_dropped(event)
+            case CopySent():
+                self._copy_sent(event, now_ms)
+            case Released():
+                self._released(event, now_ms)
+            case OffsetsReset():
+                self._offsets_reset(event, now_ms)
+            case Paused():
+                self._paused = True
+            case Resumed():
+                self._paused = False
+            case Closing():
+                self._closing = True
+                self._assign(Assigned(frozenset()), now_ms)
+            case ListenerStarted() | Tick():
+                pass
+            case _:
+                assert_never(event)
+        # An event about one queue costs the same however many queues there are.
+        one = getattr(event, "queue", None)
+        states = self._queues.values() if one is None else filter(None, [self._queues.get(one)])
+        self._advance(list(states), now_ms)
+        out, self._out = self._out, []
+        return out
+
+    # -- assignment
+
+    def _assign(self, event: Assigned, now_ms: int) -> None:
+        wanted = self._wanted = frozenset() if self._closing else event.queues
+        for state in self._queues.values():
+            if state.queue not in wanted:
+                state.phase = Phase.LEAVING
+            elif state.phase is Phase.LEAVING:
+                # Given and taken back before the listener was done: nobody else had it.
+                state.phase = Phase.RUNNING if state.intake.next_offset >= 0 else self._first_phase
+            elif state.phase is Phase.LOCKING:
+                state.ask_at_ms = now_ms  # somebody left or joined: the lock may be free now
+        for queue in sorted(wanted - self._queues.keys() - self._releasing):
+            self._add(queue, now_ms)
+        self._topic_queues = Counter(queue.topic for queue in wanted)
+
+    def _add(self, queue: MessageQueue, now_ms: int) -> None:
+        state = QueueState(queue, self._new_intake(queue), self._first_phase, ask_at_ms=now_ms)
+        if not self._rules.needs_lock:
+            state.lease_until_ms = FOREVER
+        self._queues[queue] = state
+
+    def _released(self, event: Released, now_ms: int) -> None:
+        self._releasing.discard(event.queue)
+        # It may have been assigned again meanwhile; only now can its lock be asked for.
+        if event.queue in self._wanted - self._queues.keys():
+            self._add(event.queue, now_ms)
+
+    def _release(
+        self, queue: MessageQueue, epoch: int | None, *, commit: bool, unlock: bool
+    ) -> None:
+        self._releasing.add(queue)
+        self._out.append(Release(queue, epoch, commit=commit, unlock=unlock))
+
+    @property
+    def _first_phase(self) -> Phase:
+        return Phase.LOCKING if self._rules.needs_lock else Phase.STARTING
+
+    def _new_intake(self, queue: MessageQueue, next_offset: int = -1) -> Intake:
+        self._generation += 1
+        return Intake(queue, self._generation, next_offset)
+
+    def _restart(self, state: QueueState, next_offset: int = -1) -> None:
+        """Forget everything cached; go on at *next_offset* or ask where."""
+        if state.intake.in_flight:
+            self._out.append(StopPull(state.queue))
+        if state.stalled is not None:
+            self._out.append(dropped_report(state.queue, state.delivered))
+            state.delivered = ()
+        state.begin_anew(self._new_intake(state.queue, next_offset))
+
+    # -- locks
+
+    def _locks_answered(self, event: LocksAnswered, now_ms: int) -> None:
+        for queue in event.asked:
+            state = self._queues.get(queue)
+            if state is None:
+                if queue in event.granted:
+                    # Given up while the request was on its way: the grant must not stay behind.
+                    self._release(queue, event.granted[queue], commit=False, unlock=True)
+                continue
+            state.asking = False
+            if queue in event.granted:
+                generation = state.intake.generation
+                self._granted(state, event.granted[queue], event.asked_at_ms, now_ms)
+                if state.intake.generation != generation:
+                    # Only the lock's holder adds to them, so this is all there is until we do.
+                    state.held = dict(event.held.get(queue, {}))
+            else:
+                self._refused(state, now_ms)
+
+    def _granted(self, state: QueueState, epoch: int | None, asked_at_ms: int, now_ms: int) -> None:
+        state.ask_at_ms = asked_at_ms + self._rules.renew_ms
+        # A renewal of a lease that never lapsed is the same lock even where brokers know no epochs.
+        continues = epoch == state.epoch and (epoch is not None or state.holds(now_ms))
+        state.lease_until_ms = asked_at_ms + self._rules.lease_ms
+        if state.phase is Phase.LEAVING:
+            if not continues:
+                state.stalled = None
+                state.intake = self._new_intake(state.queue)
+            state.epoch = epoch
+            return
+        if state.phase is not Phase.LOCKING and continues:
+            return
+        if continues and state.intake.next_offset >= 0:
+            state.phase = Phase.RUNNING
+            if state.stalled is not None:
+                stalled, state.stalled = state.stalled, None
+                self._apply_result(state, stalled, now_ms)
+            return
+        planned = state.intake.next_offset
+        state.epoch = epoch
+        facts = f"{self._group} {state.queue} epoch={epoch}"
+        self._report("info", f"the message queue lock OK, {facts}")
+        self._restart(state)
+        state.planned = planned if planned >= 0 else None
+
+    def _refused(self, state: QueueState, now_ms: int) -> None:
+        state.ask_at_ms = now_ms + RELOCK_REFUSED_MS
+        if state.phase in (Phase.RUNNING, Phase.STARTING):
+            # The broker's word counts more than our clock: somebody else has the queue.
+            self._lose(state, "the message queue not locked, so consume later")
+        elif state.phase is Phase.LEAVING:
+            state.lease_until_ms = 0
+        self._out.append(refused_report(self._group, state.queue))
+
+    def _locks_failed(self, event: LocksFailed, now_ms: int) -> None:
+        for queue in event.asked:
+            state = self._queues.get(queue)
+            if state is not None:
+                state.asking = False
+                state.ask_at_ms = now_ms + RELOCK_FAILED_MS
+        self._report("error", f"lockBatchMQ exception, {len(event.asked)} queues: {event.reason}")
+
+    def _lose(self, state: QueueState, text: str) -> None:
+        self._report("warning", f"{text}, {self._group} {state.queue}")
+        if state.intake.in_flight:
+            self._out.append(StopPull(state.queue))
+            state.intake.in_flight = False
+        state.lease_until_ms = 0
+        state.finding = False
+        state.phase = Phase.LOCKING
+
+    # -- start and pulls
+
+    def _start_found(self, event: StartFound) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is None or state.phase is not Phase.STARTING:
+            return
+        planned, state.planned = state.planned, None
+        state.committed = event.offset
+        state.finding = False
+        state.intake.next_offset = event.offset
+        state.phase = Phase.RUNNING
+        self._out += first_pull_reports(state.queue, event.offset, planned)
+
+    def _start_failed(self, event: StartFailed, now_ms: int) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is None:
+            return
+        state.finding = False
+        state.find_at_ms = now_ms + START_RETRY_MS
+        self._report(
+            "warning",
+            f"doRebalance, {self._group}, add new mq failed, {state.queue}: {event.reason}",
+        )
+
+    def _pulled(self, event: Pulled, now_ms: int) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is None or state.phase is not Phase.RUNNING:
+            if state is not None:
+                state.intake.in_flight = False
+            return
+        idle = not state.intake.cache.count
+        self._out += state.intake.accept(event, now_ms, self._rules.pull_interval_ms)
+        if idle and not event.messages and event.next_offset != state.committed:
+            # Nothing here matched the subscription: the group moves on all the same.
+            self._set_offset(state, event.next_offset)
+
+    def _pull_failed(self, event: PullFailed, now_ms: int) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is None:
+            return
+        self._out += state.intake.fail(event.reason, now_ms)
+        if event.refused and not state.asking:
+            state.ask_at_ms = now_ms  # the broker may not see us as the holder: ask it
+
+    def _offset_illegal(self, event: OffsetIllegal) -> None:
+        state = self._current(event.queue, event.generation)
+        if state is None or state.phase is not Phase.RUNNING:
+            return
+        self._report(
+            "warning", f"the pull request offset illegal, {state.queue} {state.intake.next_offset}"
+        )
+        self._restart(state, event.next_offset)
+        self._set_offset(state, event.next_offset)
+        self._out.append(Persist(state.queue, state.epoch))
+        self._report("warning", f"fix the pull request offset, {state.queue} {event.next_offset}")
+
+    def _offsets_reset(self, event: OffsetsReset, now_ms: int) -> None:
+        for queue, offset in sorted(event.offsets.items()):
+            state = self._queues.get(queue)
+            if state is None or state.phase is not Phase.RUNNING or not state.holds(now_ms):
+                continue
+            self._restart(state, offset)
+            self._set_offset(state, offset)
+            self._out.append(Persist(queue, state.epoch))
+
+    # -- results
+
+    def _listener_done(self, event: ListenerDone, now_ms: int) -> None:
+        state = self._queues.get(event.queue)
+        if state is None or state.delivery != event.delivery:
+            return
+        messages = state.delivered
+        state.delivery = None
+        if state.intake.generation != event.generation:
+            self._out.append(dropped_report(state.queue, messages))
+            state.delivered = ()
+            return
+        if not state.holds(now_ms):
+            if state.phase is Phase.LEAVING:
+                self._out.append(dropped_report(state.queue, messages))
+            else:
+                # If the lock comes back under the same epoch nobody else was here, and it counts.
+                state.stalled = event
+            return
+        self._apply_result(state, event, now_ms)
+
+    def _delivery_dropped(self, event: DeliveryDropped) -> None:
+        """Take back what no listener has seen."""
+        state = self._queues.get(event.queue)
+        if state is None or state.delivery != event.delivery:
+            return
+        messages, state.delivered = state.delivered, ()
+        state.delivery = None
+        if state.intake.generation == event.generation:
+            state.intake.cache.again(message.queue_offset for message in messages)
+        self._report(
+            "warning",
+            "run, the message queue not be able to consume, because it's dropped or not locked. "
+            f"{state.queue}",
+        )
+
+    def _apply_result(self, state: QueueState, event: ListenerDone, now_ms: int) -> None:
+        messages, state.delivered = state.delivered, ()
+        result = event.result
+        if not isinstance(result, OrderedResult):
+            result = OrderedResult.SUSPEND
+        self._out += result_reports(self._group, event, messages)
+        if event.auto_commit and result in (OrderedResult.COMMIT, OrderedResult.ROLLBACK):
+            self._report(
+                "warning",
+                "the message queue consume result is illegal, we think you want to ack these "
+                f"message {state.queue}: {result.name} needs context.auto_commit = False",
+            )
+            result = OrderedResult.COMMIT
+        state.auto_commit = event.auto_commit
+        match result:
+            case OrderedResult.SUCCESS if event.auto_commit:
+                self._commit(state)
+            case OrderedResult.SUCCESS:
+                self._out += state.count_uncommitted(len(messages), self._rules.uncommitted_warning)
+            case OrderedResult.COMMIT:
+                self._commit(state)
+            case OrderedResult.ROLLBACK:
+                state.intake.cache.rollback(keep=state.dead)
+                state.uncommitted = 0
+                self._suspend(state, event.suspend_ms, now_ms)
+            case OrderedResult.SUSPEND:
+                self._failed(state, messages, event.suspend_ms, now_ms)
+            case _:
+                assert_never(result)
+
+    def _commit(self, state: QueueState) -> None:
+        offset = state.intake.cache.commit()
+        state.dead = set()
+        state.uncommitted = 0
+        if offset >= 0:
+            self._set_offset(state, offset)
+
+    def _failed(
+        self,
+        state: QueueState,
+        messages: tuple[ReceivedMessage, ...],
+        suspend_ms: int,
+        now_ms: int,
+    ) -> None:
+        """Keep the messages for another try, or hand the one that was tried alone over."""
+        head = messages[0]
+        if head.reconsume_times >= self._rules.reconsume_max:
+            if len(messages) == 1:
+                state.copying = True
+                state.delivered = messages
+                self._out.append(hand_over(state, head, self._rules.reconsume_max))
+                return
+            # Which of them fails is not known. One by one from here, so that none is both handed
+            # over and consumed, and no healthy one is handed over for its neighbour.
+            state.single_until = messages[-1].queue_offset + 1
+        else:
+            for message in messages:
+                message.reconsume_times += 1
+        state.intake.cache.again(message.queue_offset for message in messages)
+        self._suspend(state, suspend_ms, now_ms)
+
+    def _copy_sent(self, event: CopySent, now_ms: int) -> None:
+        state = self._queues.get(event.queue)
+        if state is None or not state.copying:
+            return
+        state.copying = False
+        messages, state.delivered = state.delivered, ()
+        if state.intake.generation != event.generation:
+            return
+        self._out += note_copy(self._group, state, event, messages[0])
+        if not event.ok:
+            state.intake.cache.again((event.offset,))
+            if not event.let_go:
+                self._suspend(state, -1, now_ms)
+            return
+        state.dead.add(event.offset)
+        if state.auto_commit or (event.hold is not None and state.all_dead):
+            # Even when the lease is gone: the commit carries the epoch, so that the broker drops it if
+            # somebody else has the queue, and we must not deliver what is a dead letter.
+            self._commit(state)
+
+    def _suspend(self, state: QueueState, suspend_ms: int, now_ms: int) -> None:
+        wanted = self._rules.suspend_ms if suspend_ms == -1 else suspend_ms
+        state.not_before_ms = now_ms + max(SUSPEND_MIN_MS, min(SUSPEND_MAX_MS, wanted))
+        state.busy_since_ms = None
+
+    def _set_offset(self, state: QueueState, offset: int) -> None:
+        state.committed = offset
+        state.dirty = True
+        self._out.append(SetOffset(state.queue, offset, state.epoch, increase_only=False))
+
+    # -- going on
+
+    def _advance(self, states: Iterable[QueueState], now_ms: int) -> None:
+        asks: list[MessageQueue] = []
+        for state in states:
+            if state.phase in (Phase.RUNNING, Phase.STARTING) and not state.holds(now_ms):
+                self._lose(state, "the message queue lock expired, so consume later")
+                state.ask_at_ms = now_ms + RELOCK_LOST_MS
+            if self._rules.needs_lock and state.wants_lock(now_ms):
+                state.asking = True
+                asks.append(state.queue)
+            match state.phase:
+                case Phase.LOCKING:
+                    pass
+                case Phase.STARTING:
+                    self._maybe_find(state, now_ms)
+                case Phase.RUNNING:
+                    self._maybe_deliver(state, now_ms)
+                    self._maybe_pull(state, now_ms)
+                case Phase.LEAVING:
+                    self._maybe_leave(state, now_ms)
+                case _:
+                    assert_never(state.phase)
+            self._plan_wake(state, now_ms)
+        if asks:
+            self._out.append(AskLocks(tuple(sorted(asks))))
+
+    def _plan_wake(self, state: QueueState, now_ms: int) -> None:
+        gone = state.queue not in self._queues
+        needs_lock, paused = self._rules.needs_lock, self._paused
+        wake_ms = None if gone else state.wake_ms(now_ms, needs_lock=needs_lock, paused=paused)
+        if wake_ms is None:
+            self._wakes.pop(state.queue, None)
+        else:
+            self._wakes[state.queue] = wake_ms
+
+    def _maybe_find(self, state: QueueState, now_ms: int) -> None:
+        if not state.finding and now_ms >= state.find_at_ms:
+            state.finding = True
+            self._out.append(FindStart(state.queue, state.intake.generation))
+
+    def _maybe_deliver(self, state: QueueState, now_ms: int) -> None:
+        cache = state.intake.cache
+        if self._paused or state.is_busy or state.stalled is not None:
+            return
+        if not cache.waiting_count:
+            state.busy_since_ms = None
+            return
+        if now_ms < state.not_before_ms:
+            return
+        if state.must_rest(now_ms, self._rules.continuous_max_ms):
+            state.not_before_ms = now_ms + YIELD_MS
+            return
+        single = cache.first_waiting < state.single_until
+        count = passing(state, 1 if single else self._rules.batch_max)
+        if not count:
+            self._out.append(divert(state, self._rules.reconsume_max))
+            return
+        self._delivery += 1
+        state.delivery = self._delivery
+        state.delivered = cache.take(count)
+        self._out.append(
+            Deliver(
+                state.queue,
+                state.intake.generation,
+                self._delivery,
+                state.delivered,
+                state.epoch,
+            )
+        )
+
+    def _maybe_pull(self, state: QueueState, now_ms: int) -> None:
+        if self._paused:
+            return
+        topic_queues = self._topic_queues[state.queue.topic]
+        self._out += state.intake.maybe_pull(
+            now_ms,
+            self._rules.limits.for_queue(topic_queues),
+            ordered=True,
+            commit_offset=state.committed if state.dirty else None,
+            epoch=state.epoch,
+        )
+
+    def _maybe_leave(self, state: QueueState, now_ms: int) -> None:
+        if state.intake.in_flight:
+            self._out.append(StopPull(state.queue))
+            state.intake.in_flight = False
+        if state.is_busy or state.asking:
+            return
+        held = state.holds(now_ms)
+        unlock = held and self._rules.needs_lock
+        del self._queues[state.queue]
+        self._release(state.queue, state.epoch, commit=held and state.dirty, unlock=unlock)
+
+    # -- small parts
+
+    def _current(self, queue: MessageQueue, generation: int) -> QueueState | None:
+        state = self._queues.get(queue)
+        return state if state is not None and state.intake.generation == generation else None
+
+    def _report(self, level: Literal["info", "warning", "error"], text: str) -> None:
+        self._out.append(Report(level, text))

@@ -1,0 +1,209 @@
+"""
+One queue of an ordered consumer: its phase, its lock, what of it is outside the core.
+
+Rule: data and questions only; every change is made by `ordering`, so that its rules stand in one place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from orderlymq.consumer.core.events import Hold, ListenerDone, OrderedResult, Report
+from orderlymq.consumer.core.fetcher import Intake
+from orderlymq.consumer.core.flowcontrol import FlowLimits
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import INT32_MAX
+from orderlymq_protocol.messagequeue import MessageQueue
+
+FOREVER: Final = 2**62
+"""The end of a lease that nobody grants: broadcasting."""
+
+
+class Phase(Enum):
+    """Where a queue stands; see `OrderedConsumer` for the transitions."""
+
+    LOCKING = auto()  # wanted, no live lock
+    STARTING = auto()  # locked, the start offset is being asked
+    RUNNING = auto()  # locked, being consumed
+    LEAVING = auto()  # given up, as soon as the running listener is done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedRules:
+    """What the core needs of the settings; times in milliseconds."""
+
+    lease_ms: int = 15_000
+    renew_ms: int = 5_000
+    suspend_ms: int = 1_000
+    batch_max: int = 1
+    reconsume_max: int = INT32_MAX
+    pull_interval_ms: int = 0
+    continuous_max_ms: int = 60_000
+    uncommitted_warning: int = 500
+    needs_lock: bool = True  # False for broadcasting: each member has the queue for itself
+    limits: FlowLimits = field(default_factory=FlowLimits)
+
+
+@dataclass(slots=True)
+class QueueState:
+    """One queue that this consumer wants, or is about to give up."""
+
+    queue: MessageQueue
+    intake: Intake
+    phase: Phase = Phase.LOCKING
+    epoch: int | None = None
+    lease_until_ms: int = 0
+    ask_at_ms: int = 0
+    asking: bool = False
+    finding: bool = False
+    find_at_ms: int = 0
+    committed: int | None = None
+    planned: int | None = None  # where it would have gone on before the lock was lost
+    auto_commit: bool = True
+    delivery: int | None = None  # the listener call that runs, of any generation
+    delivered: tuple[ReceivedMessage, ...] = ()
+    copying: bool = False
+    stalled: ListenerDone | None = None  # finished while the lease was gone
+    not_before_ms: int = 0
+    busy_since_ms: int | None = None
+    single_until: int = 0  # deliver one by one below this offset
+    held: dict[str, Hold] = field(default_factory=dict)  # by key, for as long as the lock is ours
+    dead: set[int] = field(default_factory=set)  # handed over, not yet committed
+    uncommitted: int = 0
+    dirty: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Tell whether something of the queue is outside the core."""
+        return self.delivery is not None or self.copying
+
+    def holds(self, now_ms: int) -> bool:
+        """Tell whether the lease runs."""
+        return now_ms < self.lease_until_ms
+
+    @property
+    def all_dead(self) -> bool:
+        """Tell whether everything that was taken and not committed is handed over."""
+        return all(message.queue_offset in self.dead for message in self.intake.cache.taken)
+
+    def must_rest(self, now_ms: int, continuous_max_ms: int) -> bool:
+        """Tell whether the queue has had its worker for so long that others are to have it; count the time."""
+        if self.busy_since_ms is None:
+            self.busy_since_ms = now_ms
+        elif now_ms - self.busy_since_ms > continuous_max_ms:
+            self.busy_since_ms = None
+            return True
+        return False
+
+    def begin_anew(self, intake: Intake) -> None:
+        """Forget what was cached and counted under the former intake; a running call stays known."""
+        self.intake = intake
+        self.stalled = None
+        self.finding = False
+        self.find_at_ms = 0
+        self.committed = None if intake.next_offset < 0 else intake.next_offset
+        self.not_before_ms = 0
+        self.busy_since_ms = None
+        self.single_until = 0
+        self.dead = set()
+        self.uncommitted = 0
+        self.dirty = False
+        self.phase = Phase.STARTING if intake.next_offset < 0 else Phase.RUNNING
+
+    def count_uncommitted(self, count: int, limit: int) -> list[Report]:
+        """Count messages that were consumed without a commit; warn at each multiple of *limit*."""
+        before, self.uncommitted = self.uncommitted, self.uncommitted + count
+        if before // limit == self.uncommitted // limit:
+            return []
+        text = (
+            f"{self.uncommitted} messages of {self.queue} are consumed but not committed: the "
+            "listener switched auto_commit off and has not returned COMMIT; pulling stops when the "
+            "cache is full"
+        )
+        return [Report("warning", text)]
+
+    def wants_lock(self, now_ms: int) -> bool:
+        """Tell whether the lock is to be asked for, or renewed, now."""
+        return not self.asking and now_ms >= self.ask_at_ms and self._may_ask(now_ms)
+
+    def wake_ms(self, now_ms: int, *, needs_lock: bool, paused: bool) -> int | None:
+        """Return when time alone will change something, or None."""
+        due: list[int] = []
+        if needs_lock and not self.asking and self._may_ask(now_ms):
+            due.append(self.ask_at_ms)
+        if self.phase in (Phase.RUNNING, Phase.STARTING) and self.lease_until_ms < FOREVER:
+            due.append(self.lease_until_ms)
+        if self.phase is Phase.STARTING and not self.finding:
+            due.append(self.find_at_ms)
+        if self.phase is Phase.RUNNING and not paused:
+            if self.intake.cache.waiting_count and not self.is_busy and self.stalled is None:
+                due.append(self.not_before_ms)
+            wake_ms = self.intake.wake_ms(now_ms)
+            if wake_ms is not None:
+                due.append(wake_ms)
+        return min(due, default=None)
+
+    def _may_ask(self, now_ms: int) -> bool:
+        # A queue that is being given up is renewed only while its listener still runs.
+        return self.phase is not Phase.LEAVING or (self.is_busy and self.holds(now_ms))
+
+
+# -- what the log says; the words are RocketMQ's, so that they can be searched for
+
+
+def message_ids(messages: Sequence[ReceivedMessage]) -> list[str]:
+    """Return what may be logged of messages."""
+    return [message.message_id for message in messages]
+
+
+def result_reports(
+    group: str, event: ListenerDone, messages: Sequence[ReceivedMessage]
+) -> list[Report]:
+    """Return the warning about a listener call that did not end well."""
+    facts = f"Group: {group} Msgs: {message_ids(messages)} MQ: {event.queue}"
+    if event.raised is not None:
+        return [Report("warning", f"consumeMessage exception: {event.raised} {facts}")]
+    if event.result in (OrderedResult.SUCCESS, OrderedResult.COMMIT):
+        return []
+    name = "None" if event.result is None else event.result.name
+    return [Report("warning", f"consumeMessage Orderly return not OK ({name}), {facts}")]
+
+
+def dropped_report(queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Report:
+    """Return the warning about a result that came too late to count."""
+    return Report(
+        "warning",
+        f"processQueue is dropped without process consume result. messageQueue={queue}, "
+        f"msgs={message_ids(messages)}",
+    )
+
+
+def refused_report(group: str, queue: MessageQueue) -> Report:
+    """Return the warning about a queue that somebody else holds; it must not look like a hang."""
+    return Report(
+        "warning",
+        f"doRebalance, {group}, add a new mq failed, {queue}, because lock failed; pull message later "
+        f"because not locked in broker; see `orderlymq group show {group}` for its holder",
+    )
+
+
+def first_pull_reports(queue: MessageQueue, offset: int, planned: int | None) -> list[Report]:
+    """Return where consumption begins, and that this is behind where it had been going to."""
+    busy = planned is not None and offset < planned
+    found = [
+        Report(
+            "info",
+            "the first time to pull message, so fix offset from broker. "
+            f"{queue} NewOffset: {offset} brokerBusy: {busy}",
+        )
+    ]
+    if busy:
+        found.append(
+            Report(
+                "info",
+                "[NOTIFYME]the first time to pull message, but pull request offset larger than broker "
+                f"consume offset. {queue} NewOffset: {offset} planned: {planned}",
+            )
+        )
+    return found

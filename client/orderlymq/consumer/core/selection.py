@@ -1,0 +1,47 @@
+"""The decision maker that belongs to a consumer's settings."""
+
+from orderlymq.consumer.core.concurrent import ConcurrentConsumer, ConcurrentRules
+from orderlymq.consumer.core.flowcontrol import FlowLimits
+from orderlymq.consumer.core.ordered import OrderedConsumer
+from orderlymq.consumer.core.queuestate import OrderedRules
+from orderlymq.settings import ConsumerSettings, MessageModel
+
+
+def make_core(
+    group: str, settings: ConsumerSettings, *, ordered: bool
+) -> OrderedConsumer | ConcurrentConsumer:
+    """Return the core of a consumer; the two take the same events and give the same instructions."""
+    clustering = settings.message_model is MessageModel.CLUSTERING
+    limits = FlowLimits(
+        settings.pull_threshold_for_queue,
+        settings.pull_threshold_size_for_queue_mib,
+        settings.consume_concurrently_max_span,
+        settings.pull_threshold_for_topic,
+        settings.pull_threshold_size_for_topic_mib,
+    )
+    if ordered:
+        return OrderedConsumer(
+            group,
+            OrderedRules(
+                lease_ms=settings.lock_lease_ms,
+                renew_ms=settings.lock_renew_ms,
+                suspend_ms=settings.suspend_current_queue_time_ms,
+                batch_max=settings.consume_message_batch_max_size,
+                reconsume_max=settings.reconsume_max(ordered=True),
+                pull_interval_ms=settings.pull_interval_ms,
+                continuous_max_ms=settings.max_time_consume_continuously_ms,
+                uncommitted_warning=settings.uncommitted_warning_count,
+                needs_lock=clustering,
+                limits=limits,
+            ),
+        )
+    return ConcurrentConsumer(
+        group,
+        ConcurrentRules(
+            batch_max=settings.consume_message_batch_max_size,
+            pull_interval_ms=settings.pull_interval_ms,
+            timeout_ms=settings.consume_timeout_minutes * 60_000,
+            broadcasting=not clustering,
+            limits=limits,
+        ),
+    )

@@ -1,0 +1,246 @@
+"""
+Calling listeners: on the loop or in threads, a bounded number at a time, with hooks around them.
+
+Rules: whatever a listener does ends in exactly one result event; a synchronous listener never blocks the
+loop; a listener that raises means "again", and the log names the exception and the message ids, never
+the messages. A `CancelledError` counts as raised, too, unless the call itself is cancelled, which happens at
+shutdown. `SystemExit` and `KeyboardInterrupt` mean "again" and end the program, as in any task.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from orderlymq.consumer.contexts import (
+    ConcurrentContext,
+    ConsumeContext,
+    ConsumeHook,
+    Listener,
+    OrderedContext,
+    classify,
+)
+from orderlymq.consumer.core.events import ConcurrentResult, Deliver, ListenerDone, OrderedResult
+from orderlymq.errors import SettingError
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.properties import CONSUME_START_TIME
+
+_log = logging.getLogger(__name__)
+
+# Queues of which the last call is remembered; those that were called longest ago are forgotten first.
+ATTEMPTS_MAX: Final = 4_096
+_DONE: Final = (OrderedResult.SUCCESS, OrderedResult.COMMIT, ConcurrentResult.SUCCESS)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How one listener call ended."""
+
+    result: OrderedResult | ConcurrentResult | None
+    raised: str | None
+    duration_ms: int
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What the listener last did with a queue.
+
+    Attributes:
+        offset: of the first message that it was called with.
+        called_ms: when, wall time.
+        tries: how often it has failed with that message.
+        error: how it failed last; None while it never did.
+    """
+
+    offset: int
+    called_ms: int
+    tries: int = 0
+    error: str | None = None
+
+
+class Listening:
+    """The workers of one consumer.
+
+    Args:
+        workers: calls that run at the same time.
+        timeout_ms: a call this long is reported to hooks as TIME_OUT.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        listener: Listener,
+        *,
+        ordered: bool,
+        workers: int,
+        timeout_ms: int,
+        hooks: Sequence[ConsumeHook],
+    ) -> None:
+        self._group = group
+        self._listener = listener
+        self._result_type = OrderedResult if ordered else ConcurrentResult
+        self._timeout_ms = timeout_ms
+        self._hooks = tuple(hooks)
+        self._is_async = _is_async(listener)
+        self._slots = asyncio.Semaphore(workers)
+        self._threads: ThreadPoolExecutor | None = None
+        self._workers = workers
+        self._closed = False
+        self._attempts: dict[MessageQueue, Attempt] = {}
+
+    def attempt(self, queue: MessageQueue) -> Attempt | None:
+        """Return what the listener last did with a queue; None when it was not called yet."""
+        return self._attempts.get(queue)
+
+    @property
+    def slots(self) -> asyncio.Semaphore:
+        """Hold one while a listener runs; waiting callers get theirs in the order they asked."""
+        return self._slots
+
+    async def call_ordered(
+        self, deliver: Deliver, still_holds: Callable[[], bool]
+    ) -> tuple[ListenerDone, Call]:
+        """Call the ordered listener."""
+        context = OrderedContext(deliver.queue, still_holds=still_holds)
+        call = await self._attempted(deliver.messages, context)
+        done = ListenerDone(
+            deliver.queue,
+            deliver.generation,
+            deliver.delivery,
+            call.result,
+            call.raised,
+            suspend_ms=context.suspend_current_queue_time_ms,
+            auto_commit=context.auto_commit,
+        )
+        return done, call
+
+    async def call_concurrent(self, deliver: Deliver) -> tuple[ListenerDone, Call]:
+        """Call the concurrent listener."""
+        context = ConcurrentContext(deliver.queue)
+        call = await self._attempted(deliver.messages, context)
+        done = ListenerDone(
+            deliver.queue,
+            deliver.generation,
+            deliver.delivery,
+            call.result,
+            call.raised,
+            ack_index=context.ack_index,
+            delay_level=context.delay_level_when_next_consume,
+        )
+        return done, call
+
+    def close(self) -> None:
+        """Let the threads end; the calls they run are not waited for, here or by who is cancelled from now on."""
+        self._closed = True
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _attempted(
+        self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
+    ) -> Call:
+        """Call the listener and note how it went, for whoever asks why a queue stands still."""
+        offset, now_ms = messages[0].queue_offset, time.time_ns() // 1_000_000
+        attempt = self._attempts.pop(context.queue, None)
+        if attempt is None or attempt.offset != offset:
+            attempt = Attempt(offset, now_ms)
+        attempt.called_ms = now_ms
+        self._attempts[context.queue] = attempt
+        if len(self._attempts) > ATTEMPTS_MAX:
+            del self._attempts[next(iter(self._attempts))]
+        call = await self._call(messages, context)
+        if call.result in _DONE:
+            attempt.tries, attempt.error = 0, None
+        else:
+            attempt.tries += 1
+            status = "null" if call.result is None else call.result.value
+            attempt.error = call.raised or f"it returned {status}"
+
+        return call
+
+    async def _call(
+        self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
+    ) -> Call:
+        started = time.monotonic()
+        stamp = str(time.time_ns() // 1_000_000)
+        for message in messages:
+            message.properties[CONSUME_START_TIME] = stamp
+        seen = ConsumeContext(self._group, context.queue, messages)
+        self._run_hooks("before", seen)
+        result: OrderedResult | ConcurrentResult | None = None
+        raised: str | None = None
+        try:
+            result = self._checked(await self._invoke(messages, context))
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            raised = f"{type(error).__name__}: {error}"
+            _log.debug("the listener raised", exc_info=error)
+        duration_ms = int((time.monotonic() - started) * 1000)
+        seen.returned = classify(
+            result, raised=raised is not None, duration_ms=duration_ms, timeout_ms=self._timeout_ms
+        )
+        seen.status = "null" if result is None else result.value
+        seen.success = result in _DONE
+        self._run_hooks("after", seen)
+        return Call(result, raised, duration_ms)
+
+    async def _invoke(self, messages: Sequence[ReceivedMessage], context: Any) -> object:
+        if self._is_async:
+            outcome: Any = self._listener(messages, context)
+            return await outcome
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._workers, f"ConsumeMessageThread-{self._group}")
+        loop = asyncio.get_running_loop()
+        call = loop.run_in_executor(self._threads, _outcome, self._listener, messages, context)
+        try:
+            returned, error = await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # A thread cannot be stopped, and the message must not come again beside it.
+            while not (call.done() or self._closed):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([call])
+            raise
+        if error is not None:
+            raise error
+        if inspect.isawaitable(returned):
+            # A plain function that hands an awaitable back, a lambda around a coroutine for example.
+            return await returned
+        return returned
+
+    def _checked(self, returned: object) -> OrderedResult | ConcurrentResult | None:
+        if returned is None or isinstance(returned, self._result_type):
+            return returned
+        raise SettingError(
+            f"the listener returned {returned!r}; it must return a member of "
+            f"{self._result_type.__name__}"
+        )
+
+    def _run_hooks(self, moment: str, context: ConsumeContext) -> None:
+        for hook in self._hooks:
+            try:
+                getattr(hook, moment)(context)
+            except Exception:
+                _log.exception("the %s hook %r failed", moment, hook)
+
+
+def _outcome(
+    listener: Listener, messages: Any, context: Any
+) -> tuple[object, BaseException | None]:
+    """Call a listener in a thread; a future cannot carry everything that it may raise, StopIteration for one."""
+    try:
+        return listener(messages, context), None
+    except BaseException as error:
+        return None, error
+
+
+def _is_async(listener: Listener) -> bool:
+    return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
+        getattr(listener, "__call__", None)  # noqa: B004 - the method itself is examined
+    )

@@ -1,0 +1,463 @@
+"""
+The lite pull consumer: `poll` gives the next messages, offsets are kept and committed.
+
+Rules: positions belong to this object until `seek` moves them; a message counts as done when the caller comes
+back for the next `poll`, or says so by `commit`. Auto-commit commits what is done and nothing else, also when a
+queue goes to another member and when the consumer is closed, so that messages are repeated and never skipped.
+Queues with messages take turns. A paused queue keeps its position. Either `subscribe` (queues are divided among the
+group's members) or `assign`. One task or thread polls.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final, Self
+
+from orderlymq.connection.identity import NameServers
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.wire import PullStatus
+from orderlymq.consumer.assignment import AssignmentStrategy, Averagely, assign
+from orderlymq.consumer.brokercalls import BrokerCalls
+from orderlymq.consumer.core.events import FindStart, StartFailed, StartFound
+from orderlymq.consumer.offsets import NOT_FOUND
+from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
+from orderlymq.errors import BrokerError, OrderlyMQError, PullError, SettingError, StateError
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import (
+    ClientSettings,
+    ConsumeFrom,
+    ConsumerSettings,
+    parse_consume_from,
+)
+from orderlymq.tasks import RESTART_S, OwnedTasks
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+
+_log = logging.getLogger(__name__)
+
+# RocketMQ's lite pull consumer pulls 10 at a time and keeps at most 1000 per queue.
+_PULL_COUNT: Final = 10
+_CACHED_MAX: Final = 1_000
+_SUSPEND_MS: Final = 20_000
+_TIMEOUT_MS: Final = 30_000
+_RETRY_FIRST_S: Final = 0.02
+_RETRY_MAX_S: Final = 1.0
+
+
+class _Position:
+    """One queue: where it is pulled, what is buffered, what was handed out.
+
+    Attributes:
+        handed: one past the last message that `poll` returned.
+        done: what of it the caller has come back from; only this may be committed.
+    """
+
+    def __init__(self, queue: MessageQueue) -> None:
+        self.queue = queue
+        self.next_offset: int | None = None
+        self.handed: int | None = None
+        self.done: int | None = None
+        self.buffer: deque[ReceivedMessage] = deque()
+        self.is_paused = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class LitePullConsumer:
+    """Polls messages.
+
+    Args:
+        auto_commit: `poll` commits what was returned before; else `commit` does.
+        consume_from: for a group without a committed offset.
+    """
+
+    def __init__(  # noqa: PLR0913 - what a user may say about a consumer
+        self,
+        group: str,
+        name_servers: NameServers = None,
+        *,
+        auto_commit: bool = True,
+        auto_commit_interval_ms: int = 5_000,
+        consume_from: ConsumeFrom | str = ConsumeFrom.LAST,
+        pull_batch_size: int = _PULL_COUNT,
+        strategy: AssignmentStrategy | None = None,
+        client_settings: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        check_group(group)
+        if not 1 <= pull_batch_size <= 1024:
+            raise SettingError(f"pull_batch_size is {pull_batch_size}; it must be in [1, 1024]")
+        if auto_commit_interval_ms < 1_000:
+            raise SettingError(
+                f"auto_commit_interval_ms is {auto_commit_interval_ms}; it must be at least 1000"
+            )
+        self.auto_commit = auto_commit
+        self._auto_commit_s = auto_commit_interval_ms / 1000
+        self._consume_from = parse_consume_from(consume_from)
+        self._count = pull_batch_size
+        self._strategy = strategy or Averagely()
+        self._instance = instance or ClientInstance(name_servers, client_settings)
+        self.group = self._instance.whole(group)
+        self._reader = QueueReader(self._instance, self.group)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._assigned = False
+        self._positions: dict[MessageQueue, _Position] = {}
+        self._tasks = OwnedTasks()
+        self._arrived = asyncio.Event()
+        self._rebalance_wanted = asyncio.Event()
+        self._commit_due_s = 0.0
+        self._state = "CREATE_JUST"
+
+    # -- life
+
+    async def start(self) -> None:
+        """Begin to fill the buffers.
+
+        Raises:
+            StateError: It was started before.
+        """
+        if self._state != "CREATE_JUST":
+            raise StateError(
+                f"The LitePullConsumer service state not OK, maybe started once, {self._state}"
+            )
+        self._instance.add_consumer(self)
+        self._state = "RUNNING"
+        await self._instance.start()
+        for topic in self._subscriptions:
+            await self._instance.route(topic)
+        await self._instance.beat_all()
+        if self._subscriptions:
+            self._tasks.keep(self._rebalance_forever, f"rebalance of {self.group}")
+        for position in self._positions.values():
+            self._start_pulling(position)
+
+    async def close(self) -> None:
+        """Commit (with auto-commit) what is done, and end.
+
+        What the last `poll` returned is delivered again unless `commit` was called: whoever closes may not be
+        who works on it.
+        """
+        if self._state != "RUNNING":
+            return
+        self._state = "SHUTDOWN_ALREADY"
+        if self.auto_commit:
+            await self._commit_done()
+        await self._tasks.cancel()
+        await self._instance.remove_consumer(self)
+        await self._instance.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- what to read
+
+    def subscribe(self, topic: str, expression: str = "*", *, kind: str = "TAG") -> None:
+        """Take a share of a topic's queues; kind SQL92 selects by properties at the broker.
+
+        Raises:
+            StateError: Queues were assigned by hand before, or the consumer runs already.
+        """
+        if self._assigned or self._state != "CREATE_JUST":
+            raise StateError("subscribe before start, and not together with assign")
+        version_ms = time.time_ns() // 10**6
+        topic = self._instance.whole(topic)
+        self._subscriptions[topic] = make_subscription(topic, expression, kind, version_ms)
+
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """Read exactly these queues; may be called again.
+
+        Raises:
+            StateError: The consumer subscribes to topics.
+        """
+        if self._subscriptions:
+            raise StateError("assign cannot be used together with subscribe")
+        self._assigned = True
+        self._take(set(queues))
+
+    @property
+    def assignment(self) -> tuple[MessageQueue, ...]:
+        """Return the queues that are read now."""
+        return tuple(sorted(self._positions))
+
+    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the topic's queues."""
+        return (await self._instance.route(self._instance.whole(topic))).subscribe
+
+    # -- reading
+
+    async def poll(self, timeout_ms: int = 5_000, count: int = 32) -> list[ReceivedMessage]:
+        """Return up to *count* messages, in order per queue; an empty list after *timeout_ms*.
+
+        What earlier calls returned is done from now on.
+
+        Raises:
+            StateError: The consumer does not run.
+        """
+        if self._state != "RUNNING":
+            raise StateError(f"the consumer does not run (state {self._state})")
+        loop = asyncio.get_running_loop()
+        self._come_back()
+        if self.auto_commit and loop.time() >= self._commit_due_s:
+            self._commit_due_s = loop.time() + self._auto_commit_s
+            await self._commit_done()
+        deadline = loop.time() + timeout_ms / 1000
+        while True:
+            found = self._collect(count)
+            if found or loop.time() >= deadline:
+                return found
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._arrived.wait()
+            except TimeoutError:
+                pass
+
+    def _collect(self, count: int) -> list[ReceivedMessage]:
+        """Take one message of each queue in turn, so that a busy one does not starve the rest."""
+        found: list[ReceivedMessage] = []
+        ready = deque(p for p in self._positions.values() if p.buffer and not p.is_paused)
+        while ready and len(found) < count:
+            position = ready.popleft()
+            message = position.buffer.popleft()
+            position.handed = message.queue_offset + 1
+            found.append(message)
+            # Last in line from here on, in the next poll too.
+            self._positions[position.queue] = self._positions.pop(position.queue)
+            if position.buffer:
+                ready.append(position)
+            elif position.next_offset is not None:
+                # What was pulled behind it matched nothing.
+                position.handed = max(position.handed, position.next_offset)
+        return found
+
+    def _come_back(self) -> None:
+        for position in self._positions.values():
+            position.done = position.handed
+
+    async def commit(self) -> None:
+        """Commit everything that `poll` has returned: the caller says that it is done."""
+        self._come_back()
+        await self._commit_done()
+
+    async def _commit_done(self) -> None:
+        for position in self._positions.values():
+            if position.done is not None:
+                self._reader.offsets.update(
+                    position.queue, position.done, epoch=None, increase_only=False
+                )
+        await self._reader.offsets.persist(list(self._positions))
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset, None when it has none."""
+        offset = await self._reader.offsets.fetch(queue)
+        return None if offset == NOT_FOUND else offset
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at *offset*; what is buffered is forgotten.
+
+        Raises:
+            SettingError: The queue is not assigned, or the offset is negative.
+        """
+        position = self._positions.get(queue)
+        if position is None:
+            raise SettingError(f"{queue} is not assigned to this consumer; assign it first")
+        if offset < 0:
+            raise SettingError(f"offset {offset} is negative")
+        position.next_offset = offset
+        position.handed = position.done = offset
+        position.buffer.clear()
+        self._restart(position)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        """Go on at the oldest message."""
+        self.seek(queue, await self._reader.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        """Go on at the next message that will be stored."""
+        self.seek(queue, await self._reader.max_offset(queue))
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset nearest to a store time."""
+        return await self._reader.offset_at(queue, timestamp_ms)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Hand nothing of these queues out until `resume`."""
+        for queue in queues:
+            if queue in self._positions:
+                self._positions[queue].is_paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Go on with paused queues."""
+        for queue in queues:
+            if queue in self._positions:
+                self._positions[queue].is_paused = False
+        self._arrived.set()
+
+    # -- pulling
+
+    def _take(self, wanted: set[MessageQueue]) -> None:
+        for queue in self._positions.keys() - wanted:
+            task = self._positions.pop(queue).task
+            # Another member may commit meanwhile; what was remembered here must not come back.
+            self._reader.offsets.remove(queue)
+            if task is not None:
+                self._tasks.stop(task)
+        for queue in sorted(wanted - self._positions.keys()):
+            position = self._positions[queue] = _Position(queue)
+            if self._state == "RUNNING":
+                self._start_pulling(position)
+
+    def _start_pulling(self, position: _Position) -> None:
+        def lost(_reason: str) -> None:
+            asyncio.get_running_loop().call_later(RESTART_S, self._pull_again, position, task)
+
+        work = self._pull_forever(position)
+        task = position.task = self._tasks.start(work, f"pull {position.queue}", lost)
+
+    def _pull_again(self, position: _Position, ended: asyncio.Task[None]) -> None:
+        current = self._positions.get(position.queue) is position and position.task is ended
+        if self._state == "RUNNING" and current:
+            self._start_pulling(position)
+
+    def _restart(self, position: _Position) -> None:
+        if position.task is not None:
+            self._tasks.stop(position.task)
+            self._start_pulling(position)
+
+    async def _pull_forever(self, position: _Position) -> None:
+        delay_s = _RETRY_FIRST_S
+        while True:
+            if len(position.buffer) >= _CACHED_MAX or position.is_paused:
+                await asyncio.sleep(0.05)  # RocketMQ's wait of a pull under flow control
+                continue
+            try:
+                if position.next_offset is None:
+                    position.next_offset = await self._start_offset(position.queue)
+                await self._pull_once(position, position.next_offset)
+            except Exception as error:
+                if not isinstance(error, OrderlyMQError):
+                    _log.exception("the pull of %s failed and is tried again", position.queue)
+                await asyncio.sleep(delay_s)
+                delay_s = min(_RETRY_MAX_S, delay_s * 2)
+            else:
+                delay_s = _RETRY_FIRST_S
+
+    async def _pull_once(self, position: _Position, offset: int) -> None:
+        subscription = self._subscriptions.get(position.queue.topic)
+        result = await self._reader.pull(
+            position.queue,
+            offset,
+            expression=None if subscription is None else subscription.data.sub_string,
+            kind="TAG" if subscription is None else subscription.data.expression_type,
+            count=self._count,
+            suspend_ms=_SUSPEND_MS,
+            timeout_ms=_TIMEOUT_MS,
+            lite=True,
+        )
+        position.next_offset = result.next_offset
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            return
+        position.buffer.extend(result.messages)
+        if not position.buffer:
+            # Nothing matched: the group moves on all the same, once what was handed out is done.
+            position.handed = result.next_offset
+        self._arrived.set()
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        found: list[StartFound | StartFailed] = []
+        calls = BrokerCalls(
+            self._instance,
+            self.group,
+            ConsumerSettings(consume_from=self._consume_from),
+            self._reader.offsets,
+            ordered=False,
+            subscriptions=self._subscriptions,
+            post=lambda event: (
+                found.append(event) if isinstance(event, StartFound | StartFailed) else None
+            ),
+            now_ms=lambda: 0,
+        )
+        await calls.find_start(FindStart(queue, 0))
+        match found:
+            case [StartFound(offset=offset)]:
+                return offset
+            case [StartFailed(reason=reason)]:
+                raise PullError(reason)
+            case _:
+                raise AssertionError("find_start posts exactly one event")
+
+    # -- rebalance
+
+    async def _rebalance_forever(self) -> None:
+        interval_s = self._instance.settings.rebalance_interval_ms / 1000
+        while True:
+            self._rebalance_wanted.clear()
+            complete = await self._rebalance()
+            try:
+                async with asyncio.timeout(interval_s if complete else 0.5):
+                    await self._rebalance_wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def _rebalance(self) -> bool:
+        wanted: set[MessageQueue] = set()
+        calls = BrokerCalls(
+            self._instance,
+            self.group,
+            ConsumerSettings(),
+            self._reader.offsets,
+            ordered=False,
+            subscriptions=self._subscriptions,
+            post=lambda _event: None,
+            now_ms=lambda: 0,
+        )
+        for topic in self._subscriptions:
+            try:
+                route = await self._instance.route(topic)
+            except (OrderlyMQError, BrokerError):
+                return False
+            members = await calls.members(topic)
+            if members is None or self._instance.client_id not in members:
+                await self._instance.beat_all()
+                return False
+            me = self._instance.client_id
+            wanted |= set(assign(self._strategy, self.group, me, route.subscribe, members))
+        leaving = self._positions.keys() - wanted
+        if leaving and self.auto_commit:
+            await self._commit_done()
+        self._take(wanted)
+        return True
+
+    # -- as the instance sees it
+
+    def heartbeat(self) -> ConsumerData:
+        """Return what brokers are told about this consumer."""
+        return ConsumerData(
+            self.group,
+            CONSUME_ACTIVELY,
+            CLUSTERING,
+            self._consume_from.value,
+            tuple(each.data for each in self._subscriptions.values()),
+        )
+
+    def on_request(
+        self, command: RemotingCommand, _reply: Callable[[RemotingCommand], None]
+    ) -> bool:
+        """Divide again when the group's members changed."""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._rebalance_wanted.set()
+            return True
+        return False
+
+    def routes_changed(self, topic: str) -> None:
+        """Divide again when a subscribed topic has other queues."""
+        if topic in self._subscriptions:
+            self._rebalance_wanted.set()

@@ -1,0 +1,233 @@
+"""
+Where a group's offsets are kept: at the broker for clustering, in a local file for broadcasting.
+
+Rules: `update` only remembers; `persist` makes it last. What was persisted is not sent again. A lower
+offset replaces a higher one only when the caller says so (an ordered queue after a reset).
+A user's own store keeps the same protocol.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.wire import check, commit_request, fence, read_offset
+from orderlymq.errors import BrokerUnreachable, SettingError
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_protocol.headers import QueryConsumerOffsetHeader
+from orderlymq_protocol.messagequeue import MessageQueue
+
+_log = logging.getLogger(__name__)
+
+NOT_FOUND = -1
+
+
+class OffsetStore(Protocol):
+    """Offsets of one group."""
+
+    async def load(self) -> None:
+        """Read what was kept; called once, before anything else."""
+        ...
+
+    def update(
+        self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
+    ) -> None:
+        """Remember an offset; *epoch* is that of the queue's lock."""
+        ...
+
+    async def fetch(self, queue: MessageQueue) -> int:
+        """Return the kept offset, NOT_FOUND when the group has none.
+
+        Raises:
+            OrderlyMQError: It cannot be known now; the queue must not be started.
+        """
+        ...
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Make what was remembered last; failures are logged and tried again with the next call."""
+        ...
+
+    def remove(self, queue: MessageQueue) -> None:
+        """Forget what was remembered and not persisted."""
+        ...
+
+    def read(self, queue: MessageQueue) -> int:
+        """Return what is remembered, NOT_FOUND when nothing is."""
+        ...
+
+
+class BrokerOffsets:
+    """Offsets kept by the brokers, in their replicated log."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self._instance = instance
+        self._group = group
+        self._offsets: dict[MessageQueue, tuple[int, int | None]] = {}
+        self._persisted: dict[MessageQueue, tuple[int, int | None]] = {}
+
+    @property
+    def queues(self) -> tuple[MessageQueue, ...]:
+        """Return the queues with a remembered offset."""
+        return tuple(self._offsets)
+
+    async def load(self) -> None:
+        """Do nothing: brokers are asked queue by queue."""
+
+    def update(
+        self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
+    ) -> None:
+        """Remember an offset."""
+        if not increase_only or offset >= self.read(queue):
+            self._offsets[queue] = offset, epoch
+
+    def read(self, queue: MessageQueue) -> int:
+        """Return what is remembered."""
+        found = self._offsets.get(queue)
+        return NOT_FOUND if found is None else found[0]
+
+    def remove(self, queue: MessageQueue) -> None:
+        """Forget the queue."""
+        self._offsets.pop(queue, None)
+        self._persisted.pop(queue, None)
+
+    async def fetch(self, queue: MessageQueue) -> int:
+        """Ask the queue's broker; only its "not found" counts as not found.
+
+        Raises:
+            BrokerUnreachable: Nobody leads the group now.
+            BrokerError: The broker cannot say.
+        """
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+        header = QueryConsumerOffsetHeader(self._group, queue.topic, queue.queue_id)
+        ext = {**header.to_ext(), **fence(self._instance.client_id)}
+        answer = await self._instance.invoke(
+            address, request(RequestCode.QUERY_CONSUMER_OFFSET, ext)
+        )
+        # Any other code must not start the queue at a guessed place: clients that did lost messages.
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return NOT_FOUND
+        return read_offset(check(answer, address))
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Commit to the brokers what changed."""
+        for queue in list(queues):
+            entry = self._offsets.get(queue)
+            if entry is None or self._persisted.get(queue) == entry:
+                continue
+            address = await self._instance.address(queue.broker_name, queue.topic)
+            if address is None:
+                continue
+            offset, epoch = entry
+            command = commit_request(
+                self._group, queue, offset, fence(self._instance.client_id, epoch)
+            )
+            try:
+                check(await self._instance.invoke(address, command), address)
+            except Exception as error:
+                _log.warning(
+                    "updateConsumeOffsetToBroker exception, group=%s %s offset=%d: %s",
+                    *(self._group, queue, offset, error),
+                )
+            else:
+                self._persisted[queue] = entry
+
+
+class LocalOffsets:
+    """Offsets of a broadcasting member, in RocketMQ's file format and place.
+
+    Args:
+        path: `<home>/.rocketmq_offsets/<client id>/<group>/offsets.json`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offsets: dict[MessageQueue, int] = {}
+        self._written: dict[MessageQueue, int] = {}
+
+    async def load(self) -> None:
+        """Read the file, or the older copy when the file is damaged; nothing when there is neither.
+
+        Raises:
+            SettingError: Neither can be read: to begin elsewhere might skip messages.
+        """
+        damaged: list[str] = []
+        for path in (self._path, self._path.with_suffix(".json.bak")):
+            try:
+                content = path.read_bytes()
+                self._offsets = dict(_read_table(fastjson.loads(content)["offsetTable"]))
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                damaged.append(f"{path} ({error})")
+                _log.error("the offsets in %s cannot be read: %s", path, error)
+                continue
+            self._written = dict(self._offsets)
+            return
+        if damaged:
+            raise SettingError(
+                f"the offsets cannot be read: {', '.join(damaged)}; restore the file, or delete it to "
+                "begin where consume_from says"
+            )
+
+    def update(
+        self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
+    ) -> None:
+        """Remember an offset."""
+        if not increase_only or offset >= self.read(queue):
+            self._offsets[queue] = offset
+
+    def read(self, queue: MessageQueue) -> int:
+        """Return what is remembered."""
+        return self._offsets.get(queue, NOT_FOUND)
+
+    def remove(self, queue: MessageQueue) -> None:
+        """Keep it: a broadcasting member never gives a queue to another."""
+
+    async def fetch(self, queue: MessageQueue) -> int:
+        """Return what the file said, or what was remembered since."""
+        return self.read(queue)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        """Write the whole table, atomically, keeping one older copy; a failure is logged."""
+        if self._offsets == self._written:
+            return
+        fresh = self._path.with_suffix(".json.tmp")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with fresh.open("wb") as file:
+                file.write(fastjson.dumps({"offsetTable": self._offsets}))
+                file.flush()
+                os.fsync(file.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                self._path.replace(self._path.with_suffix(".json.bak"))
+            fresh.replace(self._path)
+        except OSError as error:
+            _log.error(
+                "the offsets are not written to %s and are tried again with the next commit; until then "
+                "a restart repeats messages: %s",
+                *(self._path, error),
+            )
+        else:
+            self._written = dict(self._offsets)
+
+
+def local_offsets_path(client_id: str, group: str, home: Path | None = None) -> Path:
+    """Return where RocketMQ's clients keep the offsets of a broadcasting member."""
+    root = (Path.home() if home is None else home) / ".rocketmq_offsets"
+    return root / client_id / group / "offsets.json"
+
+
+def _read_table(table: Mapping[object, object]) -> Iterable[tuple[MessageQueue, int]]:
+    for key, offset in table.items():
+        # Newer Java writes the key as the text of its object.
+        value = fastjson.loads(key.encode()) if isinstance(key, str) else key
+        if type(offset) is not int or not 0 <= offset < 2**63:
+            raise ValueError(f"the offset {offset!r} is no offset")
+        yield MessageQueue.from_json_value(value), offset

@@ -1,0 +1,301 @@
+"""
+The plain pull consumer: the application decides what is pulled when, and keeps the offsets.
+
+Rule: nothing happens that was not asked for. For most uses `LitePullConsumer` (offsets are kept) or
+`Consumer` (messages come by themselves) is easier.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Final, Self
+
+from orderlymq.connection.identity import NameServers
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.wire import (
+    PullOptions,
+    PullResult,
+    check,
+    copy_to_retry,
+    fence,
+    is_stored,
+    pull_request,
+    read_offset,
+    read_pull,
+    send_back_request,
+)
+from orderlymq.consumer.offsets import NOT_FOUND, BrokerOffsets
+from orderlymq.consumer.subscriptions import check_group, make_subscription
+from orderlymq.errors import BrokerError, BrokerUnreachable, PullError, StateError
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import ClientSettings
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import GetMaxOffsetHeader, GetMinOffsetHeader, SearchOffsetHeader
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+from orderlymq_runtime.client import RemotingError
+
+_SUSPEND_MS: Final = 20_000  # RocketMQ's brokerSuspendMaxTimeMillis of pull consumers
+_BLOCKED_TIMEOUT_MS: Final = 30_000  # RocketMQ's consumerTimeoutMillisWhenSuspend
+_PULL_TIMEOUT_MS: Final = 10_000  # RocketMQ's consumerPullTimeoutMillis
+_BACK_OFF_FIRST_S: Final = 0.05
+_BACK_OFF_MAX_S: Final = 5.0
+
+
+class QueueReader:
+    """Reads queues for a group: offsets and pulls; shared by the pull consumers and the commands."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self.instance = instance
+        self.group = group
+        self.offsets = BrokerOffsets(instance, group)
+
+    async def pull(  # noqa: PLR0913 - the fields of one request
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        expression: str | None = "*",
+        kind: str = "TAG",
+        count: int = 32,
+        suspend_ms: int = 0,
+        timeout_ms: int = _PULL_TIMEOUT_MS,
+        lite: bool = False,
+        commit_offset: int | None = None,
+    ) -> PullResult:
+        """Pull once.
+
+        Raises:
+            PullError: The broker refused or did not answer.
+        """
+        queue = self.instance.whole_queue(queue)
+        subscription = make_subscription(
+            queue.topic, expression or "*", kind, time.time_ns() // 10**6
+        )
+        command = pull_request(
+            PullOptions(
+                group=self.group,
+                queue=queue,
+                offset=offset,
+                count=count,
+                subscription=subscription.data,
+                suspend_ms=suspend_ms,
+                commit_offset=commit_offset,
+                with_subscription=True,
+                lite=lite,
+                fence=fence(self.instance.client_id),
+            )
+        )
+        try:
+            address = await self._address(queue)
+            answer = await self.instance.invoke(address, command, timeout_ms)
+            result = read_pull(answer, queue, self.group, address)
+        except (RemotingError, BrokerError, BrokerUnreachable) as error:
+            raise PullError(f"the pull of {queue} at {offset} failed: {error}") from error
+        matches = subscription.tags.matches_tag
+        wanted = tuple(message for message in result.messages if matches(message.tags))
+        for message in wanted:
+            message.topic = self.instance.bare(message.topic)
+        return PullResult(
+            result.status, result.next_offset, result.min_offset, result.max_offset, wanted
+        )
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset the next message will get."""
+        header = GetMaxOffsetHeader(queue.topic, queue.queue_id)
+        return read_offset(await self._call(queue, RequestCode.GET_MAX_OFFSET, header.to_ext()))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the oldest offset that is still there."""
+        header = GetMinOffsetHeader(queue.topic, queue.queue_id)
+        return read_offset(await self._call(queue, RequestCode.GET_MIN_OFFSET, header.to_ext()))
+
+    async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset nearest to a store time."""
+        header = SearchOffsetHeader(queue.topic, queue.queue_id, timestamp_ms)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        return read_offset(await self._call(queue, code, header.to_ext()))
+
+    async def _call(
+        self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
+    ) -> RemotingCommand:
+        return await self.instance.call(await self._address(queue), code, ext)
+
+    async def _address(self, queue: MessageQueue) -> str:
+        address = await self.instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+        return address
+
+
+class PullConsumer:
+    """Pulls when it is told to.
+
+    Life cycle: `start`, `close`; or `async with`.
+
+    Args:
+        group: whose committed offsets `committed` and `commit` read and write.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        name_servers: NameServers = None,
+        *,
+        client_settings: ClientSettings | None = None,
+        instance: ClientInstance | None = None,
+    ) -> None:
+        check_group(group)
+        self._instance = instance or ClientInstance(name_servers, client_settings)
+        self.group = self._instance.whole(group)
+        self._reader = QueueReader(self._instance, self.group)
+        self._state = "CREATE_JUST"
+
+    async def start(self) -> None:
+        """Open for pulls.
+
+        Raises:
+            StateError: It was started before.
+        """
+        if self._state != "CREATE_JUST":
+            raise StateError(
+                f"The PullConsumer service state not OK, maybe started once, {self._state}"
+            )
+        self._instance.add_consumer(self)
+        self._state = "RUNNING"
+        await self._instance.start()
+
+    async def close(self) -> None:
+        """End; offsets that were set by `update_offset` are committed."""
+        if self._state == "RUNNING":
+            self._state = "SHUTDOWN_ALREADY"
+            await self._reader.offsets.persist(list(self._reader.offsets.queues))
+            await self._instance.remove_consumer(self)
+            await self._instance.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def fetch_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the topic's queues that may be read.
+
+        Raises:
+            TopicNotFound: No broker has the topic.
+        """
+        return (await self._instance.route(self._instance.whole(topic))).subscribe
+
+    async def pull(
+        self, queue: MessageQueue, expression: str | None, offset: int, count: int = 32
+    ) -> PullResult:
+        """Pull up to *count* messages from *offset* on; answers at once. None means every message.
+
+        Raises:
+            PullError: The broker refused or did not answer.
+        """
+        return await self._reader.pull(queue, offset, expression=expression, count=count)
+
+    async def pull_block_if_not_found(
+        self, queue: MessageQueue, expression: str | None, offset: int, count: int = 32
+    ) -> PullResult:
+        """As `pull`, but wait up to 20 s at the broker for a message.
+
+        Raises:
+            PullError: As `pull`.
+        """
+        return await self._reader.pull(
+            queue,
+            offset,
+            expression=expression,
+            count=count,
+            suspend_ms=_SUSPEND_MS,
+            timeout_ms=_BLOCKED_TIMEOUT_MS,
+        )
+
+    async def messages(
+        self, queue: MessageQueue, offset: int, expression: str | None = None
+    ) -> AsyncIterator[ReceivedMessage]:
+        """Yield the messages of a queue for ever, waiting for new ones; troubles are waited out."""
+        back_off_s = _BACK_OFF_FIRST_S
+        while True:
+            try:
+                result = await self.pull_block_if_not_found(queue, expression, offset)
+            except PullError:
+                await asyncio.sleep(back_off_s)
+                back_off_s = min(_BACK_OFF_MAX_S, back_off_s * 2)
+                continue
+            back_off_s = _BACK_OFF_FIRST_S
+            for message in result.messages:
+                yield message
+            offset = result.next_offset
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Return the offset the next message will get."""
+        return await self._reader.max_offset(queue)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the oldest offset that is still there."""
+        return await self._reader.min_offset(queue)
+
+    async def offset_for_timestamp(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset nearest to a store time in milliseconds."""
+        return await self._reader.offset_at(queue, timestamp_ms)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's committed offset, None when it has none."""
+        offset = await self._reader.offsets.fetch(queue)
+        return None if offset == NOT_FOUND else offset
+
+    def update_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Remember an offset for `commit` and for `close`."""
+        self._reader.offsets.update(queue, offset, epoch=None, increase_only=False)
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Commit an offset for the group now."""
+        self.update_offset(queue, offset)
+        await self._reader.offsets.persist([queue])
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int = 0) -> None:
+        """Have a message delivered again later by the group's retry topic; -1 is the dead-letter queue.
+
+        Raises:
+            PullError: The broker took neither the request nor a copy.
+        """
+        address = await self._instance.address(message.queue.broker_name, message.queue.topic)
+        if address is None:
+            raise PullError(f"the broker group {message.queue.broker_name} has no leader now")
+        command = send_back_request(message, self.group, delay_level=delay_level, maximum=16)
+        try:
+            check(await self._instance.invoke(address, command), address)
+        except (RemotingError, BrokerError) as error:
+            copy = copy_to_retry(
+                message,
+                self.group,
+                times=message.reconsume_times + 1,
+                maximum=16,
+                delay_level=3 + message.reconsume_times,
+                born_ms=time.time_ns() // 10**6,
+            )
+            try:
+                answer = await self._instance.invoke(address, copy)
+            except RemotingError as second:
+                raise PullError(f"{message!r} could not be sent back: {second}") from error
+            if not is_stored(answer.code):
+                raise PullError(f"{message!r} could not be sent back: {answer.remark}") from error
+
+    # -- as the instance sees it
+
+    def heartbeat(self) -> ConsumerData:
+        """Return what brokers are told about this consumer."""
+        return ConsumerData(self.group, CONSUME_ACTIVELY, CLUSTERING)
+
+    def on_request(self, _command: RemotingCommand, _reply: object) -> bool:
+        """Serve nothing: this consumer does not take part in a rebalance."""
+        return False
+
+    def routes_changed(self, _topic: str) -> None:
+        """Do nothing: the application asks for queues when it wants to know."""

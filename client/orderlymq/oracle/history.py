@@ -1,0 +1,85 @@
+"""
+Histories on disk: one JSON object per line, written by many processes, read by the oracle.
+
+Each process appends whole lines to a file of its own or to a shared one; a line that a crash
+cut short at the end of a file is dropped, any other bad line is an error.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import orjson
+
+from orderlymq.oracle.verdict import Event, Kind
+
+_FIELDS = {field.name for field in fields(Event)}
+
+
+class HistoryError(ValueError):
+    """A history cannot be read; the text names file and line."""
+
+
+class Recorder:
+    """Appends events to a file, safely from several processes at once.
+
+    One ``write`` per line with ``O_APPEND``: the kernel keeps lines whole. Nothing is buffered
+    in the process, so that a SIGKILL loses no event that happened.
+    """
+
+    def __init__(self, path: Path, *, process: str) -> None:
+        self._process = process
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def record(self, kind: Kind | str, /, **attributes: str | int) -> None:
+        """Append one event that happens now; *attributes* are fields of ``Event``."""
+        unknown = attributes.keys() - _FIELDS
+        if unknown:
+            raise HistoryError(f"an event has no field {sorted(unknown)[0]!r}")
+        line = {
+            "at": time.monotonic_ns(),
+            "kind": str(Kind(kind)),
+            "process": self._process,
+            **attributes,
+        }
+        os.write(self._file, orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+
+    def close(self) -> None:
+        """Close the file; recording afterwards is an error."""
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def read(path: Path) -> Iterator[Event]:
+    """Yield the events of a history file in the order of its lines.
+
+    Raises:
+        HistoryError: a line is not an event.
+    """
+    data = path.read_bytes()
+    lines = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = orjson.loads(line)
+            value["kind"] = Kind(value["kind"])
+            yield Event(**value)
+        except (orjson.JSONDecodeError, TypeError, KeyError, ValueError) as error:
+            if number == len(lines):
+                return  # the process was killed within its last write
+            raise HistoryError(f"{path}, line {number}: {error}") from error

@@ -1,0 +1,6 @@
+"""
+Producers: ordered, plain, batch and transactional sends, request and reply, recalls of timers.
+
+What both producers and consumers need lives in `orderlymq.connection`.
+Begin with `producer.py`; `outcome.py` says what is known about a send that failed.
+"""

@@ -1,0 +1,75 @@
+"""
+Taking a timer message back by the handle of its send (`SendResult.recall_handle`).
+
+Rule: the call is tried again until its time is over, because a repeat does no harm: whoever is told that
+it succeeded can rely on it that the message is not delivered any more.
+"""
+
+import asyncio
+import time
+from typing import Final
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import request
+from orderlymq_protocol.headers import RecallMessageHeader, RecallMessageResponseHeader
+from orderlymq_protocol.names import is_dlq_topic, is_retry_topic
+from orderlymq_protocol.recallhandle import InvalidHandle, RecallHandle
+from orderlymq_runtime.client import RemotingError
+
+# A replica that does not lead, and one that is just delivering or recalling the message.
+_LATER: Final = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR)
+_RETRY_S: Final = 0.05
+
+
+def read_handle(topic: str, handle: str) -> RecallHandle:
+    """Return what a handle says.
+
+    Raises:
+        SettingError: It is no handle, or not of a message of this topic.
+    """
+    if is_retry_topic(topic) or is_dlq_topic(topic):
+        raise SettingError(f"messages of {topic} cannot be recalled: topic is not supported")
+    try:
+        found = RecallHandle.decode(handle)
+    except InvalidHandle as error:
+        raise SettingError(f"{error}; it is the recall_handle of a SendResult") from error
+    if found.topic != topic:
+        raise SettingError(f"the handle is of a message of {found.topic}, not of {topic}")
+    return found
+
+
+async def recall_message(
+    instance: ClientInstance, group: str, topic: str, handle: str, timeout_ms: int
+) -> str:
+    """Ask the broker that has the message; return the message's unique key.
+
+    Raises:
+        SettingError: As `read_handle`; nothing was asked.
+        BrokerError: The broker refuses: the message is due, or recalls are switched off.
+        BrokerUnreachable: No broker said whether it was recalled; recall it again.
+    """
+    broker_name = read_handle(topic, handle).broker_name
+    ext = {**RecallMessageHeader(topic, handle, group).to_ext(), "bname": broker_name}
+    end_s = time.monotonic() + timeout_ms / 1000
+    why: BrokerError | BrokerUnreachable | None = None
+    while (left_ms := int((end_s - time.monotonic()) * 1000)) > 0:
+        address = await instance.address(broker_name, topic)
+        if address is None:
+            why = BrokerUnreachable(f"the broker group {broker_name} has no leader now")
+        else:
+            try:
+                answer = await instance.invoke(
+                    address, request(RequestCode.RECALL_MESSAGE, ext), left_ms
+                )
+            except RemotingError as error:
+                why = BrokerUnreachable(f"{error}; recall the message again")
+            else:
+                if answer.code == ResponseCode.SUCCESS:
+                    return RecallMessageResponseHeader.from_ext(answer.ext).msg_id
+                why = BrokerError(answer.code, answer.remark, address)
+                if answer.code not in _LATER:
+                    break
+        await asyncio.sleep(_RETRY_S)
+    raise why or BrokerUnreachable(f"no time was left to recall the message: {timeout_ms} ms")

@@ -1,0 +1,163 @@
+"""
+Requests and replies over topics: a send that waits for an answer, and the answer.
+
+Rules: a request is a plain message with three marks: a number of its own, the client that waits, and for how
+long; the reply goes through the broker that carried the request, which pushes it to that client. An answer
+that comes too late is refused, so that whoever replied knows. Requests are not kept for a caller that is
+gone, and a fail-over may cost an answer: then the caller's time-out says so, and the caller decides.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.wire import INFLATED_SIZE_MAX, REPLY
+from orderlymq.errors import ReplyTimeout, SettingError
+from orderlymq.message import Message, ReceivedMessage
+from orderlymq_protocol import names, properties
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.compression import CompressionError, decompress
+from orderlymq_protocol.headerfields import HeaderError
+from orderlymq_protocol.headers import ReplyMessageHeader
+from orderlymq_runtime.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_TIMEOUT_MS: Final = 3_000
+# A program with more unanswered requests than this does not wait for them.
+OPEN_MAX: Final = 65_535
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a request.
+
+    Attributes:
+        properties: all of them, the protocol's included.
+        store_timestamp: when the broker got it, ms since the epoch.
+    """
+
+    body: bytes
+    properties: Mapping[str, str]
+    store_timestamp: int
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8 text."""
+        return self.body.decode()
+
+
+class OpenRequests:
+    """The requests of one producer that wait for their answers."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+        self._waiting: dict[str, asyncio.Future[Reply]] = {}
+        self._known: set[str] = set()
+        self._stop = instance.serve(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
+
+    def close(self) -> None:
+        """Take no more answers; whoever still waits is cancelled."""
+        self._stop()
+        for future in self._waiting.values():
+            future.cancel()
+
+    def open(self, message: Message, timeout_ms: int) -> str:
+        """Mark a message as a request and return its number.
+
+        Raises:
+            SettingError: the time-out is not positive, or too many requests are open.
+        """
+        if timeout_ms <= 0:
+            raise SettingError(f"timeout_ms is {timeout_ms}; a reply takes at least 1 ms")
+        if len(self._waiting) >= OPEN_MAX:
+            raise SettingError(f"{OPEN_MAX} requests are open; await some of their replies first")
+        number = str(uuid.uuid4())
+        message.marks = {
+            properties.CORRELATION_ID: number,
+            properties.REPLY_TO_CLIENT: self._instance.client_id,
+            properties.TTL: str(timeout_ms),
+        }
+        self._waiting[number] = asyncio.get_running_loop().create_future()
+        return number
+
+    async def introduce(self) -> None:
+        """Let every broker know this client before the first reply can come."""
+        addresses = self._instance.routes.addresses()
+        if not addresses <= self._known:
+            await self._instance.beat_all()
+            self._known |= addresses
+
+    async def answer(self, number: str, timeout_s: float, timeout_ms: int) -> Reply:
+        """Wait for the reply.
+
+        Raises:
+            ReplyTimeout: there is none in time.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._waiting[number]
+        except TimeoutError as error:
+            raise ReplyTimeout(
+                f"no reply within {timeout_ms} ms; does a consumer of the topic reply, and does "
+                "this client reach the same brokers?"
+            ) from error
+
+    def forget(self, number: str) -> None:
+        """Wait no more."""
+        self._waiting.pop(number, None)
+
+    def _on_reply(self, command: RemotingCommand, conn: Connection) -> bool:
+        try:
+            header = ReplyMessageHeader.from_ext(command.ext)
+            found = properties.decode_properties((header.properties or "").encode())
+            future = self._waiting.get(found.get(properties.CORRELATION_ID, ""))
+            if future is None:
+                return False
+            body = decompress(command.body, header.sys_flag, INFLATED_SIZE_MAX)
+        except (HeaderError, CompressionError) as error:
+            _log.error("a reply cannot be read: %s", error)
+            conn.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+            return True
+        if not future.done():
+            future.set_result(Reply(body, found, header.store_timestamp))
+        conn.send(command.reply())
+        return True
+
+
+def reply_message(
+    request: ReceivedMessage, body: bytes | str, user_properties: Mapping[str, str] | None
+) -> Message:
+    """Return the message that answers *request*.
+
+    Raises:
+        SettingError: it is no request.
+    """
+    found = request.properties
+    cluster = found.get(properties.CLUSTER)
+    missing = [
+        name
+        for name in (properties.CORRELATION_ID, properties.REPLY_TO_CLIENT)
+        if name not in found
+    ]
+    if missing or not cluster:
+        raise SettingError(
+            f"{request} is no request: it lacks {', '.join(missing) or properties.CLUSTER}; "
+            "requests are sent with Producer.request()"
+        )
+    return Message(
+        topic=names.reply_topic(cluster),
+        body=body.encode() if isinstance(body, str) else body,
+        properties=user_properties or {},
+        marks={
+            properties.MSG_TYPE: REPLY,
+            properties.CORRELATION_ID: found[properties.CORRELATION_ID],
+            properties.REPLY_TO_CLIENT: found[properties.REPLY_TO_CLIENT],
+            properties.TTL: found.get(properties.TTL, "0"),
+        },
+    )

@@ -1,0 +1,305 @@
+"""
+Transactional sends: a message that is seen if, and only if, a local transaction was committed.
+
+Rules: the message is stored first, unseen; then the local transaction runs, then its outcome is told. What
+is not told, because it is not known, the program died or the broker did not answer, the broker asks any
+live producer of the group, who looks it up. So `check` must know what `execute` did in other processes:
+it reads the outcome where the local transaction has left it. A committed message stands in its queue where
+it was committed, not where it was sent.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, TypeAlias, TypeVar
+
+from orderlymq.connection.wire import read_record
+from orderlymq.errors import BrokerError, SettingError
+from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
+from orderlymq.producer.outcome import as_message
+from orderlymq.producer.producer import Producer
+from orderlymq.tasks import OwnedTasks
+from orderlymq_protocol import properties
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.compression import CompressionError
+from orderlymq_protocol.headers import CheckTransactionStateHeader, EndTransactionHeader
+from orderlymq_protocol.message_id import decode_offset_message_id
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.record import RecordError, decode_record
+from orderlymq_protocol.sysflag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NOT,
+    TRANSACTION_ROLLBACK,
+)
+from orderlymq_runtime.client import RemotingError
+from orderlymq_runtime.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+# RocketMQ's client lets as many checks wait (checkRequestHoldMax); the broker asks again about others.
+CHECKS_WAITING_MAX: Final = 2_000
+CHECKS_RUNNING_MAX: Final = 16
+_RETRY_FIRST_S: Final = 0.02
+_RETRY_MAX_S: Final = 0.2
+
+T = TypeVar("T")
+
+
+class TransactionState(Enum):
+    """What became of a local transaction; the values are those of the protocol."""
+
+    COMMIT = TRANSACTION_COMMIT
+    ROLLBACK = TRANSACTION_ROLLBACK
+    UNKNOWN = TRANSACTION_NOT
+
+
+Execute: TypeAlias = Callable[[Message], "TransactionState | Awaitable[TransactionState]"]
+Check: TypeAlias = Callable[[ReceivedMessage], "TransactionState | Awaitable[TransactionState]"]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionResult:
+    """How a transactional send ended.
+
+    Attributes:
+        send: where the half message is; its queue offset counts half messages.
+        state: what the local transaction said.
+        told: the broker knows it; otherwise it will ask.
+        error: what `execute` raised; the state is then unknown.
+    """
+
+    send: SendResult
+    state: TransactionState
+    told: bool
+    error: Exception | None = None
+
+
+class TransactionProducer(Producer):
+    """A producer whose messages can be part of a transaction.
+
+    Args:
+        group: all producers of a group answer for each other's transactions.
+        check: says what became of the local transaction behind a message; a plain function runs in
+            a thread and may block.
+
+    The other arguments are those of `Producer`, and so are the plain sends.
+    """
+
+    def __init__(self, group: str, *args: Any, check: Check, **kwargs: Any) -> None:
+        super().__init__(group, *args, **kwargs)
+        if not callable(check):
+            raise SettingError("check must be a function that returns a TransactionState")
+        self._check = check
+        self._checks = OwnedTasks()
+        self._waiting_checks = 0
+        self._running_checks = asyncio.Semaphore(CHECKS_RUNNING_MAX)
+        self._stop_serving: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Open for sends and for questions; raises as `Producer.start`."""
+        await super().start()
+        self._stop_serving = self._instance.serve(
+            RequestCode.CHECK_TRANSACTION_STATE, self._on_check
+        )
+
+    async def close(self) -> None:
+        """Wait for every pending send, then end; open transactions are left to the group."""
+        if self._stop_serving is not None:
+            self._stop_serving()
+            self._stop_serving = None
+        await self._checks.cancel()
+        await super().close()
+
+    async def send_in_transaction(  # noqa: PLR0913 - what a user may say about a message
+        self,
+        topic: str | Message,
+        body: bytes | str = b"",
+        *,
+        execute: Execute,
+        key: str | int | None = None,
+        tags: str = "",
+        keys: str | tuple[str, ...] = "",
+        properties: Mapping[str, str] | None = None,
+        queue: MessageQueue | int | None = None,
+        timeout_ms: int | None = None,
+        check_immunity_s: int | None = None,
+    ) -> TransactionResult:
+        """Store a message unseen, run the local transaction, and commit or roll the message back.
+
+        Args:
+            topic: where to, or a whole `Message`, which then says the rest itself.
+            body: bytes, or text that becomes UTF-8.
+            key: sharding key.
+            tags: one tag.
+            keys: index keys for queries.
+            properties: the user's own.
+            queue: this queue and no other.
+            timeout_ms: covers all tries of the half message.
+            execute: the local transaction; a plain function runs in a thread and may block. What it
+                raises counts as unknown and is returned, not raised: the message is in the broker's
+                hands already, and a check decides.
+            check_immunity_s: do not ask before that many seconds; for local transactions that
+                take longer than the broker waits.
+
+        Raises:
+            SendRefused, SendUnknown, TopicNotFound, SettingError: As `Producer.send`; *execute* was
+                not called, and an unseen message is rolled back by a check.
+        """
+        message = as_message(topic, body, tags, keys, properties, 0, key)
+        if message.delay_level:
+            raise SettingError("a transactional message cannot be delayed; leave delay_level out")
+        self._check_running()
+        sent = await self._send_half(message, queue, timeout_ms, check_immunity_s)
+        if sent.status is not SendStatus.OK:
+            # Stored on the leader alone: RocketMQ's client rolls such a half back, and so do we.
+            state, error = TransactionState.ROLLBACK, None
+        else:
+            state, error = await self._execute(execute, message)
+        told = await self._tell(sent, state)
+        return TransactionResult(sent, state, told, error)
+
+    # -- the parts of a send
+
+    async def _send_half(
+        self,
+        message: Message,
+        queue: MessageQueue | int | None,
+        timeout_ms: int | None,
+        immunity_s: int | None,
+    ) -> SendResult:
+        message.marks = {properties.TRAN_MSG: "true", properties.PGROUP: self.group}
+        if immunity_s is not None:
+            message.marks[properties.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(immunity_s)
+        retries = self.settings.retry_times_when_send_failed
+        try:
+            return await self._send(message, queue, None, None, timeout_ms, retries)
+        finally:
+            # The user may send the object again, as a plain message too.
+            message.marks = {}
+
+    async def _execute(
+        self, execute: Execute, message: Message
+    ) -> tuple[TransactionState, Exception | None]:
+        try:
+            return _as_state(await _called(execute, message)), None
+        except Exception as error:
+            _log.exception("the local transaction of %s failed", message.unique_key)
+            return TransactionState.UNKNOWN, error
+
+    async def _tell(self, sent: SendResult, state: TransactionState) -> bool:
+        """Tell the broker how it ended, also across a change of leader; tell whether it knows."""
+        header = EndTransactionHeader(
+            producer_group=self.group,
+            tran_state_table_offset=sent.queue_offset,
+            commit_log_offset=decode_offset_message_id(sent.offset_message_id)[2],
+            commit_or_rollback=state.value,
+            msg_id=sent.message_id,
+            topic=sent.queue.topic,
+        )
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self.settings.send_message_timeout_ms / 1000
+        delay_s = _RETRY_FIRST_S
+        while True:
+            if await self._end_once(sent.queue, header, deadline_s - loop.time()):
+                return True
+            if loop.time() + delay_s >= deadline_s:
+                _log.warning("the broker was not told the end of %s; it will ask", sent.message_id)
+                return False
+            await asyncio.sleep(delay_s)
+            delay_s = min(_RETRY_MAX_S, 2 * delay_s)
+
+    async def _end_once(
+        self, queue: MessageQueue, header: EndTransactionHeader, within_s: float
+    ) -> bool:
+        address = await self._instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            return False
+        command = request(RequestCode.END_TRANSACTION, header.to_ext())
+        try:
+            answer = await self._instance.invoke(address, command, max(1, int(within_s * 1000)))
+        except RemotingError as error:
+            _log.info("the end of a transaction was not answered: %s", error)
+            return False
+        if answer.code != ResponseCode.SUCCESS:
+            _log.info("the end of a transaction was refused: %s %s", answer.code, answer.remark)
+        return answer.code == ResponseCode.SUCCESS
+
+    # -- checks
+
+    def _on_check(self, command: RemotingCommand, conn: Connection) -> bool:
+        """Take a broker's question, if it is about this group."""
+        try:
+            stored = decode_record(command.body)
+            found = properties.decode_properties(stored.properties)
+            if found.get(properties.PGROUP) != self.group:
+                return False
+            header = CheckTransactionStateHeader.from_ext(command.ext)
+            message = read_record(stored, MessageQueue(stored.topic, "", stored.queue_id))
+            message.topic = self._instance.bare(message.topic)
+        except (RecordError, CompressionError, ValueError) as error:
+            _log.error("the question about a transaction cannot be read: %s", error)
+            return False
+        if self._waiting_checks >= CHECKS_WAITING_MAX:
+            _log.warning("%d checks wait; the broker will ask again", CHECKS_WAITING_MAX)
+            return True
+        host, port = conn.peer
+        self._waiting_checks += 1
+        task = self._checks.start(
+            self._answer_check(message, header, f"{host}:{port}"),
+            f"check of {message.message_id}",
+        )
+        task.add_done_callback(lambda _: self._check_done())
+        return True
+
+    def _check_done(self) -> None:
+        self._waiting_checks -= 1
+
+    async def _answer_check(
+        self, message: ReceivedMessage, asked: CheckTransactionStateHeader, address: str
+    ) -> None:
+        async with self._running_checks:
+            try:
+                state = _as_state(await _called(self._check, message))
+            except Exception:
+                _log.exception("the check of %s failed; the broker will ask again", message)
+                return
+        header = EndTransactionHeader(
+            producer_group=self.group,
+            tran_state_table_offset=asked.tran_state_table_offset,
+            commit_log_offset=asked.commit_log_offset,
+            commit_or_rollback=state.value,
+            msg_id=message.message_id,
+            from_transaction_check=True,
+            transaction_id=asked.transaction_id,
+            topic=self._instance.whole(message.topic),
+        )
+        command = request(RequestCode.END_TRANSACTION, header.to_ext())
+        try:
+            answer = await self._instance.invoke(address, command)
+        except (RemotingError, BrokerError) as error:
+            _log.info("the answer to a check was lost; the broker will ask again: %s", error)
+            return
+        if answer.code != ResponseCode.SUCCESS:
+            _log.warning("the answer to a check was refused: %s %s", answer.code, answer.remark)
+
+
+async def _called(
+    function: Callable[[T], TransactionState | Awaitable[TransactionState]], argument: T
+) -> object:
+    """Call a user's function: a plain one in a thread, where it may block."""
+    if inspect.iscoroutinefunction(function):
+        return await function(argument)
+    found: object = await asyncio.to_thread(function, argument)
+    return await found if inspect.isawaitable(found) else found
+
+
+def _as_state(found: object) -> TransactionState:
+    if isinstance(found, TransactionState):
+        return found
+    if found is None:
+        return TransactionState.UNKNOWN
+    raise SettingError(f"{found!r} is no TransactionState; return COMMIT, ROLLBACK or UNKNOWN")

@@ -1,0 +1,28 @@
+"""What the administrator says of messages when it cannot ask everybody."""
+
+import pytest
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.errors import BrokerUnreachable
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.model import BrokerData, QueueData, TopicRouteData
+from orderlymq_runtime.connection import Connection
+from tests.client.fakecluster import BROKER, running
+
+ROUTE = 105
+
+
+async def test_a_broker_without_a_leader_is_no_broker_without_the_message() -> None:
+    """Who took "none" for an answer would send the message again."""
+    leaderless = TopicRouteData(
+        (QueueData(BROKER, 1, 1, 6),), (BrokerData("fake", BROKER, {}),), None
+    )
+
+    def answer(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        return command.reply(body=leaderless.to_json())
+
+    async with running(topics={"T": 1}) as cluster, AdminClient(cluster.address) as admin:
+        cluster.faults[ROUTE] = [answer] * 4
+
+        with pytest.raises(BrokerUnreachable, match=f"{BROKER} of T has no leader now"):
+            await admin.find_messages("T", "key", unique=True)

@@ -1,0 +1,119 @@
+"""What `orderlymq group show` says about trouble."""
+
+from typing import Any
+
+from orderlymq.cli.findings import findings, lines
+
+BLOCKED = {
+    "group": "billing",
+    "topic": "orders",
+    "queue": 3,
+    "offset": 17,
+    "since": 1_700_000_000_000,
+    "holder": "alice",
+    "messageId": "ID1",
+    "offsetId": "7F",
+    "key": "order-7",
+    "tries": 0,
+}
+FAILING = {
+    "group": "billing",
+    "topic": "orders",
+    "messageId": "ID2",
+    "offsetId": "7F",
+    "key": None,
+    "tries": 4,
+    "dead": True,
+    "lastFailed": 1,
+}
+
+
+def status(**watch: Any) -> dict[str, Any]:
+    return {"watch": {"lag": [], **watch}}
+
+
+def test_findings_of_all_brokers_are_gathered_and_others_left_out() -> None:
+    """Of one group only; the greatest age counts; brokers that do not tell are passed over."""
+    lag = [{"group": "billing", "topic": "orders", "messages": 5, "seconds": 12.5}]
+    other = {**BLOCKED, "group": "shipping"}
+    duplicate = {"clientId": "c", "addresses": ["a:1", "b:2"], "groups": ["billing", "x"]}
+
+    found = findings(
+        [
+            status(lag=lag, blocked=[BLOCKED, other]),
+            {"role": "a broker of RocketMQ"},
+            status(lag=[{**lag[0], "seconds": 3.0}], duplicates=[duplicate]),
+        ],
+        "billing",
+    )
+
+    assert found["lagSeconds"] == 12.5
+    assert found["blocked"] == [BLOCKED]
+    assert found["duplicates"] == [duplicate]
+    assert findings([{}], "billing")["lagSeconds"] is None
+
+
+def test_each_finding_is_a_line_with_what_to_do() -> None:
+    """Which message, whose key, since when, held by whom; then the way out."""
+    disagreeing = {"group": "billing", "members": ["a", "b"], "difference": "topic orders: * and x"}
+    expiring = {
+        "group": "billing",
+        "topic": "orders",
+        "queue": 1,
+        "holder": "alice",
+        "leftMillis": 9_400,
+        "connected": False,
+    }
+    found = findings(
+        [
+            status(
+                blocked=[BLOCKED],
+                failing=[FAILING],
+                expiring=[expiring],
+                disagreeing=[disagreeing],
+                duplicates=[{"clientId": "c", "addresses": ["a:1", "b:2"], "groups": ["billing"]}],
+            )
+        ],
+        "billing",
+    )
+
+    said = lines(found)
+
+    assert [line.split(":")[0] for line in said] == [
+        "Blocked",
+        "Failing",
+        "Expiring",
+        "Members disagree",
+        "Two clients with one id",
+    ]
+    assert "message ID1, key order-7, held by alice" in said[0]
+    assert "2023-11-14T22:13:20+00:00" in said[0]
+    assert "failed 4 times, a dead letter" in said[1]
+    assert "ends in 9 s" in said[2]
+    assert "a and b in topic orders: * and x" in said[3]
+    assert "a:1 and b:2" in said[4]
+
+
+def test_a_blocked_queue_tells_what_its_listener_said() -> None:
+    """Tries and error where the consumer tells them, when it was called last, and else that it does not."""
+    told = {
+        "listener": "its listener has failed 12 times, last with ValueError: no such order",
+        "listenerCalled": 1_700_000_060_000,
+    }
+
+    (said,) = lines(findings([status(blocked=[{**BLOCKED, **told}])], "billing"))
+    (unsaid,) = lines(findings([status(blocked=[BLOCKED])], "billing"))
+
+    assert (
+        "failed 12 times, last with ValueError: no such order, called last at 2023-11-14T22:14"
+        in said
+    )
+    assert "its consumer tells nothing of its listener" in unsaid
+
+
+def test_many_findings_do_not_hide_the_queues() -> None:
+    """Ten lines and how many more there are."""
+    found = findings([status(blocked=[BLOCKED] * 25)], "billing")
+
+    assert len(lines(found)) == 11
+    assert lines(found)[-1] == "And 15 more; --output json shows all."

@@ -1,0 +1,1 @@
+"""Tests of a client's connection to the cluster."""

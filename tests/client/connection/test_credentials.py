@@ -1,0 +1,72 @@
+"""Where credentials come from."""
+
+import ssl
+from pathlib import Path
+
+import pytest
+
+from orderlymq.connection.credentials import (
+    Credentials,
+    find_credentials,
+    find_tls,
+    read_credentials,
+)
+from orderlymq.errors import SettingError
+from orderlymq.settings import ClientSettings
+from tests.runtime.certificates import make_authority
+
+
+def test_settings_come_before_the_environment_and_that_before_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The first that names a key gives everything: keys and secrets are never mixed."""
+    file = tmp_path / "credentials"
+    file.write_text("# of the shop\naccess_key = from-file\nsecret_key = a=b \n\ntoken=t\n")
+
+    assert find_credentials(ClientSettings()) == Credentials()
+    monkeypatch.setenv("ORDERLYMQ_CREDENTIALS", str(file))
+    assert find_credentials(ClientSettings()) == Credentials("from-file", "a=b", "t")
+    monkeypatch.setenv("ORDERLYMQ_ACCESS_KEY", "from-environment")
+    monkeypatch.setenv("ORDERLYMQ_SECRET_KEY", "s")
+    assert find_credentials(ClientSettings()) == Credentials("from-environment", "s")
+    own = ClientSettings(access_key="own", secret_key="o")
+    assert find_credentials(own) == Credentials("own", "o")
+
+
+def test_secrets_are_never_shown() -> None:
+    """A log line may hold any object."""
+    assert "hidden" not in repr(Credentials("key", "hidden", "hidden"))
+    assert "hidden" not in repr(ClientSettings(access_key="k", secret_key="hidden", token="hidden"))
+
+
+def test_what_cannot_be_used_is_an_error_that_shows_no_secret(tmp_path: Path) -> None:
+    """The place is named, the line is not."""
+    file = tmp_path / "credentials"
+    file.write_text("access_key = a\nhidden\n")
+
+    with pytest.raises(SettingError, match="line 2") as caught:
+        read_credentials(file)
+    assert "hidden" not in str(caught.value)
+    with pytest.raises(SettingError, match="cannot be read"):
+        read_credentials(tmp_path / "missing")
+    with pytest.raises(SettingError, match="has no secret"):
+        find_credentials(ClientSettings(access_key="a"))
+
+
+def test_a_ca_can_be_trusted_whatever_the_address_that_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By setting and by environment; unless it is said the certificate must be good for the address."""
+    ca = str(make_authority(tmp_path))
+    monkeypatch.setenv("ORDERLYMQ_TLS", "true")
+    monkeypatch.setenv("ORDERLYMQ_TLS_CA", ca)
+    strict = (find_tls(ClientSettings()), find_tls(ClientSettings(use_tls=True, tls_ca_file=ca)))
+    monkeypatch.setenv("ORDERLYMQ_TLS_VERIFY_HOST", "false")
+    lenient = (
+        find_tls(ClientSettings()),
+        find_tls(ClientSettings(use_tls=True, tls_ca_file=ca, tls_verify_host=False)),
+    )
+
+    assert [found.check_hostname for found in strict if found] == [True, True]
+    assert [found.check_hostname for found in lenient if found] == [False, False]
+    assert {found.verify_mode for found in lenient if found} == {ssl.CERT_REQUIRED}

@@ -1,0 +1,166 @@
+"""Names inside namespaces, as NamespaceUtil of RocketMQ's clients makes them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq import (
+    ClientSettings,
+    ConsumerSettings,
+    LitePullConsumer,
+    Producer,
+    PullConsumer,
+    ReceivedMessage,
+    with_namespace,
+    without_namespace,
+)
+from orderlymq.consumer.push import Consumer
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import LockBatchRequest
+from tests.client import fakecluster
+from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.inbox import Inbox
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "whole"),
+    [
+        ("shop", "orders", "shop%orders"),
+        ("shop", "shop%orders", "shop%orders"),
+        ("shop", "%RETRY%billing", "%RETRY%shop%billing"),
+        ("shop", "%DLQ%billing", "%DLQ%shop%billing"),
+        ("shop", "%RETRY%shop%billing", "%RETRY%shop%billing"),
+        ("shop", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC"),
+        ("shop", "TOOLS_CONSUMER", "TOOLS_CONSUMER"),
+        ("", "orders", "orders"),
+    ],
+)
+def test_names_are_wrapped_as_java_wraps_them(namespace: str, name: str, whole: str) -> None:
+    """Once, behind the prefix of a retry or dead-letter topic; never a name of the system."""
+    assert with_namespace(namespace, name) == whole
+
+
+NAMES = st.from_regex(r"(%RETRY%|%DLQ%)?[a-z]{1,8}", fullmatch=True)
+
+
+@given(st.from_regex(r"[A-Za-z]{1,8}", fullmatch=True), NAMES)
+def test_what_was_wrapped_is_unwrapped(namespace: str, name: str) -> None:
+    """By its own namespace or by any; another one leaves it alone."""
+    whole = with_namespace(namespace, name)
+
+    assert with_namespace(namespace, whole) == whole
+    assert without_namespace(whole, namespace) == name
+    assert without_namespace(whole) == name
+    assert without_namespace(whole, namespace + "x") == whole
+
+
+# -- clients of a namespace ----------------------------------------------------------------------------
+
+SHOP = ClientSettings(namespace="shop")
+WHOLE = {"shop%T": 2, "T": 2}
+
+
+def names_said(cluster: FakeCluster) -> set[str]:
+    """Return every topic and group that brokers and name servers were told."""
+    fields = ("topic", "b", "a", "consumerGroup", "group", "originTopic", "producerGroup")
+    said = {each.ext[name] for each in cluster.seen for name in fields if name in each.ext}
+    for beat in cluster.heartbeats:
+        said |= {each.group_name for each in beat.producer_data_set}
+        for consumer in beat.consumer_data_set:
+            said |= {consumer.group_name, *(w.topic for w in consumer.subscription_data_set)}
+    for each in cluster.seen:
+        if each.code in (41, 42):
+            body = LockBatchRequest.from_json(each.body)
+            said |= {body.consumer_group, *(queue.topic for queue in body.queues)}
+    return said
+
+
+async def test_producer_and_ordered_consumer_of_a_namespace_say_whole_names_only() -> None:
+    """As Java's clients with setNamespace; what is received has the bare topic, its queue the whole name."""
+    inbox = Inbox()
+    async with running(topics=dict(WHOLE), ordered=True) as cluster:
+        consumer = Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            consume_from="first",
+            listener=inbox.ordered,
+            client_settings=SHOP,
+        )
+        async with (
+            Producer("P", cluster.address, client_settings=SHOP) as producer,
+            consumer,
+        ):
+            result = await producer.send("T", "one", key="k")
+            await producer.send_nowait("shop%T", "two", key="k")
+            await producer.send_oneway("T", "three", queue=MessageQueue("T", BROKER, 0))
+            await until(lambda: len(inbox.seen) == 3)
+            assert {queue.topic for queue in await producer.queues("T")} == {"shop%T"}
+            said = names_said(cluster)
+
+    assert (result.queue.topic, producer.group, consumer.group) == ("shop%T", "shop%P", "shop%G")
+    assert {message.topic for message in inbox.messages} == {"T"}
+    assert {message.queue.topic for message in inbox.messages} == {"shop%T"}
+    assert said == {"shop%T", "shop%G", "shop%P", "%RETRY%shop%G"}
+
+
+async def test_a_retry_inside_a_namespace_comes_back_under_its_bare_topic() -> None:
+    """Handed back by request, and by a copy when the broker will not: brokers hear whole names."""
+    inbox = Inbox()
+    inbox.answers = [ValueError("first"), ValueError("second")]
+    async with running(topics=dict(WHOLE)) as cluster:
+        cluster.faults[36] = [fakecluster.refuse(1)]
+        cluster.append("shop%T", 0, b"x")
+        async with Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            consume_from="first",
+            listener=inbox.concurrent,
+            client_settings=SHOP,
+            settings=ConsumerSettings(max_reconsume_times=5),
+        ):
+            await until(lambda: len(inbox.seen) == 3, 20)
+            said = names_said(cluster)
+
+    assert {message.topic for message in inbox.messages} == {"T"}
+    assert "T" not in said
+    assert "G" not in said
+    assert {"shop%T", "%RETRY%shop%G"} <= said
+
+
+async def test_pull_consumers_of_a_namespace_take_bare_and_whole_names() -> None:
+    """Queues that were fetched carry whole names; one that is made by hand may be bare."""
+    async with running(topics=dict(WHOLE)) as cluster:
+        cluster.append("shop%T", 0, b"x")
+        async with PullConsumer("G", cluster.address, client_settings=SHOP) as reader:
+            (first, _) = await reader.fetch_queues("T")
+            fetched = await reader.pull(first, "*", 0)
+            by_hand = await reader.pull(MessageQueue("T", BROKER, 0), "*", 0)
+        lite = LitePullConsumer("L", cluster.address, consume_from="first", client_settings=SHOP)
+        lite.subscribe("T")
+        polled: list[ReceivedMessage] = []
+        async with lite:
+            while not polled:
+                polled = await lite.poll(1_000)
+        said = names_said(cluster)
+
+    assert first.topic == "shop%T"
+    found = [*fetched.messages, *by_hand.messages, *polled]
+    assert [(each.topic, each.text) for each in found] == [("T", "x")] * 3
+    assert not {"T", "G", "L"} & said
+
+
+async def test_without_a_namespace_names_that_look_wrapped_stay_as_they_are() -> None:
+    """A percent sign is an allowed character of a topic."""
+    async with (
+        running(topics=dict(WHOLE)) as cluster,
+        Producer("P", cluster.address) as producer,
+        PullConsumer("G", cluster.address) as reader,
+    ):
+        await producer.send("shop%T", "x", queue=0)
+        (queue, _) = await reader.fetch_queues("shop%T")
+        found = await reader.pull(queue, "*", 0)
+
+    assert [message.topic for message in found.messages] == ["shop%T"]

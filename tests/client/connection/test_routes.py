@@ -1,0 +1,87 @@
+"""Queue lists from routes: stable whoever is alive."""
+
+from orderlymq.connection.routes import (
+    Routes,
+    TopicRoute,
+    parse_order_conf,
+    template_route,
+    topic_route,
+)
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import BrokerData, QueueData, TopicRouteData
+
+
+def _data(*brokers: tuple[str, int, int], order: str | None = None) -> TopicRouteData:
+    return TopicRouteData(
+        tuple(QueueData(name, count, count, perm) for name, count, perm in brokers),
+        tuple(BrokerData("C", name, {0: f"{name}:1"}) for name, _, _ in brokers),
+        order,
+    )
+
+
+def test_queues_stand_in_javas_order_whatever_the_name_server_sent() -> None:
+    """SEL-01: broker name, then queue id."""
+    route = topic_route("T", _data(("b", 1, 6), ("a", 2, 6)))
+
+    assert route.publish == (
+        MessageQueue("T", "a", 0),
+        MessageQueue("T", "a", 1),
+        MessageQueue("T", "b", 0),
+    )
+
+
+def test_the_declared_list_counts_even_when_a_broker_is_gone() -> None:
+    """SEL-05, ORD-08, NSR-08: `hash % n` does not move on failure."""
+    whole = topic_route("T", _data(("a", 2, 6), ("b", 2, 6), order="a:2;b:2"))
+    less = topic_route("T", _data(("a", 2, 6), order="a:2;b:2"))
+
+    assert less.publish == whole.publish
+    assert less.is_ordered
+
+
+def test_a_broker_without_a_leader_keeps_its_queues() -> None:
+    """SEL-05: Java drops them and moves keys."""
+    data = TopicRouteData((QueueData("a", 2, 2, 6),), (BrokerData("C", "a", {1: "a:2"}),))
+
+    assert len(topic_route("T", data).publish) == 2
+
+
+def test_permissions_are_kept() -> None:
+    """4 reads, 2 writes."""
+    route = topic_route("T", _data(("a", 1, 4), ("b", 1, 2)))
+
+    assert [queue.broker_name for queue in route.publish] == ["b"]
+    assert [queue.broker_name for queue in route.subscribe] == ["a"]
+
+
+def test_a_declaration_is_read_and_a_broken_one_ignored() -> None:
+    """Wire 4.8."""
+    assert parse_order_conf("broker-a:4;broker-b:8") == {"broker-a": 4, "broker-b": 8}
+    assert parse_order_conf("nonsense") is None
+    assert parse_order_conf(None) is None
+
+
+def test_a_topic_to_be_created_gets_at_most_the_wanted_queues() -> None:
+    """PRO-08: min(4, the template's 8)."""
+    template = topic_route("TBW102", _data(("a", 8, 7)))
+
+    assert template_route("T", template, 4) == topic_route("T", _data(("a", 4, 6)))
+
+
+def test_routes_tell_whether_something_changed_and_where_leaders_are() -> None:
+    """CLI-06."""
+    routes = Routes()
+
+    first = routes.update("T", _data(("a", 2, 6)))
+    same = routes.update("T", _data(("a", 2, 6)))
+    grown = routes.update("T", _data(("a", 4, 6)))
+
+    assert (first, same, grown) == (True, False, True)
+    assert routes.address("a") == "a:1"
+    assert routes.address("x") is None
+    assert routes.addresses() == {"a:1"}
+    assert routes.addresses(["T", "unknown"]) == {"a:1"}
+    assert routes.topics == ("T",)
+    routes.forget("T")
+    assert routes.get("T") is None
+    assert isinstance(topic_route("T", TopicRouteData()), TopicRoute)

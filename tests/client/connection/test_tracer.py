@@ -1,0 +1,107 @@
+"""Writing traces: complete, in the background, and never in the way."""
+
+import asyncio
+
+import pytest
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.tracer import WAITING_MAX, Tracer
+from orderlymq.connection.tracerecords import (
+    ConsumeBegan,
+    ConsumeEnded,
+    Published,
+    Trace,
+    parse_traces,
+)
+from orderlymq.consumer.core.events import ConcurrentResult
+from orderlymq.consumer.push import Consumer
+from orderlymq.errors import SendRefused
+from orderlymq.producer.producer import Producer
+from tests.client.fakecluster import FakeCluster, refuse, running
+
+TRACES = "RMQ_SYS_TRACE_TOPIC"
+
+
+def traces(cluster: FakeCluster) -> list[Trace]:
+    return [each for stored in cluster.logs[TRACES, 0] for each in parse_traces(stored.body)]
+
+
+async def test_each_send_is_traced_with_its_outcome() -> None:
+    """A producer that closes has sent all its traces; traces are not traced."""
+    async with running(topics={"T": 1, TRACES: 1}) as cluster:
+        async with Producer("shop", cluster.address, trace=True) as producer:
+            first = await producer.send("T", "hello", tags="A", keys="k1 k2")
+            future = producer.send_nowait("T", "more")
+            second = await future
+
+        found = traces(cluster)
+
+    assert [
+        (each.message_id, each.group, each.success) for each in found if isinstance(each, Published)
+    ] == [
+        (first.message_id, "shop", True),
+        (second.message_id, "shop", True),
+    ]
+    one = found[0]
+    assert isinstance(one, Published)
+    assert (one.topic, one.tags, one.keys, one.body_length, one.offset_message_id) == (
+        "T",
+        "A",
+        "k1 k2",
+        5,
+        first.offset_message_id,
+    )
+
+
+async def test_a_consumer_traces_the_beginning_and_the_end() -> None:
+    """Both records carry the same request id."""
+    done = asyncio.Event()
+
+    async def listener(_messages: object, _context: object) -> ConcurrentResult:
+        done.set()
+        return ConcurrentResult.SUCCESS
+
+    async with running(topics={"T": 1, TRACES: 1}) as cluster:
+        async with Producer("shop", cluster.address) as producer:
+            result = await producer.send("T", "hello")
+        async with Consumer(
+            "billing",
+            cluster.address,
+            topics="T",
+            consume_from="first",
+            listener=listener,
+            trace=True,
+        ):
+            await asyncio.wait_for(done.wait(), 5)
+        began, ended = traces(cluster)
+
+    assert isinstance(began, ConsumeBegan)
+    assert isinstance(ended, ConsumeEnded)
+    assert (began.group, began.message_id, began.retry_times) == ("billing", result.message_id, 0)
+    assert began.request_id == ended.request_id != ""
+    assert (ended.success, ended.outcome) == (True, "SUCCESS")
+
+
+async def test_tracing_that_fails_disturbs_nobody() -> None:
+    """Without a trace topic messages are sent as ever; what is too much is dropped and counted."""
+    async with running(topics={"T": 1}) as cluster:
+        async with Producer("shop", cluster.address, trace="nowhere") as producer:
+            assert (await producer.send("T", "hello")).queue_offset == 0
+
+        tracer = Tracer(ClientInstance(cluster.address), "x", "x")
+        for _ in range(WAITING_MAX + 7):
+            tracer._take(Published(1, "r", "g", "T", "M"))
+        assert tracer.dropped == 7
+
+
+async def test_a_refused_send_is_traced_as_failed() -> None:
+    """The error reaches the caller unchanged."""
+    async with running(topics={"T": 1, TRACES: 1}) as cluster:
+        async with Producer("shop", cluster.address, trace=True) as producer:
+            cluster.faults[310].append(refuse(13))
+            with pytest.raises(SendRefused):
+                await producer.send("T", "hello")
+        (found,) = traces(cluster)
+
+    assert isinstance(found, Published)
+    assert (found.success, found.offset_message_id) == (False, "")

@@ -1,0 +1,209 @@
+"""
+A script for the ordered core: virtual time, a broker that answers when the test says so.
+
+It checks after every event what must always hold: at most one listener call per queue, deliveries of one
+generation in the order of their offsets, nothing delivered, pulled or committed without a live lease.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from orderlymq.consumer.core.events import (
+    AskLocks,
+    Assigned,
+    CopySent,
+    DeadLetter,
+    Deliver,
+    Event,
+    FindStart,
+    Hold,
+    Instruction,
+    ListenerDone,
+    LocksAnswered,
+    LocksFailed,
+    OrderedResult,
+    Pull,
+    Pulled,
+    Release,
+    Released,
+    Report,
+    SetOffset,
+    StartFound,
+    Tick,
+)
+from orderlymq.consumer.core.ordered import OrderedConsumer
+from orderlymq.consumer.core.queuestate import OrderedRules, Phase
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.client.messages import QUEUE, message
+
+
+@dataclass
+class Script:
+    """Plays events against one core and keeps what it said."""
+
+    rules: OrderedRules = field(default_factory=OrderedRules)
+    now: int = 0
+    said: list[Instruction] = field(default_factory=list)
+    running: dict[MessageQueue, Deliver] = field(default_factory=dict)
+    order: dict[tuple[MessageQueue, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.core = OrderedConsumer("G", self.rules)
+
+    def play(self, event: Event) -> list[Instruction]:
+        """Give an event to the core; return and check what it said."""
+        said = self.core.handle(event, self.now)
+        if isinstance(event, ListenerDone):
+            self.running.pop(event.queue, None)
+        for each in said:
+            self._check(each)
+        self.said += said
+        return said
+
+    def _check(self, instruction: Instruction) -> None:
+        match instruction:
+            case Deliver():
+                assert instruction.queue not in self.running, "two listener calls for one queue"
+                self.running[instruction.queue] = instruction
+                state = self.core.queues[instruction.queue]
+                assert state.holds(self.now), "delivered without a lease"
+                offsets = [each.queue_offset for each in instruction.messages]
+                assert offsets == sorted(offsets)
+            case Pull():
+                assert self.core.queues[instruction.queue].holds(self.now), "pulled without a lease"
+
+    # what tests say
+
+    def tick(self, ms: int) -> list[Instruction]:
+        """Let time pass, waking the core at every moment that it asked for."""
+        end = self.now + ms
+        said: list[Instruction] = []
+        for _ in range(10_000):
+            wake = self.core.next_wake_ms()
+            if wake is None or wake > end:
+                break
+            self.now = max(self.now, wake)
+            said += self.play(Tick())
+        else:
+            raise AssertionError("the core asks to be woken without end")
+        self.now = end
+        return said
+
+    def assign(self, *queues: MessageQueue) -> list[Instruction]:
+        return self.play(Assigned(frozenset(queues)))
+
+    def grant(
+        self,
+        *queues: MessageQueue,
+        epoch: int | None = 1,
+        asked_at: int | None = None,
+        held: Mapping[str, Hold] | None = None,
+    ) -> list[Instruction]:
+        at = self.now if asked_at is None else asked_at
+        wanted = queues or (QUEUE,)
+        holds = {} if held is None else dict.fromkeys(wanted, held)
+        return self.play(LocksAnswered(wanted, dict.fromkeys(wanted, epoch), at, holds))
+
+    def refuse(self, *queues: MessageQueue) -> list[Instruction]:
+        return self.play(LocksAnswered(queues or (QUEUE,), {}, self.now))
+
+    def fail_locks(self, *queues: MessageQueue) -> list[Instruction]:
+        return self.play(LocksFailed(queues or (QUEUE,), "no answer"))
+
+    def found(self, offset: int, queue: MessageQueue = QUEUE) -> list[Instruction]:
+        return self.play(StartFound(queue, self.generation(queue), offset))
+
+    def pulled(
+        self, *offsets: int, queue: MessageQueue = QUEUE, next_offset: int | None = None
+    ) -> list[Instruction]:
+        following = next_offset if next_offset is not None else max(offsets, default=-1) + 1
+        found = tuple(message(offset, queue=queue) for offset in offsets)
+        return self.play(Pulled(queue, self.generation(queue), found, following))
+
+    def pulled_messages(self, found: Sequence[ReceivedMessage]) -> list[Instruction]:
+        following = found[-1].queue_offset + 1
+        return self.play(Pulled(QUEUE, self.generation(), tuple(found), following))
+
+    def done(
+        self,
+        result: OrderedResult | None = OrderedResult.SUCCESS,
+        *,
+        queue: MessageQueue = QUEUE,
+        raised: str | None = None,
+        suspend_ms: int = -1,
+        auto_commit: bool = True,
+    ) -> list[Instruction]:
+        deliver = self.running[queue]
+        return self.play(
+            ListenerDone(
+                queue,
+                deliver.generation,
+                deliver.delivery,
+                result,
+                raised,
+                suspend_ms=suspend_ms,
+                auto_commit=auto_commit,
+            )
+        )
+
+    def copied(
+        self,
+        *,
+        ok: bool = True,
+        queue: MessageQueue = QUEUE,
+        hold: Hold | None = None,
+        let_go: bool = False,
+    ) -> list[Instruction]:
+        copies = [each for each in self.said if isinstance(each, DeadLetter)]
+        last = copies[-1]
+        place = (queue, last.generation, last.message.queue_offset)
+        return self.play(CopySent(*place, ok, hold=hold, let_go=let_go))
+
+    @property
+    def letters(self) -> list[tuple[int, Hold | None]]:
+        """Offset of every hand-over so far, and what holds it."""
+        return [
+            (said.message.queue_offset, said.hold)
+            for said in self.said
+            if isinstance(said, DeadLetter)
+        ]
+
+    def running_at(self, offset: int = 0, *, epoch: int | None = 1) -> None:
+        """Bring QUEUE to where it is consumed from *offset* on."""
+        self.assign(QUEUE)
+        self.grant(epoch=epoch)
+        self.found(offset)
+
+    # what tests look at
+
+    def generation(self, queue: MessageQueue = QUEUE) -> int:
+        return self.core.queues[queue].intake.generation
+
+    def phase(self, queue: MessageQueue = QUEUE) -> Phase | None:
+        state = self.core.queues.get(queue)
+        return None if state is None else state.phase
+
+    @property
+    def delivered(self) -> list[list[int]]:
+        """Offsets of every delivery so far."""
+        return [
+            [each.queue_offset for each in said.messages]
+            for said in self.said
+            if isinstance(said, Deliver)
+        ]
+
+    @property
+    def committed(self) -> list[int]:
+        return [said.offset for said in self.said if isinstance(said, SetOffset)]
+
+    def reports(self, part: str) -> list[str]:
+        return [said.text for said in self.said if isinstance(said, Report) and part in said.text]
+
+
+def without_reports(said: list[Instruction]) -> list[Instruction]:
+    """Leave the log lines out."""
+    return [each for each in said if not isinstance(each, Report)]
+
+
+__all__ = ["AskLocks", "FindStart", "Release", "Released", "Script", "without_reports"]

@@ -1,0 +1,362 @@
+"""The concurrent consumer core: acknowledgement, send-back, the sliding offset, the time-out."""
+
+import pytest
+
+from orderlymq.consumer.core.concurrent import ConcurrentConsumer, ConcurrentRules
+from orderlymq.consumer.core.events import (
+    Assigned,
+    Closing,
+    ConcurrentResult,
+    CopySent,
+    Deliver,
+    DeliveryDropped,
+    Event,
+    FindStart,
+    Instruction,
+    ListenerDone,
+    ListenerStarted,
+    OffsetIllegal,
+    OffsetsReset,
+    Paused,
+    Persist,
+    Pull,
+    Pulled,
+    Release,
+    Released,
+    Report,
+    Resumed,
+    SendBack,
+    SetOffset,
+    StartFailed,
+    StartFound,
+    StopPull,
+    Tick,
+)
+from orderlymq.consumer.core.flowcontrol import FlowLimits
+from tests.client.messages import QUEUE, messages
+
+
+class Script:
+    """One queue, virtual time, deliveries by number."""
+
+    def __init__(self, rules: ConcurrentRules | None = None, *, offset: int = 0) -> None:
+        self.core = ConcurrentConsumer("G", rules or ConcurrentRules())
+        self.now = 0
+        self.said: list[Instruction] = []
+        self.play(Assigned(frozenset({QUEUE})))
+        self.play(StartFound(QUEUE, self.generation, offset))
+
+    @property
+    def generation(self) -> int:
+        return self.core.queues[QUEUE].intake.generation
+
+    def play(self, event: Event) -> list[Instruction]:
+        said = self.core.handle(event, self.now)
+        self.said += said
+        return said
+
+    def pulled(self, *offsets: int) -> list[Deliver]:
+        following = max(offsets) + 1
+        said = self.play(Pulled(QUEUE, self.generation, messages(*offsets), following))
+        return [each for each in said if isinstance(each, Deliver)]
+
+    def done(
+        self,
+        deliver: Deliver,
+        result: ConcurrentResult | None = ConcurrentResult.SUCCESS,
+        *,
+        ack_index: int = 2**31 - 1,
+        delay_level: int = 0,
+        raised: str | None = None,
+    ) -> list[Instruction]:
+        return self.play(
+            ListenerDone(
+                QUEUE,
+                deliver.generation,
+                deliver.delivery,
+                result,
+                raised,
+                ack_index=ack_index,
+                delay_level=delay_level,
+            )
+        )
+
+    def start(self, deliver: Deliver) -> None:
+        self.play(ListenerStarted(QUEUE, deliver.generation, deliver.delivery))
+
+    def tick(self, ms: int) -> list[Instruction]:
+        self.now += ms
+        return self.play(Tick())
+
+    @property
+    def committed(self) -> list[int]:
+        return [each.offset for each in self.said if isinstance(each, SetOffset)]
+
+    @property
+    def sent_back(self) -> list[tuple[int, int]]:
+        return [
+            (each.message.queue_offset, each.delay_level)
+            for each in self.said
+            if isinstance(each, SendBack)
+        ]
+
+    def reports(self, part: str) -> list[str]:
+        return [each.text for each in self.said if isinstance(each, Report) and part in each.text]
+
+
+def test_many_messages_of_one_queue_are_handed_out_at_once() -> None:
+    """CON-02, CON-12: no waiting for each other."""
+    script = Script(ConcurrentRules(batch_max=2))
+
+    handed = script.pulled(0, 1, 2, 3, 4)
+
+    assert [[m.queue_offset for m in each.messages] for each in handed] == [[0, 1], [2, 3], [4]]
+
+
+def test_the_offset_is_the_lowest_unfinished_over_all_batches() -> None:
+    """OFS-03, CON-12: finish 3, 5, 7 -> 0; finish 0 -> 1; all -> 10."""
+    script = Script()
+    handed = script.pulled(*range(10))
+
+    for index in (3, 5, 7):
+        script.done(handed[index])
+    assert script.committed == []
+    script.done(handed[0])
+    for index in (1, 2, 4, 6, 8, 9):
+        script.done(handed[index])
+
+    assert script.committed == [1, 2, 4, 6, 8, 9, 10]
+
+
+def test_the_ack_index_divides_a_batch() -> None:
+    """CON-07, OFS-12: 5 acknowledged, 5 sent back; with the copies taken the offset is the end."""
+    script = Script(ConcurrentRules(batch_max=10))
+    (deliver,) = script.pulled(*range(10))
+
+    script.done(deliver, ack_index=4)
+    assert script.committed == [5]
+    for offset, _ in script.sent_back:
+        script.play(CopySent(QUEUE, script.generation, offset, ok=True))
+
+    assert script.sent_back == [(offset, 0) for offset in range(5, 10)]
+    assert script.committed[-1] == 10
+
+
+@pytest.mark.parametrize(
+    ("result", "raised", "text"),
+    [
+        (ConcurrentResult.RECONSUME_LATER, None, ""),
+        (None, None, "consumeMessage return null"),
+        (None, "ValueError: no", "consumeMessage exception: ValueError: no"),
+    ],
+)
+def test_a_failed_batch_is_sent_back_whole(
+    result: ConcurrentResult | None, raised: str | None, text: str
+) -> None:
+    """CON-05, CON-08, CON-09, LOG-17, LOG-21: later, None and exceptions alike."""
+    script = Script(ConcurrentRules(batch_max=3))
+    (deliver,) = script.pulled(0, 1, 2)
+
+    script.done(deliver, result, raised=raised)
+
+    assert script.sent_back == [(0, 0), (1, 0), (2, 0)]
+    assert bool(script.reports(text)) or not text
+
+
+def test_a_listener_that_returns_nothing_is_told_in_the_log() -> None:
+    """LOG-21: RocketMQ's line with group, ids and queue, but without the messages."""
+    script = Script(ConcurrentRules(batch_max=2))
+    (deliver,) = script.pulled(0, 1)
+
+    script.done(deliver, None)
+
+    (text,) = script.reports("consumeMessage return null")
+    assert text == f"consumeMessage return null, Group: G Msgs: ['M0', 'M1'] MQ: {QUEUE}"
+
+
+def test_the_context_chooses_the_delay_of_the_retry() -> None:
+    """CFG-X6: -1 is the dead-letter queue, n is level n."""
+    script = Script()
+    (deliver,) = script.pulled(0)
+
+    script.done(deliver, ConcurrentResult.RECONSUME_LATER, delay_level=-1)
+
+    assert script.sent_back == [(0, -1)]
+
+
+def test_a_message_the_broker_did_not_take_back_is_tried_here_again_after_five_seconds() -> None:
+    """CON-10: reconsume times + 1, the offset does not pass it."""
+    script = Script()
+    (deliver,) = script.pulled(0)
+    script.done(deliver, ConcurrentResult.RECONSUME_LATER)
+
+    script.play(CopySent(QUEUE, script.generation, 0, ok=False))
+    quiet = script.tick(4_999)
+    again = [each for each in script.tick(1) if isinstance(each, Deliver)]
+
+    assert quiet == []
+    assert [(m.queue_offset, m.reconsume_times) for m in again[0].messages] == [(0, 1)]
+    assert script.committed == []
+
+
+def test_broadcasting_drops_failures_with_a_line_in_the_log() -> None:
+    """BRD-03, LOG-22: no retry, the next message follows."""
+    script = Script(ConcurrentRules(broadcasting=True))
+    handed = script.pulled(0, 1)
+
+    script.done(handed[0], ConcurrentResult.RECONSUME_LATER)
+    script.done(handed[1])
+
+    assert script.sent_back == []
+    assert script.committed == [1, 2]
+    assert script.reports("BROADCASTING, the message consume failed, drop it")
+
+
+def test_a_result_after_the_queue_was_lost_is_not_processed() -> None:
+    """CON-06, LOG-23: no commit, no send-back."""
+    script = Script()
+    (deliver,) = script.pulled(0)
+    script.play(Assigned(frozenset()))
+
+    script.done(deliver, ConcurrentResult.RECONSUME_LATER)
+
+    assert (script.committed, script.sent_back) == ([], [])
+    assert script.reports("processQueue is dropped without process consume result")
+
+
+def test_a_delivery_of_a_lost_queue_is_not_started() -> None:
+    """CON-03."""
+    script = Script()
+    (deliver,) = script.pulled(0)
+    assert script.core.may_start(deliver, 0)
+
+    script.play(Assigned(frozenset()))
+
+    assert not script.core.may_start(deliver, 0)
+    assert not script.core.holds(QUEUE, deliver.generation, 0)
+    script.play(DeliveryDropped(QUEUE, deliver.generation, deliver.delivery))
+    assert script.reports("not be able to consume, because it's dropped")
+
+
+def test_a_message_that_sits_15_minutes_in_a_listener_is_sent_back_at_level_3() -> None:
+    """CON-15: measured from the listener's start, once."""
+    script = Script()
+    (deliver,) = script.pulled(0)
+    script.now = 1_000
+    script.start(deliver)
+
+    before = script.tick(15 * 60_000 - 1)
+    assert script.core.next_wake_ms() == 1_000 + 15 * 60_000
+    script.tick(1)
+    script.tick(60 * 60_000)
+
+    assert before == []
+    assert script.sent_back == [(0, 3)]
+    script.play(CopySent(QUEUE, script.generation, 0, ok=True))
+    script.done(deliver, ConcurrentResult.RECONSUME_LATER)
+    assert script.committed[-1] == 1
+
+
+def test_no_more_than_sixteen_are_sent_back_at_once() -> None:
+    """CON-15: the rest follows right after."""
+    script = Script()
+    handed = script.pulled(*range(20))
+    for deliver in handed:
+        script.start(deliver)
+
+    script.tick(15 * 60_000)
+    assert len(script.sent_back) == 16
+    script.tick(1)
+
+    assert len(script.sent_back) == 20
+
+
+def test_one_stuck_message_lets_two_thousand_others_pass_and_then_pulling_stops() -> None:
+    """FLW-01: at most the span and one pull behind it."""
+    script = Script(ConcurrentRules(limits=FlowLimits(queue_count=10_000)))
+    handed = script.pulled(*range(32))
+    for each in handed[1:]:
+        script.done(each)
+    last = 31
+    while any(isinstance(each, Pull) and each.offset == last + 1 for each in script.said):
+        fresh = script.pulled(*range(last + 1, last + 33))
+        last += 32
+        for each in fresh:
+            script.done(each)
+
+    assert 2_000 < last <= 2_000 + 32
+    assert script.committed == []
+    assert script.reports("span too long")
+    said = script.done(handed[0])
+    assert [each.offset for each in said if isinstance(each, Pull)] == [last + 1]
+
+
+def test_an_illegal_offset_and_a_reset_go_on_at_the_given_place() -> None:
+    """OFS-09, 220: persisted at once, results of before no longer count."""
+    script = Script(offset=100)
+    (deliver,) = script.pulled(100)
+
+    illegal = script.play(OffsetIllegal(QUEUE, script.generation, 7))
+    script.done(deliver)
+    reset = script.play(OffsetsReset({QUEUE: 3}))
+
+    assert [each for each in illegal if not isinstance(each, Report)] == [
+        StopPull(QUEUE),
+        SetOffset(QUEUE, 7, None, increase_only=False),
+        Persist(QUEUE, None),
+        Pull(QUEUE, script.generation - 1, 7, 7, None),
+    ]
+    assert SetOffset(QUEUE, 3, None, increase_only=False) in reset
+    assert script.committed == [7, 3]
+
+
+def test_an_offset_that_cannot_be_asked_is_asked_again() -> None:
+    """RBL-05: the queue is not started at a guessed place."""
+    core = ConcurrentConsumer("G", ConcurrentRules())
+    first = core.handle(Assigned(frozenset({QUEUE})), 0)
+    core.handle(StartFailed(QUEUE, 1, "no leader"), 0)
+
+    assert first == [FindStart(QUEUE, 1)]
+    assert core.next_wake_ms() == 500
+    assert core.handle(Tick(), 500) == [FindStart(QUEUE, 1)]
+
+
+def test_pause_stops_pulls_and_deliveries() -> None:
+    """Suspend and resume of the whole consumer."""
+    script = Script()
+    script.play(Paused())
+    assert script.pulled(0) == []
+
+    said = script.play(Resumed())
+
+    assert [type(each) for each in said] == [Deliver, Pull]
+
+
+def test_closing_waits_for_listeners_that_run_and_drops_those_that_wait() -> None:
+    """PSH-21: finish, commit, leave."""
+    script = Script()
+    running, waiting = script.pulled(0, 1)
+    script.start(running)
+
+    closing = script.play(Closing())
+    assert not script.core.may_start(waiting, 0)
+    script.play(DeliveryDropped(QUEUE, waiting.generation, waiting.delivery))
+    said = script.done(running)
+    assert not script.core.is_idle
+    script.play(Released(QUEUE))
+
+    assert closing == [StopPull(QUEUE)]
+    assert said == [
+        SetOffset(QUEUE, 1, None, increase_only=True),
+        Release(QUEUE, None, commit=True, unlock=False),
+    ]
+    assert script.core.is_idle
+
+
+def test_a_queue_that_comes_back_starts_after_its_release() -> None:
+    """RBL-07: its offset is asked when the commit of before is done."""
+    script = Script()
+    script.play(Assigned(frozenset()))
+
+    assert script.play(Assigned(frozenset({QUEUE}))) == []
+    assert script.play(Released(QUEUE)) == [FindStart(QUEUE, 2)]

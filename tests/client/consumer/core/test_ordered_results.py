@@ -1,0 +1,220 @@
+"""The ordered consumer core: what each result of a listener leads to, and dead letters."""
+
+import pytest
+
+from orderlymq.consumer.core.events import (
+    DeadLetter,
+    Deliver,
+    OrderedResult,
+)
+from orderlymq.consumer.core.queuestate import OrderedRules
+from tests.client.consumer.core.orderedscript import Script
+from tests.client.messages import QUEUE
+
+# -- results -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", [OrderedResult.SUSPEND, None])
+def test_a_failed_message_comes_again_after_one_second_and_its_queue_waits(
+    result: OrderedResult | None,
+) -> None:
+    """ODL-14, ODL-20, RTY-06: suspend and None repeat the same message; later ones wait."""
+    script = Script()
+    script.running_at(0)
+    script.pulled(0, 1)
+
+    script.done(result)
+    quiet = script.tick(999)
+    script.tick(1)
+
+    assert not [each for each in quiet if isinstance(each, Deliver)]
+    assert script.delivered == [[0], [0]]
+    assert script.running[QUEUE].messages[0].reconsume_times == 1
+    assert script.committed == []
+    assert script.reports("consumeMessage Orderly return not OK")
+
+
+def test_an_exception_is_reported_with_ids_and_the_message_comes_again() -> None:
+    """ODL-11, LOG-17: description, group, ids, queue; the consumer lives."""
+    script = Script()
+    script.running_at(0)
+    script.pulled(0)
+
+    script.done(None, raised="ValueError: bad order")
+    script.tick(1_000)
+
+    (text,) = script.reports("consumeMessage exception")
+    assert all(part in text for part in ("ValueError: bad order", "Group: G", "M0", "orders"))
+    assert script.delivered == [[0], [0]]
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "waited_ms"), [(5_000, 5_000), (1, 10), (99_999, 30_000), (-1, 1_000)]
+)
+def test_the_wait_after_a_failure_is_the_contexts_within_10_ms_and_30_s(
+    asked_ms: int, waited_ms: int
+) -> None:
+    """RTY-13: bounds of the suspend time."""
+    script = Script(OrderedRules(lease_ms=1_000_000, renew_ms=400_000))
+    script.running_at(0)
+    script.pulled(0)
+
+    script.done(OrderedResult.SUSPEND, suspend_ms=asked_ms)
+    script.tick(waited_ms - 1)
+    assert script.delivered == [[0]]
+    script.tick(1)
+
+    assert script.delivered == [[0], [0]]
+
+
+@pytest.mark.parametrize("result", [OrderedResult.COMMIT, OrderedResult.ROLLBACK])
+def test_commit_and_rollback_under_auto_commit_are_warned_about_and_acknowledge(
+    result: OrderedResult,
+) -> None:
+    """ODL-18, LOG-19: illegal there, taken as an acknowledgement."""
+    script = Script()
+    script.running_at(0)
+    script.pulled(0)
+
+    script.done(result)
+
+    assert script.committed == [1]
+    assert script.reports("consume result is illegal, we think you want to ack")
+
+
+def test_without_auto_commit_only_commit_moves_the_offset() -> None:
+    """ACM-03, ACM-05: SUCCESS goes on, COMMIT makes everything since final."""
+    script = Script()
+    script.running_at(0)
+    script.pulled(0, 1, 2)
+
+    script.done(auto_commit=False)
+    script.done(auto_commit=False)
+    assert script.committed == []
+    script.done(OrderedResult.COMMIT, auto_commit=False)
+
+    assert script.delivered == [[0], [1], [2]]
+    assert script.committed == [3]
+
+
+def test_rollback_delivers_everything_uncommitted_again_in_order() -> None:
+    """ACM-05, PQ-04: back to the last COMMIT, after the suspend time."""
+    script = Script()
+    script.running_at(0)
+    script.pulled(0, 1, 2)
+    script.done(auto_commit=False)
+
+    script.done(OrderedResult.ROLLBACK, auto_commit=False)
+    script.tick(1_000)
+    script.done(auto_commit=False)
+
+    assert script.delivered == [[0], [1], [0], [1]]
+    assert script.committed == []
+
+
+def test_many_uncommitted_messages_are_warned_about() -> None:
+    """ACM-04: without COMMIT pulling stops some day; the log says why."""
+    script = Script(OrderedRules(uncommitted_warning=2))
+    script.running_at(0)
+    script.pulled(*range(5))
+
+    for _ in range(5):
+        script.done(auto_commit=False)
+
+    assert len(script.reports("consumed but not committed")) == 2
+
+
+# -- dead letters --------------------------------------------------------------------------------------
+
+
+def test_a_message_is_tried_once_more_than_the_maximum_then_dead_lettered_then_the_next_comes() -> (
+    None
+):
+    """RTY-05, RTY-11: max 3 -> four calls, dead letter, offset passes, next message."""
+    script = Script(OrderedRules(reconsume_max=3))
+    script.running_at(0)
+    script.pulled(0, 1)
+
+    for _ in range(4):
+        script.done(OrderedResult.SUSPEND)
+        script.tick(1_000)
+    assert script.delivered == [[0]] * 4
+    letters = [each for each in script.said if isinstance(each, DeadLetter)]
+    script.copied()
+
+    assert [(each.message.queue_offset, each.message.reconsume_times) for each in letters] == [
+        (0, 3)
+    ]
+    assert script.committed == [1]
+    assert script.delivered[-1] == [1]
+
+
+def test_a_refused_dead_letter_keeps_the_queue_suspended() -> None:
+    """RTY-07: the send failed -> times + 1, the same message again, nothing committed."""
+    script = Script(OrderedRules(reconsume_max=0))
+    script.running_at(0)
+    script.pulled(0, 1)
+    script.done(OrderedResult.SUSPEND)
+
+    script.copied(ok=False)
+    script.tick(1_000)
+
+    assert script.delivered == [[0], [0]]
+    assert script.running[QUEUE].messages[0].reconsume_times == 1
+    assert script.committed == []
+    assert script.reports("sendMessageBack exception")
+
+
+def test_no_delivery_while_a_dead_letter_is_on_its_way() -> None:
+    """The order of the queue includes the hand-over."""
+    script = Script(OrderedRules(reconsume_max=0))
+    script.running_at(0)
+    script.pulled(0, 1)
+
+    script.done(OrderedResult.SUSPEND)
+    script.tick(4_000)
+
+    assert script.delivered == [[0]]
+
+
+def test_a_poison_message_in_a_batch_is_found_alone_and_no_other_is_dead_lettered() -> None:
+    """RTY-08: nothing is both dead-lettered and consumed, no healthy message is dead-lettered."""
+    script = Script(OrderedRules(reconsume_max=1, batch_max=5))
+    script.running_at(0)
+    script.pulled(0, 1, 2, 3, 4)
+    poison = 2
+    succeeded: list[int] = []
+
+    for _ in range(20):
+        script.tick(1_000)
+        if QUEUE in script.running:
+            offsets = [each.queue_offset for each in script.running[QUEUE].messages]
+            if poison in offsets:
+                script.done(OrderedResult.SUSPEND)
+            else:
+                succeeded += offsets
+                script.done()
+        elif script.core.queues[QUEUE].copying:
+            script.copied()
+
+    letters = [each.message.queue_offset for each in script.said if isinstance(each, DeadLetter)]
+    assert letters == [poison]
+    assert succeeded == [0, 1, 3, 4]
+    assert script.committed[-1] == 5
+
+
+def test_without_auto_commit_a_dead_letter_stays_uncommitted_and_is_not_rolled_back() -> None:
+    """ACM-02: offset unchanged; a later ROLLBACK must not deliver what is a dead letter."""
+    script = Script(OrderedRules(reconsume_max=0))
+    script.running_at(0)
+    script.pulled(0, 1)
+
+    script.done(OrderedResult.SUSPEND, auto_commit=False)
+    script.copied()
+    assert (script.committed, script.delivered) == ([], [[0], [1]])
+    script.done(OrderedResult.ROLLBACK, auto_commit=False)
+    script.tick(1_000)
+    script.done(OrderedResult.COMMIT, auto_commit=False)
+
+    assert script.delivered == [[0], [1], [1]]
+    assert script.committed == [2]

@@ -1,0 +1,289 @@
+"""The ordered consumer core under `onDeadLetter: HoldKey`: what of a held key goes where, in which order."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq.consumer.core.events import (
+    CopySent,
+    DeadLetter,
+    Hold,
+    ListenerDone,
+    OrderedResult,
+    Pulled,
+)
+from orderlymq.consumer.core.queuestate import OrderedRules
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.properties import SHARDING_KEY
+from tests.client.consumer.core.orderedscript import Script
+from tests.client.messages import QUEUE, message
+
+RULES = OrderedRules(reconsume_max=0, lease_ms=1_000_000, renew_ms=400_000)
+
+
+def keyed(text: str, first: int = 0) -> list[ReceivedMessage]:
+    """Return a message per letter, which is its key; a dot has none."""
+    found = []
+    for offset, key in enumerate(text, first):
+        found.append(message(offset))
+        if key != ".":
+            found[-1].properties[SHARDING_KEY] = key
+    return found
+
+
+def running(text: str, *, batch_max: int = 1, held: dict[str, Hold] | None = None) -> Script:
+    script = Script(
+        OrderedRules(reconsume_max=0, lease_ms=1_000_000, renew_ms=400_000, batch_max=batch_max)
+    )
+    script.assign(QUEUE)
+    script.grant(held=held)
+    script.found(0)
+    script.pulled_messages(keyed(text))
+    return script
+
+
+def test_later_messages_of_a_held_key_go_behind_their_dead_letter_in_order_and_no_others() -> None:
+    """PRB-08: a fails, its key is held; b is consumed, each a follows the letter unseen."""
+    script = running("abaab")
+    hold = Hold(0, "M0")
+
+    script.done(OrderedResult.SUSPEND)
+    script.copied(hold=hold)
+    script.done()
+    script.copied(hold=hold)
+    script.copied(hold=hold)
+    script.done()
+
+    assert script.delivered == [[0], [1], [4]]
+    assert script.letters == [(0, None), (2, hold), (3, hold)]
+    assert script.committed == [1, 2, 3, 4, 5]
+    assert script.reports("is held behind M0")
+
+
+def test_under_continue_the_key_goes_on() -> None:
+    """The broker held nothing."""
+    script = running("aa")
+
+    script.done(OrderedResult.SUSPEND)
+    script.copied()
+
+    assert script.delivered == [[0], [1]]
+    assert script.letters == [(0, None)]
+
+
+def test_held_keys_are_known_before_the_first_message_of_a_queue_that_is_taken_over() -> None:
+    """They come with the lock; nothing of them reaches the listener, the letter itself neither."""
+    hold = Hold(1, "M1")
+    script = running("aaba", held={"a": hold})
+
+    script.done()
+    script.copied(hold=hold)
+    script.done()
+
+    assert script.delivered == [[0], [2]]
+    assert script.letters == [(1, hold), (3, hold)]
+    assert script.committed == [1, 2, 3]
+
+
+def test_a_message_that_follows_waits_for_the_hand_over_before_it() -> None:
+    """One hand-over at a time: else a later one could be stored first; a refused one is repeated."""
+    hold = Hold(0, "M0")
+    script = running("aa", held={"a": hold})
+
+    script.tick(5_000)
+    assert script.letters == [(0, hold)]
+    script.copied(ok=False, hold=hold)
+    script.tick(1_000)
+
+    assert script.letters == [(0, hold), (0, hold)]
+    assert script.delivered == []
+    script.copied(hold=hold)
+    assert script.letters[-1] == (1, hold)
+    assert script.committed == [1]
+
+
+def test_a_hold_whose_answer_was_lost_counts_and_is_asked_again() -> None:
+    """The key may be held: its message must not reach the listener again, nor what follows pass it."""
+    script = running("aa")
+    maybe = Hold(0, "M0")
+
+    script.done(OrderedResult.SUSPEND)
+    script.copied(ok=False, hold=maybe)
+    script.tick(1_000)
+
+    assert script.delivered == [[0]]
+    assert script.letters == [(0, None), (0, maybe)]
+    script.copied()  # it was not held after all, the policy is Continue
+    assert script.delivered == [[0], [1]]
+
+
+def test_a_released_key_is_consumed_from_the_message_that_learns_of_it() -> None:
+    """Nothing is skipped and nothing is sent."""
+    script = running("aa", held={"a": Hold(0, "M0")})
+    script.copied(hold=Hold(0, "M0"))
+
+    script.copied(ok=False, let_go=True)
+
+    assert script.delivered == [[1]]
+    assert script.running[QUEUE].messages[0].reconsume_times == 0
+    script.done()
+    assert script.committed == [1, 2]
+    assert script.reports("is let go")
+
+
+def test_a_stopped_queue_tries_its_message_for_ever() -> None:
+    """StopQueue, and HoldKey beyond the bound: no letter, no progress."""
+    script = running("ab")
+
+    for _ in range(3):
+        script.done(OrderedResult.SUSPEND)
+        script.copied(ok=False)
+        script.tick(1_000)
+
+    assert script.delivered == [[0]] * 4
+    assert script.committed == []
+
+
+def test_a_batch_ends_before_a_held_message() -> None:
+    """Batches hold what is delivered only."""
+    script = running("bbabb", batch_max=8, held={"a": Hold(2, "M2")})
+
+    script.done()
+    script.copied(hold=Hold(2, "M2"))
+
+    assert script.delivered == [[0, 1], [3, 4]]
+    assert script.letters == [(2, Hold(2, "M2"))]
+
+
+def test_without_auto_commit_a_held_message_waits_for_the_commit_of_what_came_before() -> None:
+    """A rollback brings back what was consumed, never what was handed over."""
+    script = running("bab", held={"a": Hold(1, "M1")})
+    script.done(auto_commit=False)
+    script.copied(hold=Hold(1, "M1"))
+    assert script.committed == []
+
+    script.done(OrderedResult.ROLLBACK, auto_commit=False)
+    script.tick(1_000)
+    script.done(auto_commit=False)
+    script.done(OrderedResult.COMMIT, auto_commit=False)
+
+    assert script.delivered == [[0], [2], [0], [2]]
+    assert script.committed == [3]
+
+
+def test_a_new_lock_tells_anew_what_is_held() -> None:
+    """Another holder may have held more, an administrator may have let go."""
+    script = running("ab", held={"a": Hold(0, "M0")})
+    script.copied(hold=Hold(0, "M0"))
+    script.refuse()
+
+    script.tick(5_000)
+    script.done()  # of the message that ran when the lock was lost
+    script.grant(epoch=3, held={"b": Hold(1, "M1")})
+    script.found(1)
+    script.pulled_messages(keyed("bba", 1))
+    script.copied(hold=Hold(1, "M1"))
+
+    assert script.letters[1:] == [(1, Hold(1, "M1")), (2, Hold(1, "M1"))]
+    script.copied(hold=Hold(1, "M1"))
+    assert script.delivered == [[1], [3]]
+
+
+def test_offsets_that_are_set_back_leave_the_hold() -> None:
+    """What came before the first letter is consumed again, what came after is not."""
+    script = running("aa", held={"a": Hold(1, "M1")})
+    script.done()
+
+    assert script.delivered == [[0]]
+    assert script.letters == [(1, Hold(1, "M1"))]
+
+
+# -- against a dumb twin: a broker in five lines, crashes at every point ------------------------------------
+
+
+@dataclass
+class Broker:
+    """What survives crashes: held keys, dead letters, the committed offset."""
+
+    held: dict[str, Hold] = field(default_factory=dict)
+    letters: list[int] = field(default_factory=list)
+    offset: int = 0
+
+
+@dataclass
+class Run:
+    """One member after the other consumes one queue; each crashes where the data say."""
+
+    text: str
+    poison: frozenset[int]
+    broker: Broker = field(default_factory=Broker)
+    consumed: list[int] = field(default_factory=list)
+
+    def member(self, steps: int) -> None:
+        """Consume until the end, or crash after *steps* effects outside the core."""
+        script = Script(RULES)
+        script.assign(QUEUE)
+        script.grant(held=dict(self.broker.held))
+        script.found(self.broker.offset)
+        rest = keyed(self.text)[self.broker.offset :]
+        script.play(Pulled(QUEUE, script.generation(), tuple(rest), len(self.text)))
+        for _ in range(steps):
+            said = [each for each in script.said if isinstance(each, DeadLetter)]
+            state = script.core.queues[QUEUE]
+            if state.copying:
+                self._hand_over(script, said[-1])
+            elif QUEUE in script.running:
+                self._listen(script)
+            else:
+                return
+            self.broker.offset = max([self.broker.offset, *script.committed])
+
+    def _listen(self, script: Script) -> None:
+        deliver = script.running[QUEUE]
+        (found,) = deliver.messages
+        failed = found.queue_offset in self.poison
+        if not failed:
+            self.consumed.append(found.queue_offset)
+        result = OrderedResult.SUSPEND if failed else OrderedResult.SUCCESS
+        script.play(ListenerDone(QUEUE, deliver.generation, deliver.delivery, result))
+
+    def _hand_over(self, script: Script, ask: DeadLetter) -> None:
+        offset, key = ask.message.queue_offset, ask.message.key or ""
+        hold = self.broker.held.get(key)
+        if key and hold is None:
+            # The first step of two: the member may crash between the hold and the letter.
+            self.broker.held[key] = Hold(offset, f"M{offset}")
+            script.play(CopySent(QUEUE, ask.generation, offset, False, "", self.broker.held[key]))
+            script.tick(1_000)
+            return
+        if offset not in self.broker.letters:
+            self.broker.letters.append(offset)  # the duplicate window
+        script.play(CopySent(QUEUE, ask.generation, offset, True, "", hold))
+
+
+@given(
+    text=st.text("ab.", min_size=1, max_size=12),
+    poison=st.frozensets(st.integers(0, 11), max_size=4),
+    crashes=st.lists(st.integers(1, 6), max_size=6),
+)
+def test_crashes_anywhere_lose_nothing_and_let_nothing_overtake(
+    text: str, poison: frozenset[int], crashes: list[int]
+) -> None:
+    """Every message is consumed or a letter; from a key's first letter on all of it are, in order."""
+    run = Run(text, poison)
+
+    for steps in [*crashes, 1_000]:
+        run.member(steps)
+
+    letters = run.broker.letters
+    assert set(run.consumed) | set(letters) == set(range(len(text)))
+    assert set(run.consumed).isdisjoint(letters)
+    assert letters == sorted(letters)
+    for key in "ab":
+        places = [offset for offset, each in enumerate(text) if each == key]
+        dead = [offset for offset in letters if offset in places]
+        assert dead == places[len(places) - len(dead) :]
+        assert not dead or dead[0] in poison
+    alone = {offset for offset, each in enumerate(text) if each == "."}
+    assert alone & set(letters) == alone & poison

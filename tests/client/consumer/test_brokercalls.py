@@ -1,0 +1,119 @@
+"""What a consumer asks brokers: how long it waits for an answer, and what must be answered before it goes on."""
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orderlymq.consumer.brokercalls import _by_broker
+from orderlymq.consumer.core.events import OrderedResult
+from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_runtime.connection import Connection
+from tests.client.fakecluster import FakeCluster, Fault, reset, running, until
+from tests.client.inbox import Inbox, fill, ordered_consumer
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with running(topics={"T": 2}, ordered=True) as found:
+        yield found
+
+
+async def test_a_lock_request_waits_a_second_for_its_answer(cluster: FakeCluster) -> None:
+    """CFG-T4: then it is asked again; RocketMQ waits as long."""
+    fill(cluster, 1, queues=1)
+    inbox = Inbox()
+    asked: list[float] = []
+
+    def once_silent(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        if b'"topic":"T"' not in command.body:
+            cluster.faults[41].insert(0, once_silent)  # the retry topic's, which is asked beside
+            return cluster.serve(command, conn)
+        asked.append(time.monotonic())
+        cluster.faults[41].insert(0, seen_again)
+        return None
+
+    def seen_again(command: RemotingCommand, conn: Connection) -> RemotingCommand | None:
+        asked.append(time.monotonic())
+        return cluster.serve(command, conn)
+
+    cluster.faults[41] = [once_silent]
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: inbox.texts == ["m0"], 10)
+
+    assert 1.0 <= asked[1] - asked[0] < 3
+
+
+def test_more_queues_than_a_request_may_name_are_divided() -> None:
+    """Brokers refuse more: every queue is asked for once, at its own broker."""
+    queues = [MessageQueue("T", "a", number) for number in range(LOCK_QUEUES_MAX + 1)]
+    queues.append(MessageQueue("T", "b", 0))
+
+    parts = _by_broker(queues)
+
+    assert [(name, len(part)) for name, part in parts] == [
+        ("a", LOCK_QUEUES_MAX),
+        ("a", 1),
+        ("b", 1),
+    ]
+    assert [queue for _, part in parts for queue in part] == queues
+
+
+# -- dead letters ------------------------------------------------------------------------------------------
+
+
+def held_since(offset: int) -> Fault:
+    """Answer that the key is held from the message at *offset* on."""
+    ext = {"verdict": "held", "firstOffset": str(offset), "firstMessageId": "FIRST"}
+    return lambda command, _conn: command.reply(ext=ext)
+
+
+def asked(cluster: FakeCluster) -> list[tuple[int, str]]:
+    """Return the questions and hand-overs of dead letters, in order, with what tells them apart."""
+    codes = (RequestCode.ORDERLYMQ_HOLD_KEY, RequestCode.SEND_MESSAGE_V2)
+    return [
+        (each.code, each.ext.get("following", each.ext.get("offset", "")))
+        for each in cluster.seen
+        if each.code in codes
+    ]
+
+
+async def test_a_dead_letter_leaves_only_after_its_key_is_held_and_others_follow_it(
+    cluster: FakeCluster,
+) -> None:
+    """PRB-08: a lost answer is asked again, and meanwhile nobody gets the message."""
+    for text in ("m0", "m1"):
+        cluster.append("T", 0, text.encode(), b"__SHARDINGKEY\x01k")
+    cluster.append("T", 0, b"other")
+    hold = RequestCode.ORDERLYMQ_HOLD_KEY
+    cluster.faults[hold] = [reset, held_since(0), held_since(0)]
+    inbox = Inbox()
+    inbox.answers = [OrderedResult.SUSPEND]
+
+    async with ordered_consumer(cluster, inbox, max_reconsume_times=0):
+        await until(lambda: "other" in inbox.texts, 15)
+
+    assert inbox.texts == ["m0", "other"]
+    send = RequestCode.SEND_MESSAGE_V2
+    assert asked(cluster) == [(hold, "0"), (hold, "0"), (send, ""), (hold, "true"), (send, "")]
+    first, second = (each.ext["i"] for each in cluster.seen if each.code == send)
+    assert "OMQ_HELD_BEHIND" not in first
+    assert "OMQ_HELD_BEHIND\x01FIRST" in second
+
+
+async def test_a_broker_that_knows_no_holds_gets_the_dead_letter_as_ever(
+    cluster: FakeCluster,
+) -> None:
+    """One of an earlier version, during an update."""
+    for text in ("m0", "m1"):
+        cluster.append("T", 0, text.encode(), b"__SHARDINGKEY\x01k")
+    inbox = Inbox()
+    inbox.answers = [OrderedResult.SUSPEND]
+
+    async with ordered_consumer(cluster, inbox, max_reconsume_times=0):
+        await until(lambda: "m1" in inbox.texts, 15)
+
+    assert inbox.texts == ["m0", "m1"]

@@ -1,0 +1,273 @@
+"""Calls of listeners: what they are given, and that no way to end one stops a queue."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.consumer.contexts import (
+    ConcurrentContext,
+    ConsumeContext,
+    ConsumeHook,
+    OrderedContext,
+)
+from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.consumer.push import Consumer
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import ClientSettings, ConsumerSettings
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.inbox import Inbox, fill
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with running(topics={"T": 2}, ordered=True) as found:
+        yield found
+
+
+async def test_the_messages_of_a_call_cannot_be_changed(cluster: FakeCluster) -> None:
+    """ODL-10: the listener gets a tuple; neither a message can be put in its place nor one be added."""
+    fill(cluster, 1, queues=1)
+    refused: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> OrderedResult:
+        for change in ("messages[0] = None", "messages.append(None)", "del messages[0]"):
+            try:
+                exec(change, {"messages": messages})
+            except (TypeError, AttributeError):
+                refused.append(change)
+        return OrderedResult.SUCCESS
+
+    async with Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    ):
+        await until(lambda: len(refused) == 3)
+
+
+class Bare(BaseException):
+    """What nobody expects."""
+
+
+def raise_it(error: BaseException) -> None:
+    raise error
+
+
+async def await_a_cancelled_task() -> None:
+    task = asyncio.ensure_future(asyncio.Event().wait())
+    task.cancel()
+    await task
+
+
+def cancel_myself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+ENDS = (asyncio.CancelledError(), GeneratorExit(), StopIteration(), Bare(), ValueError("no"))
+SOON = ConsumerSettings(suspend_current_queue_time_ms=10)
+
+
+@pytest.mark.parametrize("error", ENDS, ids=repr)
+async def test_a_message_comes_again_whatever_a_thread_listener_raises(
+    cluster: FakeCluster, error: BaseException
+) -> None:
+    """A `CancelledError` once ended the call in silence, and the queue stood still under its lease."""
+    fill(cluster, 2, queues=1)
+    seen: list[str] = []
+
+    def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> OrderedResult:
+        seen.extend(message.text for message in messages)
+        if len(seen) == 1:
+            raise error
+        return OrderedResult.SUCCESS
+
+    async with Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        listener=listener,
+        settings=SOON,
+    ):
+        await until(lambda: len(seen) == 3)
+
+    assert seen == ["m0", "m0", "m1"]
+    assert cluster.offsets["G", "T", 0] == 2
+
+
+@pytest.mark.parametrize(
+    "end", [*(lambda e=e: raise_it(e) for e in ENDS), await_a_cancelled_task, cancel_myself]
+)
+async def test_a_message_comes_again_however_an_async_listener_ends(
+    cluster: FakeCluster, end: Callable[[], object]
+) -> None:
+    """A cancelled inner task, a cancelled call, and whatever else a coroutine can raise."""
+    fill(cluster, 2, queues=1)
+    seen: list[str] = []
+
+    async def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> OrderedResult:
+        seen.extend(message.text for message in messages)
+        if len(seen) == 1:
+            ended = end()
+            if asyncio.iscoroutine(ended):
+                await ended
+            await asyncio.sleep(0)
+        return OrderedResult.SUCCESS
+
+    async with Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        listener=listener,
+        settings=SOON,
+    ):
+        await until(lambda: len(seen) == 3)
+
+    assert seen == ["m0", "m0", "m1"]
+    assert cluster.offsets["G", "T", 0] == 2
+
+
+async def test_a_concurrent_message_is_sent_back_whatever_its_listener_raises(
+    cluster: FakeCluster,
+) -> None:
+    """It comes again by the retry topic."""
+    fill(cluster, 1, queues=1)
+    seen: list[str] = []
+
+    async def listener(
+        messages: Sequence[ReceivedMessage], _: ConcurrentContext
+    ) -> ConcurrentResult:
+        seen.extend(message.text for message in messages)
+        if len(seen) == 1:
+            raise asyncio.CancelledError
+        return ConcurrentResult.SUCCESS
+
+    async with Consumer("G", cluster.address, topics="T", consume_from="first", listener=listener):
+        await until(lambda: len(seen) == 2)
+
+    assert seen == ["m0", "m0"]
+
+
+async def test_a_message_does_not_come_again_beside_the_thread_that_still_has_it(
+    cluster: FakeCluster,
+) -> None:
+    """Somebody cancels the call, twice; the thread goes on, and its queue waits for it."""
+    fill(cluster, 1, queues=1)
+    began, goes_on = [threading.Event(), threading.Event()], threading.Event()
+    calls: list[str] = []
+
+    def listener(messages: Sequence[ReceivedMessage], _: OrderedContext) -> OrderedResult:
+        calls.append("began")
+        began[min(1, len(calls) // 2)].set()
+        goes_on.wait(5)
+        calls.append("ended")
+        return OrderedResult.SUCCESS
+
+    async with Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        listener=listener,
+        settings=SOON,
+    ) as consumer:
+        await until(began[0].is_set)
+        for _ in range(2):
+            for task in asyncio.all_tasks():
+                if task.get_name() == "Deliver of G":
+                    task.cancel()
+            await asyncio.sleep(0.05)  # beyond the pause after a failed call
+        assert calls == ["began"]
+        goes_on.set()
+        await until(began[1].is_set)
+        await until(lambda: consumer.core.queues[MessageQueue("T", BROKER, 0)].committed == 1)
+
+    assert calls == ["began", "ended", "began", "ended"]
+
+
+class Odd(ConsumeHook):
+    """A hook that fails like nothing else, once at each moment."""
+
+    def __init__(self) -> None:
+        self.left = ["before", "after"]
+
+    def before(self, _context: ConsumeContext) -> None:
+        self._fail("before")
+
+    def after(self, _context: ConsumeContext) -> None:
+        self._fail("after")
+
+    def _fail(self, moment: str) -> None:
+        if self.left[:1] == [moment]:
+            del self.left[0]
+            raise asyncio.CancelledError
+
+
+async def test_a_hook_that_raises_a_cancellation_loses_no_message(cluster: FakeCluster) -> None:
+    """Before the listener or after it: the message comes again."""
+    fill(cluster, 2, queues=1)
+    inbox, hook = Inbox(), Odd()
+
+    async with Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        listener=inbox.ordered,
+        settings=SOON,
+        hooks=[hook],
+    ):
+        await until(lambda: cluster.offsets.get(("G", "T", 0)) == 2 or len(inbox.seen) == 3)
+
+    assert not hook.left
+    assert inbox.texts == ["m0", "m0", "m1"]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), Bare(), KeyError("a bug")], ids=repr)
+async def test_a_filter_or_an_interceptor_that_fails_ends_no_work_for_good(
+    cluster: FakeCluster, error: BaseException
+) -> None:
+    """Each kind of request fails once, in a hook of the user's: members, locks, start, pulls."""
+    fill(cluster, 2, queues=1)
+    inbox, failed, filtered = Inbox(), set[int](), list[bool]()
+
+    def before(_address: str, command: RemotingCommand) -> None:
+        if command.code in (11, 14, 38, 41) and command.code not in failed:
+            failed.add(command.code)
+            raise error
+
+    def refuse(messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        if not filtered:
+            filtered.append(True)
+            raise error
+        return messages
+
+    instance = ClientInstance(
+        cluster.address,
+        ClientSettings(persist_consumer_offset_interval_ms=1_000),
+        before_request=before,
+    )
+    async with Consumer(
+        "G",
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        listener=inbox.ordered,
+        settings=SOON,
+        instance=instance,
+        filters=[refuse],
+    ):
+        await until(lambda: len(inbox.seen) == 2)
+
+    assert inbox.texts == ["m0", "m1"]
+    assert failed == {11, 14, 38, 41}

@@ -1,0 +1,198 @@
+"""The lite pull consumer: queues take turns, and only what is done is committed."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.consumer.litepull import LitePullConsumer
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.client.fakecluster import BROKER, FakeCluster, running, until
+
+QUEUES = [MessageQueue("T", BROKER, number) for number in range(3)]
+LITE_PULL = 361
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with running(topics={"T": 3}) as found:
+        yield found
+
+
+def consumer(cluster: FakeCluster, *, auto_commit: bool = True) -> LitePullConsumer:
+    return LitePullConsumer(
+        "G",
+        cluster.address,
+        auto_commit=auto_commit,
+        auto_commit_interval_ms=1_000,
+        consume_from="first",
+    )
+
+
+def fill(cluster: FakeCluster, *counts: int) -> None:
+    for queue, count in enumerate(counts):
+        for number in range(count):
+            cluster.append("T", queue, f"{queue}/{number}".encode())
+
+
+def committed(cluster: FakeCluster) -> list[int | None]:
+    return [cluster.offsets.get(("G", "T", queue)) for queue in range(3)]
+
+
+async def poll_until(lite: LitePullConsumer, count: int) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
+    while len(found) < count:
+        found += await lite.poll(5_000, count - len(found))
+    return found
+
+
+async def buffered(lite: LitePullConsumer, cluster: FakeCluster) -> None:
+    """Wait until everything that is stored has arrived."""
+    total = sum(map(len, cluster.logs.values()))
+    await until(lambda: sum(len(each.buffer) for each in lite._positions.values()) == total)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 32])
+async def test_queues_with_messages_take_turns(cluster: FakeCluster, count: int) -> None:
+    """A busy queue was drained first in every poll, and the others starved."""
+    fill(cluster, 300, 60, 60)
+    lite = consumer(cluster)
+    lite.assign(QUEUES)
+    taken: Counter[int] = Counter()
+    async with lite:
+        await buffered(lite, cluster)
+        while sum(taken.values()) < 105:
+            for message in await lite.poll(5_000, count):
+                assert message.queue_offset == taken[message.queue.queue_id]
+                taken[message.queue.queue_id] += 1
+            assert max(taken.values()) - min(taken[queue] for queue in range(3)) <= 1
+
+
+async def test_a_paused_queue_gives_its_turn_to_the_others(cluster: FakeCluster) -> None:
+    fill(cluster, 10, 10, 10)
+    lite = consumer(cluster)
+    lite.assign(QUEUES)
+    async with lite:
+        await buffered(lite, cluster)
+        lite.pause([QUEUES[1]])
+        found = await lite.poll(5_000, 8)
+
+    assert Counter(m.queue.queue_id for m in found) == {0: 4, 2: 4}
+
+
+async def test_what_the_caller_still_works_on_is_not_committed_at_the_end(
+    cluster: FakeCluster,
+) -> None:
+    """Whoever closes may not be who works on it, and a caller that raises has not done it."""
+    fill(cluster, 4)
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:1])
+
+    async def work() -> None:
+        async with lite:
+            await poll_until(lite, 2)
+            await poll_until(lite, 1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+
+    assert committed(cluster)[0] == 2
+
+
+async def test_commit_says_that_everything_is_done(cluster: FakeCluster) -> None:
+    fill(cluster, 4)
+    for auto_commit in (True, False):
+        lite = consumer(cluster, auto_commit=auto_commit)
+        lite.assign(QUEUES[:1])
+        async with lite:
+            await poll_until(lite, 2)
+            await lite.commit()
+
+    assert committed(cluster)[0] == 4
+
+
+async def test_a_queue_that_goes_to_another_member_is_committed_as_far_as_it_is_done(
+    cluster: FakeCluster,
+) -> None:
+    """The rebalance in the background once committed what the caller was working on."""
+    fill(cluster, 6, 6, 6)
+    lite = consumer(cluster)
+    lite.subscribe("T")
+    async with lite:
+        done = await poll_until(lite, 6)
+        await lite.poll(5_000, 3)  # being worked on
+        cluster.members["G"]["~another"] = next(iter(cluster.members["G"].values()))
+        cluster.notify("G")
+        await until(lambda: len(lite.assignment) == 2)
+        left = {queue.queue_id for queue in QUEUES} - {q.queue_id for q in lite.assignment}
+
+        counts = Counter(message.queue.queue_id for message in done)
+        assert [committed(cluster)[queue] for queue in left] == [counts[queue] for queue in left]
+
+
+async def test_what_no_filter_lets_through_is_committed_only_with_what_is_before_it(
+    cluster: FakeCluster,
+) -> None:
+    """An empty pull behind messages that are being worked on moves nothing past them."""
+    for number in range(6):
+        tags = b"TAGS\x01A\x02" if number < 2 else b"TAGS\x01B\x02"
+        cluster.append("T", 0, b"x", tags)
+    lite = consumer(cluster)
+    lite.subscribe("T", "A")
+    async with lite:
+        await poll_until(lite, 2)
+        await until(lambda: lite._positions[QUEUES[0]].next_offset == 6)
+    assert committed(cluster)[0] is None
+
+    lite = consumer(cluster)
+    lite.subscribe("T", "A")
+    async with lite:
+        await poll_until(lite, 2)
+        await until(lambda: lite._positions[QUEUES[0]].next_offset == 6)
+        assert await lite.poll(0) == []
+    assert committed(cluster)[0] == 6
+
+
+@pytest.mark.parametrize("error", [KeyError("a bug"), asyncio.CancelledError()], ids=repr)
+async def test_a_pull_that_fails_in_a_hook_is_tried_again(
+    cluster: FakeCluster, error: BaseException
+) -> None:
+    """A queue whose pulls had ended was assigned and never read again."""
+    fill(cluster, 2)
+    failed: list[int] = []
+
+    def before(_address: str, command: RemotingCommand) -> None:
+        if command.code == LITE_PULL and not failed:
+            failed.append(command.code)
+            raise error
+
+    instance = ClientInstance(cluster.address, before_request=before)
+    lite = LitePullConsumer("G", instance=instance, consume_from="first")
+    lite.assign(QUEUES[:1])
+    async with lite:
+        found = await poll_until(lite, 2)
+
+    assert failed == [LITE_PULL]
+    assert [message.text for message in found] == ["0/0", "0/1"]
+
+
+async def test_a_seek_and_a_revocation_stop_pulls_in_silence(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are meant; nothing begins again behind them."""
+    fill(cluster, 5, 5)
+    lite = consumer(cluster)
+    lite.assign(QUEUES[:2])
+    async with lite:
+        await buffered(lite, cluster)
+        lite.seek(QUEUES[0], 3)
+        lite.assign(QUEUES[:1])
+        found = await poll_until(lite, 2)
+
+    assert [message.text for message in found] == ["0/3", "0/4"]
+    assert caplog.text == ""

@@ -1,0 +1,187 @@
+"""Offset stores: what was remembered, what lasts."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from orderlymq.connection.identity import make_client_id, parse_name_servers
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.consumer.offsets import NOT_FOUND, BrokerOffsets, LocalOffsets, local_offsets_path
+from orderlymq.consumer.push import Consumer
+from orderlymq.errors import SettingError
+from orderlymq.settings import MessageModel
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.client import fakecluster
+from tests.client.fakecluster import BROKER, running, until
+from tests.client.inbox import Inbox, fill
+
+QUEUE = MessageQueue("T", BROKER, 0)
+
+
+async def test_broker_offsets_are_committed_once_per_change() -> None:
+    """OFS-06: persist sends what changed and nothing else; increase-only keeps the higher one."""
+    async with running(topics={"T": 1}) as cluster:
+        instance = ClientInstance(cluster.address)
+        await instance.start()
+        store = BrokerOffsets(instance, "G")
+        assert await store.fetch(QUEUE) == NOT_FOUND
+
+        store.update(QUEUE, 5, epoch=2, increase_only=True)
+        store.update(QUEUE, 3, epoch=2, increase_only=True)
+        await store.persist([QUEUE])
+        await store.persist([QUEUE])
+        assert (cluster.offsets["G", "T", 0], cluster.codes().count(15)) == (5, 1)
+        store.update(QUEUE, 3, epoch=2, increase_only=False)
+        cluster.faults[15] = [fakecluster.refuse(1)]
+        await store.persist([QUEUE])
+        await store.persist([QUEUE])
+
+        assert await store.fetch(QUEUE) == 3
+        store.remove(QUEUE)
+        assert store.read(QUEUE) == NOT_FOUND
+        await instance.close()
+
+
+async def test_local_offsets_survive_in_rocketmqs_file_and_a_torn_file_falls_back(
+    tmp_path: Path,
+) -> None:
+    """BRD-02: raw object keys, atomic, with one older copy."""
+    path = tmp_path / "offsets.json"
+    store = LocalOffsets(path)
+    await store.load()
+    store.update(QUEUE, 7, epoch=None, increase_only=True)
+    await store.persist([])
+    store.update(QUEUE, 9, epoch=None, increase_only=True)
+    await store.persist([])
+    again = LocalOffsets(path)
+    await again.load()
+    text = path.read_bytes()
+    path.write_bytes(text[:20])
+    torn = LocalOffsets(path)
+    await torn.load()
+
+    assert text == (b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:9}}')
+    assert await again.fetch(QUEUE) == 9
+    assert await torn.fetch(QUEUE) == 7
+    assert await LocalOffsets(tmp_path / "none.json").fetch(QUEUE) == NOT_FOUND
+
+
+async def test_a_file_that_cannot_be_written_is_tried_again_and_ends_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A full or read-only disk once ended the persisting task for good, and the consumer could not be closed."""
+    path, blocked = tmp_path / "offsets.json", tmp_path / "offsets.json.tmp"
+    blocked.mkdir()  # where the draft of the file is to be
+    store, inbox = LocalOffsets(path), Inbox()
+    async with running(topics={"T": 1}) as cluster:
+        fill(cluster, 3, queues=1)
+        async with Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            consume_from="first",
+            message_model=MessageModel.BROADCASTING,
+            listener=inbox.concurrent,
+            offset_store=store,
+        ):
+            await until(lambda: store.read(QUEUE) == 3)
+
+    assert f"not written to {path}" in caplog.text
+    blocked.rmdir()
+    await store.persist([])
+    again = LocalOffsets(path)
+    await again.load()
+    assert await again.fetch(QUEUE) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"offsetTable":7}',
+        b'{"offsetTable":{"x":1}}',
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:true}}',
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:-5}}',
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:"many"}}',
+        b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"T"}:9223372036854775808}}',
+    ],
+)
+async def test_a_damaged_file_without_a_copy_is_named(tmp_path: Path, content: bytes) -> None:
+    """To begin at consume_from instead could skip messages."""
+    path = tmp_path / "offsets.json"
+    path.write_bytes(content)
+
+    with pytest.raises(SettingError, match=r"offsets\.json .*restore the file, or delete it"):
+        await LocalOffsets(path).load()
+
+
+def test_the_local_file_stands_where_rocketmq_puts_it(tmp_path: Path) -> None:
+    """OFS-05."""
+    path = local_offsets_path("192.0.2.1@DEFAULT", "G", tmp_path)
+
+    assert path == tmp_path / ".rocketmq_offsets" / "192.0.2.1@DEFAULT" / "G" / "offsets.json"
+
+
+def test_identities() -> None:
+    """CLI-01, CLI-04, CFG-C1: ip@pid#nanos, unit, name server lists."""
+    own = make_client_id("192.0.2.1", "", "")
+
+    assert own.startswith("192.0.2.1@")
+    assert "#" in own
+    assert make_client_id("192.0.2.1", "DEFAULT", "u") == "192.0.2.1@DEFAULT@u"
+    assert parse_name_servers("a:1;b:2, c:3") == ("a:1", "b:2", "c:3")
+
+
+async def test_a_store_of_the_users_own_is_loaded_updated_and_persisted() -> None:
+    """PSH-09, CFG-S23: consumption begins where it says, and brokers are not asked for offsets."""
+    store, inbox = Notebook({QUEUE: 2}), Inbox()
+    async with running(topics={"T": 1}, ordered=True) as cluster:
+        fill(cluster, 4, queues=1)
+        async with Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            ordered=True,
+            listener=inbox.ordered,
+            offset_store=store,
+        ):
+            await until(lambda: len(inbox.seen) == 2)
+
+    assert inbox.texts == ["m2", "m3"]
+    assert store.said[0] == "load"
+    assert (store.remembered[QUEUE], store.kept[QUEUE]) == (4, 4)
+    assert not {14, 15} & set(cluster.codes())
+
+
+class Notebook:
+    """An offset store of a user."""
+
+    def __init__(self, kept: dict[MessageQueue, int]) -> None:
+        self.kept = kept
+        self.remembered: dict[MessageQueue, int] = {}
+        self.said: list[str] = []
+
+    async def load(self) -> None:
+        self.said.append("load")
+
+    def update(
+        self, queue: MessageQueue, offset: int, *, epoch: int | None, increase_only: bool
+    ) -> None:
+        self.said.append("update")
+        self.remembered[queue] = offset
+
+    async def fetch(self, queue: MessageQueue) -> int:
+        return self.kept.get(queue, 0)
+
+    async def persist(self, queues: Iterable[MessageQueue]) -> None:
+        self.said.append("persist")
+        self.kept |= {queue: self.remembered[queue] for queue in queues if queue in self.remembered}
+
+    def remove(self, queue: MessageQueue) -> None:
+        self.said.append("remove")
+
+    def read(self, queue: MessageQueue) -> int:
+        return self.remembered.get(queue, -1)

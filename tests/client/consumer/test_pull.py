@@ -1,0 +1,76 @@
+"""The plain pull consumer: what a pull tells, and how it waits when nothing can be pulled."""
+
+import asyncio
+import time
+from itertools import pairwise
+
+import pytest
+
+from orderlymq.connection.wire import PullResult
+from orderlymq.consumer.pull import PullConsumer
+from orderlymq.errors import PullError
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_runtime.connection import Connection
+from tests.client import fakecluster
+from tests.client.fakecluster import BROKER, running
+from tests.client.inbox import fill
+
+PULL = 11
+QUEUE = MessageQueue("T", BROKER, 0)
+
+
+async def test_the_result_of_a_pull_prints_itself() -> None:
+    """PUL-04: RocketMQ's words, with both ends of the queue and how many were found."""
+    async with (
+        running(topics={"T": 1}) as cluster,
+        PullConsumer("G", cluster.address) as reader,
+    ):
+        fill(cluster, 5, queues=1)
+        found = await reader.pull(QUEUE, "*", 1, 3)
+        nothing = await reader.pull(QUEUE, "*", 5)
+
+    assert repr(found) == (
+        "PullResult(FOUND, nextBeginOffset=4, minOffset=0, maxOffset=5, msgFoundList=3)"
+    )
+    assert repr(nothing) == (
+        "PullResult(NO_NEW_MSG, nextBeginOffset=5, minOffset=0, maxOffset=5, msgFoundList=0)"
+    )
+    assert isinstance(found, PullResult)
+
+
+async def test_the_iterator_waits_longer_after_each_failure_and_loses_nothing() -> None:
+    """PUL-08: 50, 100, 200 ms; after a success it begins anew, and each message comes once."""
+    asked: list[float] = []
+
+    def refuse(command: RemotingCommand, _conn: Connection) -> RemotingCommand:
+        asked.append(time.monotonic())
+        return command.reply(1, remark="refused by the test")
+
+    async with (
+        running(topics={"T": 1}) as cluster,
+        PullConsumer("G", cluster.address) as reader,
+    ):
+        fill(cluster, 2, queues=1)
+        cluster.faults[PULL] = [refuse] * 4
+        texts = []
+        async with asyncio.timeout(10):
+            async for message in reader.messages(QUEUE, 0):
+                texts.append(message.text)
+                if len(texts) == 2:
+                    break
+
+    gaps = [later - earlier for earlier, later in pairwise(asked)]
+    assert texts == ["m0", "m1"]
+    assert all(gap >= least for gap, least in zip(gaps, (0.05, 0.1, 0.2), strict=True)), gaps
+
+
+async def test_a_pull_that_is_refused_leaves_the_position_to_the_caller() -> None:
+    """The error names queue and offset."""
+    async with (
+        running(topics={"T": 1}) as cluster,
+        PullConsumer("G", cluster.address) as reader,
+    ):
+        cluster.faults[PULL] = [fakecluster.refuse(1)]
+        with pytest.raises(PullError, match="at 7 failed"):
+            await reader.pull(QUEUE, "*", 7)

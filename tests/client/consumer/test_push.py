@@ -1,0 +1,482 @@
+"""The push consumer against a cluster on loopback."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from orderlymq.consumer.contexts import (
+    ConsumeContext,
+    ConsumeHook,
+    ConsumeReturn,
+    OrderedContext,
+)
+from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.consumer.offsets import LocalOffsets
+from orderlymq.consumer.push import Consumer
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import ConsumerSettings, MessageModel
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.client import fakecluster
+from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.inbox import Inbox, fill, ordered_consumer
+
+QUEUE = MessageQueue("T", BROKER, 0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with running(topics={"T": 2}, ordered=True) as found:
+        yield found
+
+
+async def test_an_ordered_consumer_gets_every_queue_in_order_and_commits(
+    cluster: FakeCluster,
+) -> None:
+    """ORD-02, OFS-02: ascending without gaps per queue; committed when it closes."""
+    fill(cluster, 40)
+    inbox = Inbox()
+
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: len(inbox.seen) == 40)
+
+    for queue in (0, 1):
+        assert [offset for at, offset, _ in inbox.seen if at == queue] == list(range(20))
+        assert cluster.offsets["G", "T", queue] == 20
+
+
+async def test_locks_come_before_pulls_and_are_given_back_at_the_end(cluster: FakeCluster) -> None:
+    """LCK-01, LCK-23, PSH-03: 34, 38, 41, 14, 11 ... 15, 42, 35."""
+    fill(cluster, 2)
+    inbox = Inbox()
+
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: len(inbox.seen) == 2)
+        assert {queue for _, queue in cluster.locks} == {
+            MessageQueue("T", BROKER, 0),
+            MessageQueue("T", BROKER, 1),
+            MessageQueue("%RETRY%G", BROKER, 0),
+        }
+
+    codes = cluster.codes()
+    assert codes.index(34) < codes.index(38) < codes.index(41) < codes.index(14) < codes.index(11)
+    assert codes.index(15) < codes.index(42) < codes.index(35)
+    assert cluster.locks == {}
+
+
+async def test_a_consumer_starts_in_rocketmqs_order_and_says_so(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PSH-03, LOG-01: offsets loaded, routes, heartbeat, rebalance, locks, offsets, and only then pulls."""
+    caplog.set_level(logging.INFO, "orderlymq.consumer.push")
+    fill(cluster, 1)
+    inbox = Inbox()
+
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: len(inbox.seen) == 1)
+
+    first = list(dict.fromkeys(cluster.codes()))
+    assert first[:6] == [105, 34, 38, 41, 14, 11]
+    lines = [each.getMessage() for each in caplog.records]
+    began = lines.index(
+        "the consumer [G] start beginning. messageModel=CLUSTERING, isUnitMode=False"
+    )
+    ready = next(
+        at for at, line in enumerate(lines) if line.startswith("the consumer [G] start OK.")
+    )
+    got = next(at for at, line in enumerate(lines) if "the message queue lock OK" in line)
+    assert began < ready < got
+
+
+async def test_pulls_and_commits_name_the_client_and_its_epoch(cluster: FakeCluster) -> None:
+    """The fence is exact for this SDK; a concurrent consumer locks nothing."""
+    fill(cluster, 2)
+    inbox = Inbox()
+    async with ordered_consumer(cluster, inbox) as consumer:
+        await until(lambda: len(inbox.seen) == 2)
+        client_id = consumer.client_id
+
+    for code in (11, 15):
+        sent = next(each for each in cluster.seen if each.code == code)
+        assert (sent.ext["omqClientId"], sent.ext["omqEpoch"]) == (client_id, "1")
+
+
+async def test_a_queue_held_by_another_is_taken_over_when_it_is_given_back(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ODL-26, LOG-06, LOG-13: the second member waits, says why, and goes on by itself."""
+    caplog.set_level(logging.INFO, "orderlymq.consumer.push")
+    fill(cluster, 1)
+    cluster.locks["G", QUEUE] = fakecluster.Lock("other", 5, time.monotonic() + 60)
+    cluster.epochs["G", QUEUE] = 5
+    inbox = Inbox()
+
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: "because lock failed" in caplog.text)
+        assert inbox.seen == []
+        del cluster.locks["G", QUEUE]
+        cluster.notify("G")
+        await until(lambda: inbox.texts == ["m0"])
+
+    assert cluster.epochs["G", QUEUE] == 6
+
+
+async def test_two_members_share_the_queues_and_hand_over_without_a_gap(
+    cluster: FakeCluster,
+) -> None:
+    """RBL-03, GRP-04, LCK-13: joining takes a share, closing gives it back at once."""
+    first, second = Inbox(), Inbox()
+    async with ordered_consumer(cluster, first) as one:
+        await until(lambda: len(cluster.locks) == 3)
+        async with ordered_consumer(cluster, second) as two:
+            await until(
+                lambda: (
+                    {lock.client_id for lock in cluster.locks.values()}
+                    == {one.client_id, two.client_id}
+                )
+            )
+            fill(cluster, 20)
+            await until(lambda: len(first.seen) + len(second.seen) == 20)
+            assert first.seen
+            assert second.seen
+        fill(cluster, 10)
+        await until(lambda: len(first.seen) + len(second.seen) == 30)
+
+    for queue in (0, 1):
+        offsets = [offset for at, offset, _ in [*second.seen, *first.seen] if at == queue]
+        assert sorted(offsets) == list(range(15))
+
+
+async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ODL-11, ODL-12, RTY-04: exception, None, SUSPEND; no send-back leaves."""
+    fill(cluster, 3, queues=1)
+    inbox = Inbox()
+    inbox.answers = [ValueError("bad"), OrderedResult.SUSPEND, "nonsense"]
+
+    async with ordered_consumer(cluster, inbox, suspend_current_queue_time_ms=10):
+        await until(lambda: len(inbox.seen) == 6)
+
+    assert inbox.texts == ["m0", "m0", "m0", "m0", "m1", "m2"]
+    assert 36 not in cluster.codes()
+    assert "consumeMessage exception: ValueError: bad" in caplog.text
+    assert "the listener returned 'nonsense'" in caplog.text
+    assert "m0" not in caplog.text
+
+
+async def test_a_poison_message_ends_in_the_dead_letter_queue_at_once(cluster: FakeCluster) -> None:
+    """RTY-05, RTY-09, RTY-10: body, properties and origin kept; no delay; the next message follows."""
+    cluster.append("T", 0, b"poison", b"TAGS\x01A\x02UNIQ_KEY\x01U1\x02DELAY\x013\x02")
+    cluster.append("T", 0, b"next")
+    inbox = Inbox()
+    inbox.answers = [OrderedResult.SUSPEND] * 4
+
+    async with ordered_consumer(
+        cluster, inbox, suspend_current_queue_time_ms=10, max_reconsume_times=3
+    ):
+        await until(lambda: inbox.texts == ["poison"] * 4 + ["next"])
+
+    (dead,) = cluster.logs["%DLQ%G", 0]
+    found = dict(each.split("\x01") for each in dead.properties.decode().split("\x02") if each)
+    assert dead.body == b"poison"
+    assert found == {
+        "TAGS": "A",
+        "UNIQ_KEY": "U1",
+        "RETRY_TOPIC": "T",
+        "ORIGIN_MESSAGE_ID": "U1",
+        "RECONSUME_TIME": "3",
+        "MAX_RECONSUME_TIMES": "3",
+    }
+    assert cluster.offsets["G", "T", 0] == 2
+
+
+async def test_a_plain_function_listens_in_a_thread_and_may_block(cluster: FakeCluster) -> None:
+    """One thread per queue at a time, several queues in parallel; the loop stays free."""
+    fill(cluster, 2)
+    both = threading.Barrier(2, timeout=5)
+    names: set[str] = set()
+
+    def listener(_messages: Sequence[ReceivedMessage], _context: OrderedContext) -> OrderedResult:
+        both.wait()
+        names.add(threading.current_thread().name)
+        return OrderedResult.SUCCESS
+
+    consumer = Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    )
+    async with consumer:
+        await until(lambda: len(names) == 2)
+
+    assert all(name.startswith("ConsumeMessageThread-G") for name in names)
+
+
+async def test_a_lost_connection_is_greeted_and_consumption_goes_on(cluster: FakeCluster) -> None:
+    """PUL-12, CLI-05: a new leader hears from us at once, not after 30 s."""
+    fill(cluster, 2)
+    inbox = Inbox()
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: len(inbox.seen) == 2)
+        before = len(cluster.heartbeats)
+
+        for conn in list(cluster.connections):
+            conn.close(orderly=False)
+        fill(cluster, 2)
+
+        await until(lambda: len(inbox.seen) == 4 and len(cluster.heartbeats) > before)
+
+
+async def test_a_consumer_stops_by_itself_when_its_locks_cannot_be_renewed(
+    cluster: FakeCluster,
+) -> None:
+    """Ordering 2: our own clock ends the lease, whatever the network does."""
+    inbox = Inbox()
+    async with ordered_consumer(cluster, inbox, lock_lease_ms=200, lock_renew_ms=50) as consumer:
+        await until(lambda: len(cluster.locks) == 3)
+        await until(lambda: all(s.intake.in_flight for s in consumer.core.queues.values()))
+        cluster.faults[41] = [fakecluster.refuse(1, "no quorum")] * 1000
+        await until(
+            lambda: not any(each.intake.in_flight for each in consumer.core.queues.values())
+        )
+        fill(cluster, 2)
+        await asyncio.sleep(0.05)
+        assert inbox.seen == []
+
+        cluster.faults[41] = []
+        await until(lambda: len(inbox.seen) == 2)
+
+
+async def test_an_error_instead_of_an_offset_never_starts_a_queue_at_a_guess(
+    cluster: FakeCluster,
+) -> None:
+    """Wire 4.6: only code 22 means that there is no offset."""
+    fill(cluster, 4, queues=1)
+    cluster.offsets["G", "T", 0] = 2
+    cluster.faults[14] = [fakecluster.refuse(1, "loading")] * 3
+    inbox = Inbox()
+
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: inbox.texts == ["m2", "m3"])
+
+
+async def test_an_offset_outside_the_queue_is_corrected(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """OFS-09, LOG-08: below the oldest message -> the oldest."""
+    fill(cluster, 10, queues=1)
+    cluster.trimmed["T", 0] = 7
+    cluster.offsets["G", "T", 0] = 3
+    inbox = Inbox()
+
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: inbox.texts == ["m7", "m8", "m9"])
+
+    assert "fix the pull request offset" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"), [("first", ["m0", "m1", "late"]), ("last", ["late"])]
+)
+async def test_a_new_group_starts_where_it_says(
+    cluster: FakeCluster, where: str, expected: list[str]
+) -> None:
+    """OFS-07: FIRST and LAST; a second start ignores it."""
+    fill(cluster, 2, queues=1)
+    inbox = Inbox()
+    consumer = Consumer(
+        "G", cluster.address, topics="T", consume_from=where, listener=inbox.concurrent
+    )
+    async with consumer:
+        await until(lambda: sum(held.header.topic == "T" for held in cluster.held) == 2)
+        cluster.append("T", 0, b"late")
+        await until(lambda: inbox.texts == expected)
+    again = Inbox()
+    async with Consumer(
+        "G", cluster.address, topics="T", consume_from="first", listener=again.concurrent
+    ):
+        await until(lambda: sum(held.header.topic == "T" for held in cluster.held) == 2)
+
+    assert again.seen == []
+    assert cluster.offsets["G", "T", 0] == 3
+
+
+async def test_concurrent_failures_come_back_by_the_retry_topic_under_their_own_topic(
+    cluster: FakeCluster,
+) -> None:
+    """CON-04, CON-09, RTY-02, RTY-14: sent back, redelivered with one more try, topic restored."""
+    fill(cluster, 1, queues=1)
+    inbox = Inbox()
+    inbox.answers = [ConcurrentResult.RECONSUME_LATER]
+
+    async with Consumer(
+        "G", cluster.address, topics="T", consume_from="first", listener=inbox.concurrent
+    ):
+        await until(lambda: len(inbox.seen) == 2)
+
+    first, second = inbox.messages
+    assert (first.topic, first.reconsume_times) == ("T", 0)
+    assert (second.topic, second.reconsume_times) == ("T", 1)
+    assert second.queue.topic == "%RETRY%G"
+    assert 41 not in cluster.codes()
+    assert cluster.offsets["G", "T", 0] == 1
+
+
+async def test_a_refused_send_back_becomes_a_copy(cluster: FakeCluster) -> None:
+    """Wire 4.3: 310 to the retry topic with one more try and a delay."""
+    fill(cluster, 1, queues=1)
+    cluster.faults[36] = [fakecluster.refuse(1)]
+    inbox = Inbox()
+    inbox.answers = [ConcurrentResult.RECONSUME_LATER]
+
+    async with Consumer(
+        "G", cluster.address, topics="T", consume_from="first", listener=inbox.concurrent
+    ):
+        await until(lambda: len(inbox.seen) == 2)
+
+    assert inbox.messages[1].reconsume_times == 1
+    assert inbox.messages[1].properties["DELAY"] == "3"
+
+
+async def test_tags_are_compared_as_text_after_the_broker_compared_hashes(
+    cluster: FakeCluster,
+) -> None:
+    """FLT-01, PUL-13: `Aa` and `BB` share a hash; the offset passes what was dropped."""
+    cluster.append("T", 0, b"yes", b"TAGS\x01Aa\x02")
+    cluster.append("T", 0, b"no", b"TAGS\x01BB\x02")
+    inbox = Inbox()
+
+    async with Consumer(
+        "G",
+        cluster.address,
+        topics={"T": "Aa || C"},
+        consume_from="first",
+        listener=inbox.concurrent,
+    ):
+        await until(lambda: inbox.texts == ["yes"])
+
+    subscription = next(
+        each
+        for each in cluster.heartbeats[0].consumer_data_set[0].subscription_data_set
+        if each.topic == "T"
+    )
+    assert subscription.tags_set == ("Aa", "C")
+
+
+async def test_filters_may_drop_messages_before_the_listener(cluster: FakeCluster) -> None:
+    """FLT-04."""
+    fill(cluster, 4, queues=1)
+    inbox = Inbox()
+
+    async with Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        consume_from="first",
+        listener=inbox.concurrent,
+        filters=[lambda found: [each for each in found if each.queue_offset % 2]],
+    ):
+        await until(lambda: len(inbox.seen) == 2)
+
+    assert sorted(inbox.texts) == ["m1", "m3"]
+
+
+async def test_broadcasting_members_all_get_everything_and_keep_offsets_in_a_file(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """BRD-01, BRD-02, BRD-04: no lock, no offset request, no retry topic; a restart goes on."""
+    fill(cluster, 4)
+
+    def member(number: int, inbox: Inbox) -> Consumer:
+        return Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            consume_from="first",
+            message_model=MessageModel.BROADCASTING,
+            listener=inbox.ordered,
+            ordered=True,
+            offset_store=LocalOffsets(tmp_path / f"{number}.json"),
+        )
+
+    one, two, again = Inbox(), Inbox(), Inbox()
+    async with member(1, one), member(2, two):
+        await until(lambda: len(one.seen) == len(two.seen) == 4)
+    async with member(1, again):
+        cluster.append("T", 0, b"new")
+        await until(lambda: again.texts == ["new"])
+
+    assert not {14, 15, 41} & set(cluster.codes())
+    (data,) = cluster.heartbeats[0].consumer_data_set
+    assert [each.topic for each in data.subscription_data_set] == ["T"]
+    assert cluster.heartbeats[0].client_id.endswith("@DEFAULT")
+
+
+async def test_an_orderly_broadcast_keeps_its_order_through_a_suspension(
+    cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """BRD-06: each member tries a failed message again by itself, before any later one of its queue."""
+    fill(cluster, 3, queues=1)
+    inboxes = [Inbox(), Inbox()]
+    inboxes[0].answers = [None, OrderedResult.SUSPEND, OrderedResult.SUSPEND]
+    members = [
+        Consumer(
+            "G",
+            cluster.address,
+            topics="T",
+            consume_from="first",
+            message_model=MessageModel.BROADCASTING,
+            listener=inbox.ordered,
+            ordered=True,
+            offset_store=LocalOffsets(tmp_path / f"{number}.json"),
+            settings=ConsumerSettings(suspend_current_queue_time_ms=10),
+        )
+        for number, inbox in enumerate(inboxes)
+    ]
+
+    async with members[0], members[1]:
+        await until(lambda: [len(inbox.seen) for inbox in inboxes] == [5, 3])
+
+    assert [inbox.texts for inbox in inboxes] == [
+        ["m0", "m1", "m1", "m1", "m2"],
+        ["m0", "m1", "m2"],
+    ]
+
+
+async def test_hooks_see_every_call_and_what_they_raise_is_dropped(cluster: FakeCluster) -> None:
+    """TRC-01, ODL-13, ODL-15."""
+    fill(cluster, 1, queues=1)
+    inbox = Inbox()
+    inbox.answers = [OrderedResult.SUSPEND]
+    seen: list[tuple[str, bool, str, ConsumeReturn | None]] = []
+
+    class Hook(ConsumeHook):
+        def before(self, context: ConsumeContext) -> None:
+            seen.append(("before", context.success, context.status, context.returned))
+            raise RuntimeError("a broken hook")
+
+        def after(self, context: ConsumeContext) -> None:
+            seen.append(("after", context.success, context.status, context.returned))
+
+    consumer = Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        listener=inbox.ordered,
+        hooks=[Hook()],
+        settings=ConsumerSettings(suspend_current_queue_time_ms=10),
+    )
+    async with consumer:
+        await until(lambda: len(seen) == 4)
+
+    assert seen == [
+        ("before", False, "", None),
+        ("after", False, "SUSPEND_CURRENT_QUEUE_A_MOMENT", ConsumeReturn.FAILED),
+        ("before", False, "", None),
+        ("after", True, "SUCCESS", ConsumeReturn.SUCCESS),
+    ]

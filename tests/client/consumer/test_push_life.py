@@ -1,0 +1,227 @@
+"""Life and administration of the push consumer: start, close, suspension, what brokers ask."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.consumer.contexts import (
+    OrderedContext,
+)
+from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.consumer.push import Consumer
+from orderlymq.errors import SettingError, StateError
+from orderlymq.message import ReceivedMessage
+from orderlymq.producer.producer import Producer
+from orderlymq.settings import ConsumerSettings
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import request
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import OffsetTable
+from orderlymq_protocol.record import encode_record
+from tests.client.fakecluster import BROKER, FakeCluster, running, until
+from tests.client.inbox import Inbox, fill, ordered_consumer
+
+QUEUE = MessageQueue("T", BROKER, 0)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with running(topics={"T": 2}, ordered=True) as found:
+        yield found
+
+
+async def test_closing_lets_the_running_listener_finish_and_commits_it(
+    cluster: FakeCluster,
+) -> None:
+    """PSH-21: nothing of what was done is delivered again."""
+    fill(cluster, 2, queues=1)
+    started, finish = asyncio.Event(), asyncio.Event()
+
+    async def listener(
+        _messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        started.set()
+        await finish.wait()
+        return OrderedResult.SUCCESS
+
+    consumer = Consumer(
+        "G", cluster.address, topics="T", ordered=True, consume_from="first", listener=listener
+    )
+    await consumer.start()
+    await started.wait()
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    finish.set()
+    await closing
+
+    assert cluster.offsets["G", "T", 0] == 1
+    assert cluster.locks == {}
+
+
+async def test_a_listener_that_does_not_end_keeps_its_lock_until_the_lease_is_over(
+    cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its queue must not be consumed elsewhere while it still acts."""
+    fill(cluster, 1, queues=1)
+    started = asyncio.Event()
+
+    async def listener(
+        _messages: Sequence[ReceivedMessage], _context: OrderedContext
+    ) -> OrderedResult:
+        started.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return OrderedResult.SUCCESS
+
+    consumer = Consumer(
+        "G",
+        cluster.address,
+        topics="T",
+        ordered=True,
+        consume_from="first",
+        listener=listener,
+        settings=ConsumerSettings(shutdown_timeout_ms=50),
+    )
+    await consumer.start()
+    await started.wait()
+    await consumer.close()
+
+    assert [queue for _, queue in cluster.locks] == [QUEUE]
+    assert "closed while listeners still run" in caplog.text
+
+
+async def test_two_consumers_of_one_group_in_one_client_are_refused(cluster: FakeCluster) -> None:
+    """PSH-10, LOG-02: the second says where the first is; the first goes on."""
+    inbox = Inbox()
+    instance = ClientInstance(cluster.address)
+    async with Consumer(
+        "G", topics="T", listener=inbox.concurrent, instance=instance, consume_from="first"
+    ):
+        second = Consumer("G", topics="T", listener=inbox.concurrent, instance=instance)
+        with pytest.raises(StateError, match=r"consumer group\[G\] has been created before"):
+            await second.start()
+        assert second.state == "CREATE_JUST"
+        fill(cluster, 1)
+        await until(lambda: inbox.texts == ["m0"])
+
+
+async def test_bad_configurations_are_refused_before_any_socket(cluster: FakeCluster) -> None:
+    """PSH-04, PSH-02."""
+    with pytest.raises(SettingError, match="DEFAULT_CONSUMER is reserved"):
+        Consumer("DEFAULT_CONSUMER")
+    with pytest.raises(SettingError, match="characters outside"):
+        Consumer("a b")
+    with pytest.raises(SettingError, match="names no tag"):
+        Consumer("G", topics={"T": "||"})
+    with pytest.raises(SettingError, match="subscribes to no topic"):
+        await Consumer("G", cluster.address, listener=Inbox().concurrent).start()
+    with pytest.raises(SettingError, match="has no listener"):
+        await Consumer("G", cluster.address, topics="T").start()
+    consumer = Consumer("G", cluster.address, topics="T", listener=Inbox().concurrent)
+    async with consumer:
+        with pytest.raises(StateError, match="maybe started once, RUNNING"):
+            await consumer.start()
+    assert consumer.state == "SHUTDOWN_ALREADY"
+
+
+async def test_suspending_the_consumer_stops_listeners_until_it_is_resumed(
+    cluster: FakeCluster,
+) -> None:
+    """The locks are kept meanwhile."""
+    inbox = Inbox()
+    async with ordered_consumer(cluster, inbox) as consumer:
+        await until(lambda: len(cluster.held) == 3)
+        consumer.suspend()
+        fill(cluster, 2)
+        await asyncio.sleep(0.02)
+        assert inbox.seen == []
+        assert len(cluster.locks) == 3
+
+        consumer.resume()
+        await until(lambda: len(inbox.seen) == 2)
+
+
+async def test_brokers_may_ask_for_status_running_info_and_a_reset(cluster: FakeCluster) -> None:
+    """220, 221, 307, 309: what RocketMQ's tools show and do."""
+    fill(cluster, 3, queues=1)
+    inbox = Inbox()
+    async with ordered_consumer(cluster, inbox):
+        await until(lambda: len(inbox.seen) == 3)
+        conn = next(iter(cluster.members["G"].values()))
+        ask = {"consumerGroup": "G", "topic": "T", "group": "G", "brokerName": BROKER}
+
+        conn.send(request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ask))
+        conn.send(request(RequestCode.GET_CONSUMER_RUNNING_INFO, ask))
+        record = encode_record(cluster.logs["T", 0][1])
+        conn.send(request(RequestCode.CONSUME_MESSAGE_DIRECTLY, ask, record))
+        conn.send(request(RequestCode.CHECK_TRANSACTION_STATE, ask))
+        await until(lambda: len(cluster.answers) == 4)
+        body = OffsetTable({QUEUE: 1}).to_json()
+        conn.send(request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ask, body, oneway=True))
+        await until(lambda: inbox.texts[-2:] == ["m1", "m2"] and len(inbox.seen) == 6)
+
+    status, info, unknown, direct = sorted(cluster.answers, key=lambda each: len(each.ext))[:4]
+    bodies = [fastjson.loads(each.body) for each in (status, info, unknown, direct) if each.body]
+    tables = next(each["messageQueueTable"] for each in bodies if "messageQueueTable" in each)
+    assert tables[QUEUE] == 3
+    running_info = next(each for each in bodies if "mqTable" in each)
+    assert running_info["mqTable"][QUEUE]["commitOffset"] == 3
+    assert running_info["mqTable"][QUEUE]["locked"] is True
+    assert any(each.get("consumeResult") == "CR_SUCCESS" for each in bodies)
+    assert 3 in [each.code for each in cluster.answers]
+
+
+async def test_a_queue_that_stands_still_tells_tries_and_error_of_its_listener(
+    cluster: FakeCluster,
+) -> None:
+    """307 has them per queue: how often its first message failed, how last, and when it was called."""
+    fill(cluster, 2, queues=1)
+    inbox = Inbox()
+    inbox.answers = [ValueError("no such order"), OrderedResult.SUSPEND, None, None]
+    seen: list[tuple[int, str | None]] = []
+    async with ordered_consumer(cluster, inbox, suspend_current_queue_time_ms=200):
+        conn = next(iter(cluster.members["G"].values()))
+        for calls in (1, 2, 4):
+            while len(inbox.seen) < calls:  # noqa: ASYNC110 - what is waited for is the listener
+                await asyncio.sleep(0.002)
+            cluster.answers.clear()
+            conn.send(request(RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "G"}))
+            await until(lambda: len(cluster.answers) == 1)
+            info = fastjson.loads(cluster.answers[0].body)["mqTable"][QUEUE]
+            assert info["lastConsumeTimestamp"] > 1_700_000_000_000
+            seen.append((info["omqTries"], info["omqLastError"]))
+
+    assert seen == [
+        (1, "ValueError: no such order"),
+        (2, "it returned SUSPEND_CURRENT_QUEUE_A_MOMENT"),
+        (0, None),
+    ]
+
+
+async def test_producer_and_consumer_may_share_one_client(cluster: FakeCluster) -> None:
+    """CLI-02, CLI-03: one connection per broker for both."""
+    inbox = Inbox()
+    instance = ClientInstance(cluster.address)
+    async with (
+        Producer("P", instance=instance) as producer,
+        Consumer(
+            "G",
+            topics="T",
+            ordered=True,
+            listener=inbox.ordered,
+            instance=instance,
+            consume_from="first",
+        ),
+    ):
+        await producer.send("T", "x", key="k")
+        await until(lambda: inbox.texts == ["x"])
+        assert len(cluster.connections) == 1
+        beat = cluster.heartbeats[-1]
+
+    assert [each.group_name for each in beat.producer_data_set] == ["P"]
+    assert [each.group_name for each in beat.consumer_data_set] == ["G"]

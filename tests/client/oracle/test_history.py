@@ -1,0 +1,50 @@
+"""Histories survive a kill in the middle of a line and refuse anything else that is broken."""
+
+from pathlib import Path
+
+import pytest
+
+from orderlymq.oracle.history import HistoryError, Recorder, read
+from orderlymq.oracle.verdict import Kind
+
+
+def test_what_is_recorded_is_read_back(tmp_path: Path) -> None:
+    """Two recorders share a file; every event comes back with its process and attributes."""
+    path = tmp_path / "history.jsonl"
+
+    with Recorder(path, process="p1") as one, Recorder(path, process="p2") as two:
+        one.record("send", topic="orders", key="k", message="a")
+        two.record(Kind.ACK, topic="orders", message="a", queue="g0:3", offset=7)
+
+    events = list(read(path))
+    assert [(e.kind, e.process, e.message, e.queue, e.offset) for e in events] == [
+        (Kind.SEND, "p1", "a", "", -1),
+        (Kind.ACK, "p2", "a", "g0:3", 7),
+    ]
+    assert events[0].at <= events[1].at
+
+
+def test_a_line_cut_short_by_a_kill_is_dropped(tmp_path: Path) -> None:
+    """Only the last line may be incomplete: its process died while writing it."""
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(b'{"at":1,"kind":"scanned","topic":"t"}\n{"at":2,"ki')
+
+    assert [event.kind for event in read(path)] == [Kind.SCANNED]
+
+
+def test_a_bad_line_names_file_and_line(tmp_path: Path) -> None:
+    """A history that is not one is refused, with the place to look at."""
+    path = tmp_path / "history.jsonl"
+    path.write_bytes(b'{"at":1,"kind":"nonsense"}\n{"at":2,"kind":"scanned"}\n')
+
+    with pytest.raises(HistoryError, match=r"history\.jsonl, line 1: 'nonsense'"):
+        list(read(path))
+
+
+def test_an_unknown_attribute_is_refused_at_once(tmp_path: Path) -> None:
+    """A typo in the recording program must not make a check silently blind."""
+    with (
+        Recorder(tmp_path / "h", process="p") as recorder,
+        pytest.raises(HistoryError, match="an event has no field 'ofset'"),
+    ):
+        recorder.record("ack", ofset=1)

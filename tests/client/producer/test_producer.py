@@ -1,0 +1,481 @@
+"""The producer against a cluster on loopback: retries, outcomes, order."""
+
+import asyncio
+import time
+from collections import Counter
+
+import pytest
+
+from orderlymq.errors import (
+    NameServersUnreachable,
+    SendRefused,
+    SendUnknown,
+    SettingError,
+    StateError,
+    TopicNotFound,
+)
+from orderlymq.message import Message, SendStatus
+from orderlymq.producer.producer import Producer
+from orderlymq.producer.selectors import by_modulo
+from orderlymq.settings import ClientSettings, ProducerSettings
+from orderlymq_protocol import properties, sysflag
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.headers import SendMessageHeader
+from orderlymq_protocol.messagequeue import MessageQueue
+from tests.client import fakecluster
+from tests.client.fakecluster import BROKER, FakeCluster, running
+
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+
+
+def _sends(cluster: FakeCluster) -> list[SendMessageHeader]:
+    return [
+        SendMessageHeader.from_request(each.code, each.ext)
+        for each in cluster.seen
+        if each.code == SEND
+    ]
+
+
+async def test_a_message_comes_back_with_where_it_is() -> None:
+    """PRO-03, PRO-07: status, both ids, queue and offset; tag, keys and body unchanged."""
+    async with running(topics={"T": 2}) as cluster, Producer("G", cluster.address) as producer:
+        result = await producer.send("T", bytes(range(256)), tags="A", keys=("k1", "k2"), queue=1)
+
+        (stored,) = cluster.logs["T", 1]
+        found = properties.decode_properties(stored.properties)
+        assert result.status is SendStatus.OK
+        assert result.queue == MessageQueue("T", BROKER, 1)
+        assert result.queue_offset == 0
+        assert fakecluster.decoded(result.offset_message_id) == (
+            "127.0.0.1",
+            cluster.port,
+            stored.physical_offset,
+        )
+        assert (found["TAGS"], found["KEYS"], found["UNIQ_KEY"]) == (
+            "A",
+            "k1 k2",
+            result.message_id,
+        )
+        assert stored.body == bytes(range(256))
+
+
+async def test_plain_sends_are_spread_and_keyed_sends_stay_in_one_queue() -> None:
+    """PRO-14, SEL-04, SEL-03."""
+    async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
+        plain = Counter([(await producer.send("T", "x")).queue.queue_id for _ in range(40)])
+        keyed = {(await producer.send("T", "x", key="TagA")).queue.queue_id for _ in range(10)}
+        chosen = await producer.send("T", "x", selector=by_modulo, argument=6)
+
+    assert plain == {0: 10, 1: 10, 2: 10, 3: 10}
+    assert keyed == {3}
+    assert chosen.queue.queue_id == 2
+
+
+async def test_a_keyed_send_is_repeated_to_the_same_queue_under_the_same_key() -> None:
+    """SND-06, ordering 5: the broker recognises the repeat; the message is stored once."""
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address) as producer,
+    ):
+        await producer.queues("T")
+        cluster.faults[SEND] = [
+            fakecluster.reset,
+            fakecluster.refuse(14, "no leader"),
+            fakecluster.serve_then_reset(cluster),
+            fakecluster.refuse(2, "[OVERLOAD]system busy"),
+        ]
+
+        result = await producer.send("T", "once", key="k")
+
+    headers = _sends(cluster)
+    assert len(headers) == 5
+    assert len({header.queue_id for header in headers}) == 1
+    assert len({header.properties for header in headers}) == 1
+    assert len({header.born_timestamp for header in headers}) == 1
+    assert cluster.bodies("T", result.queue.queue_id) == [b"once"]
+    assert result.queue_offset == 0
+
+
+async def test_a_lost_answer_that_is_never_repaired_is_unknown_and_in_time() -> None:
+    """PRO-09, SND-11: black-holed for good; the error says so after the time-out, not later."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.silence] * 9
+        began = time.monotonic()
+
+        with pytest.raises(SendUnknown, match="stored: unknown"):
+            await producer.send("T", "x", key="k", timeout_ms=200)
+
+    assert 0.19 <= time.monotonic() - began <= 0.6
+
+
+async def test_a_refusal_after_a_lost_answer_stays_unknown() -> None:
+    """The first try may have been stored."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.serve_then_reset(cluster), fakecluster.refuse(16)]
+
+        with pytest.raises(SendUnknown) as caught:
+            await producer.send("T", "x", key="k")
+
+    assert caught.value.code == 16
+
+
+async def test_a_refused_send_names_code_address_and_that_nothing_is_stored() -> None:
+    """SND-11."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.refuse(13, "too large")]
+
+        with pytest.raises(SendRefused, match="too large") as caught:
+            await producer.send("T", "x", key="k")
+
+    assert (caught.value.code, caught.value.address, caught.value.stored) == (
+        13,
+        cluster.address,
+        "no",
+    )
+    assert cluster.bodies("T", 0) == []
+
+
+async def test_a_plain_send_makes_three_tries_and_no_more() -> None:
+    """SND-06: one and two more."""
+    async with running(topics={"T": 2}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.refuse(1)] * 5
+
+        with pytest.raises(SendRefused):
+            await producer.send("T", "x")
+
+    assert len(_sends(cluster)) == 3
+
+
+async def test_another_status_than_ok_is_returned_and_not_sent_again() -> None:
+    """SND-07: FLUSH_DISK_TIMEOUT is stored."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.queues("T")
+
+        def slow_disk(command: RemotingCommand, conn: object) -> RemotingCommand:
+            answer = cluster.serve(command, conn)  # type: ignore[arg-type]  # not looked at
+            assert answer is not None
+            answer.code = 10
+            return answer
+
+        cluster.faults[SEND] = [slow_disk]
+        result = await producer.send("T", "x")
+
+    assert result.status is SendStatus.FLUSH_DISK_TIMEOUT
+    assert len(_sends(cluster)) == 1
+
+
+async def test_another_broker_is_refused_where_order_matters() -> None:
+    """SND-07: the option contradicts a fixed queue."""
+    settings = ProducerSettings(retry_another_broker_when_not_store_ok=True)
+    async with (
+        running(topics={"T": 1}) as cluster,
+        Producer("G", cluster.address, settings=settings) as producer,
+    ):
+        with pytest.raises(SettingError, match="breaks the order"):
+            await producer.send("T", "x", key="k")
+
+
+async def test_large_bodies_are_deflated_and_small_ones_are_not() -> None:
+    """PRO-10: from 4096 bytes on, with RocketMQ's flags 0x301."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.send("T", b"x" * 4095)
+        await producer.send("T", b"x" * 4096)
+
+    small, large = cluster.logs["T", 0]
+    assert (len(small.body), small.sys_flag) == (4095, 0)
+    assert len(large.body) < 100
+    assert large.sys_flag == 0x301 == sysflag.with_compression(0, 3)
+
+
+async def test_a_missing_topic_is_an_error_and_a_creatable_one_is_made_with_four_queues() -> None:
+    """PRO-08."""
+    async with running() as cluster, Producer("G", cluster.address) as producer:
+        with pytest.raises(TopicNotFound, match="orderlymq topic create new"):
+            await producer.send("new", "x")
+        cluster.topics["TBW102"] = 8
+        await producer.send("new", "x")
+
+    assert cluster.topics["new"] == 4
+
+
+async def test_one_way_sends_ask_for_no_answer_and_never_raise_for_trouble() -> None:
+    """SND-05."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.send_oneway("T", "x", key="k")
+        await fakecluster.until(lambda: cluster.bodies("T", 0) == [b"x"])
+        (sent,) = (each for each in cluster.seen if each.code == SEND)
+
+    assert sent.is_oneway
+
+
+async def test_asynchronous_sends_of_one_key_are_stored_in_the_order_of_the_calls() -> None:
+    """SND-04: order of calls = order in the queue, with resets injected."""
+    async with (
+        running(topics={"T": 4}, ordered=True) as cluster,
+        Producer("G", cluster.address) as producer,
+    ):
+        await producer.queues("T")
+        cluster.faults[SEND] = [
+            cluster.serve,
+            fakecluster.reset,
+            fakecluster.serve_then_reset(cluster),
+            fakecluster.refuse(14),
+        ]
+        futures = [
+            producer.send_nowait("T", f"{key}{n}", key=key) for n in range(20) for key in "ab"
+        ]
+
+        results = await asyncio.gather(*futures)
+
+    for key in "ab":
+        bodies = [body for queue in range(4) for body in cluster.bodies("T", queue)]
+        assert [body for body in bodies if body.startswith(key.encode())] == [
+            f"{key}{n}".encode() for n in range(20)
+        ]
+    assert len(results) == 40
+
+
+async def test_sends_behind_a_failed_one_are_refused_unsent() -> None:
+    """A later message must not stand where the earlier one is missing."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.queues("T")
+        cluster.faults[SEND] = [cluster.serve, fakecluster.refuse(13)]
+        futures = [producer.send_nowait("T", f"m{n}", key="k") for n in range(4)]
+
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        again = await producer.send("T", "m9", key="k")
+
+    assert [type(each).__name__ for each in outcomes] == [
+        "SendResult",
+        "SendRefused",
+        "SendRefused",
+        "SendRefused",
+    ]
+    assert "an earlier send of the same key failed" in str(outcomes[2])
+    assert cluster.bodies("T", 0) == [b"m0", b"m9"]
+    assert again.queue_offset == 1
+
+
+async def test_a_send_waits_behind_the_asynchronous_ones_of_its_key() -> None:
+    """Calls of both kinds keep their order."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        first = [producer.send_nowait("T", f"m{n}", key="k") for n in range(5)]
+        last = await producer.send("T", "last", key="k")
+        await asyncio.gather(*first)
+
+    assert last.queue_offset == 5
+
+
+async def test_closing_waits_for_every_pending_send() -> None:
+    """SND-12: none is silently lost."""
+    async with running(topics={"T": 2}) as cluster:
+        producer = Producer("G", cluster.address)
+        await producer.start()
+        futures = [producer.send_nowait("T", f"m{n}", key=n % 3) for n in range(30)]
+        futures += [producer.send_nowait("T", f"p{n}") for n in range(30)]
+
+        await producer.close()
+
+    assert all(future.done() and future.exception() is None for future in futures)
+    assert len(cluster.bodies("T", 0)) + len(cluster.bodies("T", 1)) == 60
+
+
+async def test_a_batch_is_one_append_with_consecutive_offsets() -> None:
+    """BAT-01, BAT-05: one result, one queue chosen by key, order kept."""
+    async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
+        await producer.send("T", "before", key="TagA")
+        batch = [Message(topic="T", body=f"m{n}".encode(), keys="ORDER-1") for n in range(50)]
+
+        result = await producer.send_batch(batch, key="TagA")
+
+    assert result.queue.queue_id == 3
+    assert result.queue_offset == 1
+    assert len(result.offset_message_id.split(",")) == 50
+    assert cluster.bodies("T", 3)[1:] == [message.body for message in batch]
+    assert int(RequestCode.SEND_BATCH_MESSAGE) in cluster.codes()
+
+
+async def test_no_argument_of_a_send_is_dropped() -> None:
+    """Every way to send refuses what it would ignore, by name, and sends nothing."""
+    message = Message(topic="T", body=b"x")
+    async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
+        sends = (
+            lambda: producer.send(message, delay_level=3),
+            lambda: producer.send_nowait(message, tags="A"),
+            lambda: producer.send_oneway(message, properties={"a": "b"}),
+            lambda: producer.request(message, b"y"),
+            lambda: producer.send("T", b"x", queue=1, selector=by_modulo, argument=2),
+            lambda: producer.send("T", b"x", key="k", argument=2),
+            lambda: producer.send_oneway("T", b"x", argument=2),
+            lambda: producer.send_batch([message], argument=2),
+            lambda: producer.send_batch([Message(topic="T", body=b"x", key=n) for n in "ab"]),
+        )
+        for send in sends:
+            with pytest.raises(SettingError):
+                await send()
+
+    assert not cluster.logs
+
+
+async def test_a_key_anywhere_in_a_batch_chooses_its_queue() -> None:
+    """A first message without a key does not send the others to just any queue."""
+    async with running(topics={"T": 4}) as cluster, Producer("G", cluster.address) as producer:
+        for _ in range(4):
+            batch = [Message(topic="T", body=b"x", key=key) for key in (None, "TagA")]
+            assert (await producer.send_batch(batch)).queue.queue_id == 3
+
+
+async def test_messages_of_a_batch_keep_their_own_identities() -> None:
+    """BAT-02: what RocketMQ adds to each message of a batch hides no unique key, so each can be found by it."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        batch = [Message(topic="T", body=b"x") for _ in range(3)]
+
+        await producer.send_batch(batch)
+
+    stored = [properties.decode_properties(message.properties) for message in cluster.logs["T", 0]]
+    assert [each["UNIQ_KEY"] for each in stored] == [message.unique_key for message in batch]
+
+
+async def test_a_dead_name_server_is_passed_over() -> None:
+    """PRO-01, NSR-03."""
+    async with (
+        running(topics={"T": 1}) as cluster,
+        Producer("G", f"127.0.0.1:1;{cluster.address}") as producer,
+    ):
+        await producer.send("T", "x")
+
+    assert cluster.bodies("T", 0) == [b"x"]
+
+
+async def test_without_any_name_server_the_error_says_what_to_do() -> None:
+    """CLI-08."""
+    async with Producer("G", "127.0.0.1:1") as producer:
+        with pytest.raises(NameServersUnreachable, match="orderlymq up"):
+            await producer.send("T", "x")
+    with pytest.raises(SettingError, match="ORDERLYMQ_NAME_SERVER"):
+        Producer("G", "")
+
+
+async def test_states_are_named() -> None:
+    """PRO-01: second start, send before start and after close."""
+    async with running(topics={"T": 1}) as cluster:
+        producer = Producer("G", cluster.address)
+        with pytest.raises(StateError, match="not started"):
+            await producer.send("T", "x")
+        await producer.start()
+        with pytest.raises(StateError, match="RUNNING"):
+            await producer.start()
+        await producer.close()
+        with pytest.raises(StateError, match="SHUTDOWN_ALREADY"):
+            await producer.send("T", "x")
+        with pytest.raises(StateError, match="SHUTDOWN_ALREADY"):
+            producer.send_nowait("T", "x")
+        await producer.close()
+
+
+async def test_a_selector_that_fails_sends_nothing() -> None:
+    """SEL-09."""
+
+    def broken(*_: object) -> MessageQueue:
+        raise KeyError("no such shop")
+
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        with pytest.raises(SettingError, match="the selector raised KeyError"):
+            await producer.send("T", "x", selector=broken)
+        with pytest.raises(SettingError, match="not between 0 and 0"):
+            await producer.send("T", "x", queue=1)
+
+    assert SEND not in cluster.codes()
+
+
+async def test_brokers_learn_about_the_producer_and_that_it_left() -> None:
+    """PRO-02, CLI-05: heartbeat with group and client id, unregister at the end."""
+    async with running(topics={"T": 1}) as cluster:
+        async with Producer("G", cluster.address) as producer:
+            await producer.send("T", "x")
+            await fakecluster.until(lambda: bool(cluster.heartbeats))
+            client_id = producer.client_id
+        (left,) = (each for each in cluster.seen if each.code == RequestCode.UNREGISTER_CLIENT)
+
+    assert cluster.heartbeats[0].client_id == client_id
+    assert [each.group_name for each in cluster.heartbeats[0].producer_data_set] == ["G"]
+    assert left.ext == {"clientID": client_id, "producerGroup": "G"}
+
+
+async def test_unique_keys_differ_and_a_message_keeps_its_own() -> None:
+    """PRO-05: one key per message object, for ever."""
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        message = Message(topic="T", body=b"x")
+        first = await producer.send(message)
+        second = await producer.send(message)
+        others = {(await producer.send("T", "x")).message_id for _ in range(200)}
+
+    assert first.message_id == second.message_id
+    assert len(others) == 200
+
+
+async def test_credentials_sign_every_request_to_a_broker() -> None:
+    """ACL: AccessKey and Signature beside the fields."""
+    client = ClientSettings(access_key="RocketMQ", secret_key="12345678")
+    async with (
+        running(topics={"T": 1}) as cluster,
+        Producer("G", cluster.address, client_settings=client) as producer,
+    ):
+        await producer.send("T", "x")
+
+    (sent,) = (each for each in cluster.seen if each.code == SEND)
+    assert sent.ext["AccessKey"] == "RocketMQ"
+    assert "Signature" in sent.ext
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+async def test_an_asynchronous_send_is_tried_as_often_as_its_setting_says(retries: int) -> None:
+    """SND-03: a connection that is cut under each try; one try, and as many more as the setting."""
+    settings = ProducerSettings(retry_times_when_send_async_failed=retries)
+    async with (
+        running(topics={"T": 2}) as cluster,
+        Producer("G", cluster.address, settings=settings) as producer,
+    ):
+        await producer.queues("T")
+        cluster.faults[SEND] = [fakecluster.reset] * 9
+
+        with pytest.raises(SendUnknown):
+            await producer.send_nowait("T", "x")
+
+    assert len(_sends(cluster)) == retries + 1
+
+
+async def test_a_body_is_bytes_and_comes_back_as_it_was() -> None:
+    """PRO-04: every byte, no text, what looks like properties; an empty one is refused as Java does."""
+    bodies = [bytes(range(256)), b"\xff\xfe\x00", b"a\x01b\x02", b"\n", b"{"]
+    async with running(topics={"T": 1}) as cluster, Producer("G", cluster.address) as producer:
+        for body in bodies:
+            await producer.send("T", body)
+        with pytest.raises(SettingError, match="body is empty"):
+            await producer.send("T", b"")
+
+    assert cluster.bodies("T", 0) == bodies
+
+
+async def test_routes_are_read_again_after_the_period() -> None:
+    """CLI-06, NSR-07: a queue that is added is known one pollNameServerInterval later, without a failure."""
+    settings = ClientSettings(poll_name_server_interval_ms=50)
+    async with (
+        running(topics={"T": 1}) as cluster,
+        Producer("G", cluster.address, client_settings=settings) as producer,
+    ):
+        assert len(await producer.queues("T")) == 1
+        asked = cluster.codes().count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        cluster.topics["T"] = 2
+        began = time.monotonic()
+        while len(await producer.queues("T")) == 1:  # noqa: ASYNC110 - what is waited for is the period
+            await asyncio.sleep(0.005)
+        elapsed_s = time.monotonic() - began
+
+    assert asked == 1
+    assert elapsed_s < 2
