@@ -21,7 +21,7 @@ from orderlymq_broker.metrics import BrokerMetrics
 from orderlymq_broker.net.address import LeaderAddress, addresses_of
 from orderlymq_broker.net.assigning import Assigning
 from orderlymq_broker.net.clients import PULL_CODES, Clients, Line
-from orderlymq_broker.net.forwarding import Inbox, Outbox
+from orderlymq_broker.net.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.net.leadership import Leadership
 from orderlymq_broker.net.liveness import EXT_PROCESS, Liveness
 from orderlymq_broker.net.podlabel import ApiServer, PodLabel
@@ -385,14 +385,16 @@ class BrokerProcess:
         loop.decide(lambda: core.connection_closed(connection, self._clock.now()))
 
     def _handled(self, line: Line, command: RemotingCommand) -> None:
+        forwarded = isinstance(line, ForwardedLine)
         if command.code in _INTRODUCTIONS:
             clients = self.instance.core.clients_of(line.id)
-            self._liveness.seen(line.id, clients, *line.peer, command.ext.get(EXT_PROCESS, ""))
+            said = command.ext.get(EXT_PROCESS, "")
+            self._liveness.seen(line.id, clients, line.peer, said, forwarded=forwarded)
         elif command.code in PULL_CODES and not self._liveness.knows(line.id):
             # After a change of leader a client pulls at once and names itself up to 30 s later.
             group = command.ext.get("consumerGroup", "")
             members = list(self.instance.state.members.of_group(group))
-            self._liveness.guess(line.id, members, *line.peer)
+            self._liveness.guess(line.id, members, line.peer, forwarded=forwarded)
 
     def _line_lost(self, line: Line) -> None:
         self._liveness.lost(line.id)

@@ -506,7 +506,7 @@ def serve_then_reset(cluster: FakeCluster) -> Fault:
     return fault
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     """Wait until *condition* holds; the loop is given up in between, not the clock."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - what is waited for happens in code under test

@@ -79,7 +79,7 @@ async def test_what_is_kept_begins_again_however_it_ended(monkeypatch: pytest.Mo
         raise ends.pop()
 
     owned.keep(work, "rebalance")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await enough.wait()
     await owned.cancel()
 

@@ -45,7 +45,7 @@ def _served_by(port: int) -> str:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=5) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=30) as plain,
         context.wrap_socket(plain) as encrypted,
     ):
         certificate = encrypted.getpeercert(binary_form=True)
@@ -54,7 +54,7 @@ def _served_by(port: int) -> str:
 
 
 def _is_refused_plain(port: int, words: bytes) -> bool:
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(words)
         try:
             return connection.recv(1) == b""

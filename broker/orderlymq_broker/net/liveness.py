@@ -82,6 +82,7 @@ class _Question:
     client_id: str
     end: SocketEnd
     pid: int | None
+    is_forwarded: bool
 
 
 @dataclass(slots=True)
@@ -150,29 +151,40 @@ class Liveness:
         self.looks = 0
 
     def seen(
-        self, connection: int, client_ids: list[str], host: str, port: int, said: str = ""
+        self,
+        connection: int,
+        client_ids: list[str],
+        end: SocketEnd,
+        said: str = "",
+        *,
+        forwarded: bool = False,
     ) -> None:
-        """Note which clients speak on a connection from *host*:*port*; *said* is their process, where they say it."""
+        """Note which clients speak on a connection from *end*; *said* is their process, where they say it.
+
+        A *forwarded* connection ends at another broker.
+        """
         known = self._known.setdefault(connection, {})
         for client_id in client_ids:
             pid = pid_of(client_id, said)
-            client = known.setdefault(client_id, _Client((host, port), is_guess=False))
+            client = known.setdefault(client_id, _Client(end, is_guess=False))
             client.is_guess = False
-            self._ask(client, _Question(connection, client_id, (host, port), pid))
+            self._ask(client, _Question(connection, client_id, end, pid, forwarded))
         # A program that speaks for several clients is none of them.
         speakers = [each for each in known.values() if not each.is_guess]
         if len(speakers) > 1:
             for client in speakers:
                 self._forget_holding(client)
 
-    def guess(self, connection: int, client_ids: list[str], host: str, port: int) -> None:
+    def guess(
+        self, connection: int, client_ids: list[str], end: SocketEnd, *, forwarded: bool = False
+    ) -> None:
         """Note which clients may speak on a connection; those count whose process holds its other end."""
         known = self._known.setdefault(connection, {})
         for client_id in client_ids:
             pid = pid_of(client_id)
             if pid is not None:
-                client = known.setdefault(client_id, _Client((host, port), is_guess=True))
-                self._ask(client, _Question(connection, client_id, (host, port), pid))
+                client = known.setdefault(client_id, _Client(end, is_guess=True))
+                self._ask(client, _Question(connection, client_id, end, pid, forwarded))
 
     def knows(self, connection: int) -> bool:
         """Tell whether it was said which clients may speak on a connection."""
@@ -367,4 +379,7 @@ def _timed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> tuple
 
 
 def _answered(view: View, questions: list[_Question]) -> list[tuple[_Question, Holding | str]]:
-    return [(each, view.client_of(each.end, each.pid)) for each in questions]
+    return [
+        (each, view.client_of(each.end, each.pid, forwarded=each.is_forwarded))
+        for each in questions
+    ]

@@ -13,7 +13,9 @@ from orderlymq_broker.net.sockets import Holding, Process, SocketEnd
 class View:
     """Answers about one process at a time."""
 
-    def client_of(self, end: SocketEnd, pid: int | None) -> Holding | str:
+    def client_of(
+        self, end: SocketEnd, pid: int | None, *, forwarded: bool = False
+    ) -> Holding | str:
         """Return who is the client at the other *end* of a connection, or why that is not known."""
         if pid is None:
             return "it does not say which process it is"

@@ -98,13 +98,22 @@ class View:
         self._ways_in: dict[int, str | None] = {}
         self._scan()
 
-    def client_of(self, end: SocketEnd, pid: int | None) -> Holding | str:
+    def client_of(
+        self, end: SocketEnd, pid: int | None, *, forwarded: bool = False
+    ) -> Holding | str:
         """Return who is the client at the other *end* of a connection with us, or why that is not known.
+
+        One that is *forwarded* is connected with another broker.
 
         A client that is *pid*, as it says, counts when that process holds the socket. Any other counts
         only when no process that holds the socket can speak for another program.
         """
-        found = [each for each in self._from.get(_key(end), ()) if self._is_ours(self._tcp[each])]
+        # The client's end alone does not do: one port may have connections with several servers.
+        found = [
+            each
+            for each in self._from.get(_key(end), ())
+            if self._is_served(self._tcp[each]) and self._is_ours(self._tcp[each]) is not forwarded
+        ]
         if len(found) != 1:
             return "no socket of this machine, or its network, is the other end"
         inode = found[0]
@@ -161,12 +170,9 @@ class View:
         )
 
     def _is_ours(self, row: _Row) -> bool:
-        """Tell whether this process holds the far end of a connection, with other servers at most.
-
-        The near end does not say so: one port may have connections with several servers.
-        """
+        """Tell whether this process holds the far end of a connection."""
         far = self._inodes.get((row.remote, row.local))
-        return os.getpid() in self._holders.get(far or "", ()) and self._is_served(row)
+        return far is not None and os.getpid() in self._holders.get(far, ())
 
     def _is_served(self, row: _Row) -> bool:
         """Tell whether the far end of a connection belongs to brokers and name servers alone."""

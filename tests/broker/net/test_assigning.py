@@ -62,7 +62,7 @@ class Asking:
         before = len(self.client.told)
         command = request(RequestCode.QUERY_ASSIGNMENT, {}, body)
         self.world.ask(1, self.client, command)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             # The name server is a real socket: there is no event to wait for but the answer.
             while len(self.client.told) == before:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)

@@ -62,7 +62,7 @@ async def settled(liveness: Liveness) -> None:
 async def introduced(liveness: Liveness, broker: Broker, *client_ids: str) -> None:
     """Let a client speak on each connection, and wait until it is known."""
     for number, (end, client_id) in enumerate(zip(broker.ends, client_ids, strict=True)):
-        liveness.seen(number, [client_id], *end)
+        liveness.seen(number, [client_id], end)
     await settled(liveness)
 
 
@@ -115,7 +115,7 @@ async def test_of_the_members_that_may_be_meant_only_the_owner_of_the_connection
         async with watching() as (liveness, dead):
             mine, other = f"127.0.0.1@{process.pid}#1", f"127.0.0.1@{NOBODY}#2"
             assert not liveness.knows(0)
-            liveness.guess(0, [other, mine, NAME], *broker.ends[0])
+            liveness.guess(0, [other, mine, NAME], broker.ends[0])
             await settled(liveness)
             assert liveness.knows(0)
 
@@ -177,7 +177,7 @@ async def test_who_comes_right_after_another_client_is_looked_for_at_once() -> N
         async with watching() as (liveness, _):
             slept: list[float] = []
             for number, end in enumerate(broker.ends):
-                liveness.seen(number, [f"{NAME}-{number}"], *end)
+                liveness.seen(number, [f"{NAME}-{number}"], end)
                 slept.append(liveness._budget.pause_s(asyncio.get_running_loop().time()))
                 await settled(liveness)
 
@@ -189,9 +189,9 @@ async def test_who_speaks_for_several_clients_is_none_of_them() -> None:
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             named = f"127.0.0.1@{process.pid}#1"
-            liveness.seen(0, [NAME], *broker.ends[0])
+            liveness.seen(0, [NAME], broker.ends[0])
             await settled(liveness)
-            liveness.seen(0, [NAME, f"{NAME}-2", named], *broker.ends[0])
+            liveness.seen(0, [NAME, f"{NAME}-2", named], broker.ends[0])
             await settled(liveness)
 
             process.kill()
@@ -221,7 +221,7 @@ async def test_a_client_that_was_never_identified_is_not_judged() -> None:
     with listening() as broker, client(broker, "one, two = socket.socketpair()") as process:
         async with watching() as (liveness, dead):
             for _ in range(5):
-                liveness.seen(0, [f"127.0.0.1@{NOBODY}#1"], *broker.ends[0])
+                liveness.seen(0, [f"127.0.0.1@{NOBODY}#1"], broker.ends[0])
                 await settled(liveness)
             assert liveness.looks == 3
 
@@ -236,7 +236,7 @@ async def test_a_client_that_was_never_identified_is_not_judged() -> None:
 async def test_a_remote_client_is_not_looked_for() -> None:
     """No process of this machine can be its own."""
     async with watching() as (liveness, dead):
-        liveness.seen(0, [NAME], "192.0.2.200", 40_000)
+        liveness.seen(0, [NAME], ("192.0.2.200", 40_000))
         await settled(liveness)
         liveness.lost(0)
         await settled(liveness)

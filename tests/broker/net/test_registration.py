@@ -81,7 +81,7 @@ async def make_registration() -> AsyncIterator[MakeRegistration]:
 async def route(client: RemotingClient, port: int, topic: str) -> TopicRouteData:
     """Return the route of a topic as soon as the name server has one."""
     command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-    async with asyncio.timeout(5.0):
+    async with asyncio.timeout(30.0):
         while True:
             try:
                 reply = await client.invoke(f"127.0.0.1:{port}", command, 1.0)

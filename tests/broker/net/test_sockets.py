@@ -137,7 +137,7 @@ def test_a_socket_with_several_holders_has_them_all() -> None:
 
 
 def test_a_client_is_found_also_when_its_port_is_another_connections_too() -> None:
-    """Linux gives one port to connections that lead to different ends, among them other brokers."""
+    """Linux gives one port to connections with different ends, such as the broker that forwards another client."""
     serve = """
 import socket
 listener = socket.create_server(('127.0.0.1', 0))
@@ -160,9 +160,12 @@ second.connect(('127.0.0.1', {int(other.stdout.readline())}))
             assert other.stdout.readline() == b"ready\n"
 
             found = look(broker)
+            forwarded = View().client_of(broker.ends[0], None, forwarded=True)
 
             assert isinstance(found, Holding)
-            assert found.owners == {read_process(process.pid)}
+            assert isinstance(forwarded, Holding)
+            assert found.owners == forwarded.owners == {read_process(process.pid)}
+            assert found.inode != forwarded.inode
 
 
 def test_who_inherits_a_socket_holds_it() -> None:

@@ -20,7 +20,7 @@ class Loop:
 
     def run_until(self, what: str) -> None:
         while what not in self.seen:
-            self.posted.get(timeout=2.0)()
+            self.posted.get(timeout=30.0)()
 
     def note(self, what: str) -> Callable[[float], None]:
         return lambda _: self.seen.append(what)

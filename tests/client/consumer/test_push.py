@@ -198,7 +198,7 @@ async def test_a_poison_message_ends_in_the_dead_letter_queue_at_once(cluster: F
 async def test_a_plain_function_listens_in_a_thread_and_may_block(cluster: FakeCluster) -> None:
     """One thread per queue at a time, several queues in parallel; the loop stays free."""
     fill(cluster, 2)
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=30)
     names: set[str] = set()
 
     def listener(_messages: Sequence[ReceivedMessage], _context: OrderedContext) -> OrderedResult:

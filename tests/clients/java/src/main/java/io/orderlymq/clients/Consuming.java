@@ -13,6 +13,8 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -29,6 +31,7 @@ final class Consuming {
     private final CountDownLatch end = new CountDownLatch(1);
     private final AtomicInteger remaining;
     private final Map<String, Integer> failures = new ConcurrentHashMap<>();
+    private final Map<MessageQueue, Long> next = new ConcurrentHashMap<>();
 
     private Consuming(Options options) {
         this.options = options;
@@ -84,9 +87,24 @@ final class Consuming {
         watcher.setDaemon(true);
         watcher.start();
         end.await(options.number("seconds", 60), TimeUnit.SECONDS);
+        waitForOffsets(consumer.getDefaultMQPushConsumerImpl().getOffsetStore());
         Thread.sleep(options.number("linger", 0));
         consumer.shutdown();
         Report.event("finished");
+    }
+
+    /**
+     * The client notes an offset after its listener has returned, and its shutdown commits what was
+     * noted. A queue that went to another member has no offset here any more: nothing is waited for long.
+     */
+    private void waitForOffsets(OffsetStore store) throws InterruptedException {
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(3);
+        for (Map.Entry<MessageQueue, Long> each : next.entrySet()) {
+            while (store.readOffset(each.getKey(), ReadOffsetType.READ_FROM_MEMORY) < each.getValue()
+                    && System.nanoTime() < deadline) {
+                Thread.sleep(5);
+            }
+        }
     }
 
     private void waitForEndOfInput() {
@@ -114,6 +132,9 @@ final class Consuming {
             } else {
                 report("done", message, queue, text);
             }
+        }
+        if (good) {
+            messages.forEach(each -> next.merge(queue, each.getQueueOffset() + 1, Math::max));
         }
         if (good && remaining.addAndGet(-messages.size()) <= 0) {
             end.countDown();

@@ -4,7 +4,19 @@ package io.orderlymq.clients;
 public final class Main {
     private Main() {}
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+        } catch (Exception failure) {
+            // A client that did not start leaves non-daemon threads behind: who waits for it waits in vain.
+            failure.printStackTrace();
+            System.exit(1);
+        }
+        // The clients leave them behind when they are shut down under load, too.
+        System.exit(0);
+    }
+
+    private static void run(String[] arguments) throws Exception {
         Options options = Options.parse(arguments, 1);
         switch (arguments[0]) {
             case "send" -> Sending.run(options);
@@ -20,8 +32,6 @@ public final class Main {
             case "reply" -> later("since46.Replying", options);
             default -> throw new IllegalArgumentException("no program " + arguments[0]);
         }
-        // The clients leave non-daemon threads behind when they are shut down under load.
-        System.exit(0);
     }
 
     /** Runs a program that the oldest clients cannot have, so that this class compiles without it. */
