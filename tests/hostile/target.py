@@ -122,9 +122,7 @@ class Target:
         self.starts += 1
         self.group.start()
         for topic in (*TOPICS[:2], JUDGED_TOPIC):
-            ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES)}
-            ext |= {"writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG"}
-            self.administer(RequestCode.UPDATE_AND_CREATE_TOPIC, {**ext, "order": "false"})
+            self.administer(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_ext(topic))
         if self.guarded:
             account = {"accessKey": WEAK[0], "secretKey": WEAK[1], "topicPerms": f"{TOPICS[0]}=SUB"}
             self.administer(RequestCode.UPDATE_AND_CREATE_ACL_CONFIG, account)
@@ -334,6 +332,18 @@ class Target:
     def clear(self) -> None:
         """Remove what was written."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def topic_ext(topic: str) -> dict[str, str]:
+    """Return the header by which a topic is created.
+
+    The judged one is ordered, as the promise is about ordered topics: others keep both copies of a message that was
+    sent again. Those that cases name are not, so that cases can change the number of their queues.
+    """
+    ext = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES)}
+    ext |= {"writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG"}
+
+    return {**ext, "order": str(topic == JUDGED_TOPIC).lower()}
 
 
 def _end_of(path: Path) -> bytes:
