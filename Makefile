@@ -48,7 +48,7 @@ test-spark: $(VENV)/.dev ## Run the tests of the Spark pipelines
 
 .PHONY: kill-spark
 kill-spark: $(VENV)/.dev ## Kill Spark's drivers, executors and workers KILLS times (default 200) by SEED, check what they leave
-	@$(BIN)/python -m tests.spark.kills --kills $(or $(KILLS),200) --seed $(or $(SEED),1) $(ARGS)
+	@$(BIN)/python -m tests.spark.faults.kills --kills $(or $(KILLS),200) --seed $(or $(SEED),1) $(ARGS)
 
 .PHONY: e2e
 e2e: $(VENV)/.dev ## Run all scenarios on Kubernetes: KUBECONFIG, or a kind cluster that is made; see e2e/README.md

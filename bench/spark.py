@@ -28,11 +28,12 @@ from tests.spark.topics import Topics
 
 from bench import sections
 from orderlymq.blocking import AdminClient
-from orderlymq_spark import archive, audit, compact
-from orderlymq_spark.archivefiles import path_of, published
 from orderlymq_spark.frames import read_batch
-from orderlymq_spark.session import start_session
+from orderlymq_spark.jobs import archive, compact
+from orderlymq_spark.jobs.audit import job as audit
+from orderlymq_spark.run.session import start_session
 from orderlymq_spark.specs import ArchiveSpec, CompactSpec, OrderAuditSpec, Source
+from orderlymq_spark.tables.parquet import path_of, published
 
 _BATCHES: Final = 4  # of the archive
 _MEGA: Final = 1e6

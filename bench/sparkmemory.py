@@ -28,9 +28,9 @@ from bench import sections
 from orderlymq.blocking import AdminClient, LoopThread
 from orderlymq.message import Message
 from orderlymq.producer.producer import Producer
-from orderlymq_spark import archive
 from orderlymq_spark.frames import read_stream
-from orderlymq_spark.session import start_session
+from orderlymq_spark.jobs import archive
+from orderlymq_spark.run.session import start_session
 from orderlymq_spark.specs import ArchiveSpec, Source
 
 MIB: Final = 1 << 20

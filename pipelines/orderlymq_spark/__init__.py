@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from orderlymq_spark.datasource import OrderlyMQDataSource
     from orderlymq_spark.frames import ordered, read_batch, read_stream
-    from orderlymq_spark.source import OrderlyMQDataSource
 
 _HOMES = {
-    "OrderlyMQDataSource": "orderlymq_spark.source",
+    "OrderlyMQDataSource": "orderlymq_spark.datasource",
     "ordered": "orderlymq_spark.frames",
     "read_batch": "orderlymq_spark.frames",
     "read_stream": "orderlymq_spark.frames",

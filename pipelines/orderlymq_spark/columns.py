@@ -1,7 +1,7 @@
 """
 The columns of a topic: names, types, and their order. Pure.
 
-Rule: the order here is the order everywhere; Spark compares it with every batch. `rows` fills them.
+Rule: the order here is the order everywhere; Spark compares it with every batch. `source.batches` fills them.
 """
 
 import difflib

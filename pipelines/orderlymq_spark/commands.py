@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from orderlymq.cli.session import CommandFailed, ExitCode, print_json, print_table, reporting
-from orderlymq_spark.catalogue import CATALOGUE, SparkStarter, run
+from orderlymq_spark.jobs.catalogue import CATALOGUE, run
+from orderlymq_spark.run.outcome import SparkStarter
 from orderlymq_spark.specs import Pipeline, read_pipeline
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _starter(found: Pipeline) -> SparkStarter:
                 "Spark needs Java 17 or newer on the path; on Debian: apt-get install "
                 "openjdk-17-jre-headless",
             )
-        from orderlymq_spark.session import start_session  # noqa: PLC0415 - imports pyspark
+        from orderlymq_spark.run.session import start_session  # noqa: PLC0415 - imports pyspark
 
         spark = found.spec.spark
         return start_session(

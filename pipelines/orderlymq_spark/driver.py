@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.errors import OrderlyMQError, SettingError
-from orderlymq_spark.catalogue import Outcome, run
-from orderlymq_spark.reporting import DriverReport, serve
+from orderlymq_spark.jobs.catalogue import run
+from orderlymq_spark.run.outcome import Outcome
+from orderlymq_spark.run.report import DriverReport, serve
 from orderlymq_spark.specs import Pipeline, SparkSettings, parse_pipeline, read_pipeline
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _failed(report: DriverReport, error: Exception, code: int) -> int:
 
 
 def _session(found: Pipeline, report: DriverReport) -> "SparkSession":
-    from orderlymq_spark.session import start_session  # noqa: PLC0415 - imports pyspark, which takes seconds
+    from orderlymq_spark.run.session import start_session  # noqa: PLC0415 - imports pyspark, which takes seconds
 
     wanted = found.spec.spark
     settings = {**in_pod(wanted), **wanted.settings}

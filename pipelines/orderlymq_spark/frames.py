@@ -6,8 +6,8 @@ from weakref import WeakSet
 
 from pyspark.sql import DataFrame, SparkSession
 
+from orderlymq_spark.datasource import OrderlyMQDataSource
 from orderlymq_spark.localpath import local_path
-from orderlymq_spark.source import OrderlyMQDataSource
 
 
 def read_batch(spark: SparkSession, **options: Any) -> DataFrame:

@@ -3,7 +3,7 @@ What a Pipeline says: the models of its YAML, one per type.
 
 Rules: no module of Spark is imported here, so that `pipeline list` and the checks of a file work without it; an
 unknown field is refused with the nearest known one; what only Kubernetes obeys is left to the operator. What each
-pipeline does stands in the module that `catalogue` names.
+pipeline does stands in the module that `jobs.catalogue` names.
 """
 
 import difflib

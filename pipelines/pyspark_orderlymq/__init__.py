@@ -4,6 +4,6 @@ The name by which Spark finds the format "orderlymq" without being told: top-lev
 Everything stands in `orderlymq_spark`.
 """
 
-from orderlymq_spark.source import OrderlyMQDataSource as DefaultSource
+from orderlymq_spark.datasource import OrderlyMQDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

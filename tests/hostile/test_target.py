@@ -10,7 +10,7 @@ def test_the_judged_topic_stores_a_message_sent_again_once() -> None:
     """Law: the oracle judges an ordered topic; on another one, a message sent again may stand twice."""
     shell = AdminShell()
     shell.lead()
-    created = shell.tool(RequestCode.UPDATE_AND_CREATE_TOPIC, **topic_ext(JUDGED_TOPIC))
+    created = shell.tool(RequestCode.UPDATE_AND_CREATE_TOPIC, b"", **topic_ext(JUDGED_TOPIC))
 
     first, again = (
         send(shell, JUDGED_TOPIC, b"paid", properties(UNIQ_KEY="U1"), e=0) for _ in range(2)

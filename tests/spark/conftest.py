@@ -44,7 +44,7 @@ def topics(group: Group) -> Iterator[Topics]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
     """Return a small Spark."""
-    from orderlymq_spark.session import start_session  # noqa: PLC0415 - only where Spark is needed
+    from orderlymq_spark.run.session import start_session  # noqa: PLC0415 - only where Spark is needed
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = start_session("tests", master="local[2]", memory="700m")

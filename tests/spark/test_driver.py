@@ -14,11 +14,11 @@ import pytest
 
 from orderlymq.message import Message
 from orderlymq_spark import container
-from orderlymq_spark.archivefiles import published
-from orderlymq_spark.catalogue import Outcome
 from orderlymq_spark.driver import in_pod
-from orderlymq_spark.reporting import END_MAX_BYTES, DriverReport, serve
+from orderlymq_spark.run.outcome import Outcome
+from orderlymq_spark.run.report import END_MAX_BYTES, DriverReport, serve
 from orderlymq_spark.specs import SparkSettings, parse_pipeline
+from orderlymq_spark.tables.parquet import published
 from tests.spark.topics import Topics
 
 

@@ -6,12 +6,12 @@ from typing import get_type_hints
 import pytest
 from pyspark.sql.types import StructType
 
-from orderlymq_spark.archivesink import ArchiveDataSource
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_stream
 from orderlymq_spark.localpath import LocalPath, local_path
 from orderlymq_spark.options import parse_source
 from orderlymq_spark.specs import SPECS, parse_pipeline
+from orderlymq_spark.tables.archive import ArchiveDataSource
 
 ADDRESSES = (
     "s3a://bucket/x",

@@ -1,0 +1,385 @@
+"""
+The cluster as Spark's processes see it: queues, their borders, and blocks of messages, by blocking calls.
+
+Rules: one set of connections per process and address; a broker or name server that stays away is waited for
+as long as `retryTimeout` says, because Spark ends a query at the first error; several pulls of one queue are
+on their way at once and are put together in order. What the bytes mean stands in `source.records`.
+"""
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from orderlymq.admin.client import AdminClient
+from orderlymq.blocking import LoopThread
+from orderlymq.connection.routes import TopicRoute
+from orderlymq.connection.wire import PullOptions, PullStatus, fence, pull_request
+from orderlymq.consumer.offsets import NOT_FOUND
+from orderlymq.consumer.pull import QueueReader
+from orderlymq.errors import (
+    BrokerError,
+    BrokerUnreachable,
+    NameServersUnreachable,
+    PullError,
+    TopicNotFound,
+)
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.headers import PullMessageResponseHeader
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import SubscriptionData
+from orderlymq_protocol.names import is_system_topic
+from orderlymq_protocol.record import iter_records
+from orderlymq_runtime.client import RemotingError
+from orderlymq_spark.cluster.pullsize import PullCount
+from orderlymq_spark.errors import OptionError, SourceUnavailable
+from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.options import Connect
+
+T = TypeVar("T")
+
+GROUP: Final = "TOOLS_CONSUMER"  # known to every broker; it never holds a lock
+# Our brokers give so many to who asks for a whole range; RocketMQ's give 32, and are then asked for 32.
+PULL_COUNT_MAX: Final = 512
+_PULLS_AT_ONCE: Final = 8  # hides the way to the broker; more only fills memory
+_LOOKS_AT_ONCE: Final = 64  # likewise; small answers, some 10,000 a second
+BLOCK_ROWS: Final = 4096
+BLOCK_BYTES: Final = 8 << 20
+_PULL_TIMEOUT_MS: Final = 10_000
+_BACK_OFF_FIRST_S: Final = 0.05
+_BACK_OFF_MAX_S: Final = 2.0
+
+_AWAY: Final = (BrokerUnreachable, NameServersUnreachable, RemotingError, PullError)
+_LATER: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.FLOW_CONTROL,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
+        ResponseCode.GO_AWAY,
+    }
+)
+# A system error is a refusal, but for the one of a replica that does not lead, which ends with these words.
+_TRY_AGAIN: Final = "try again"
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one read of a queue brought.
+
+    Attributes:
+        chunks: pull bodies, in order.
+        next_offset: where to go on.
+        moved_to: the queue's first message, when what was asked for is not there any more.
+    """
+
+    chunks: list[bytes]
+    next_offset: int
+    moved_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    body: bytes
+
+
+class ClusterAccess:
+    """Blocking calls to one cluster; safe from any thread."""
+
+    def __init__(self, connect: Connect) -> None:
+        self.connect = connect
+        self.thread = LoopThread("orderlymq-spark")
+        self._admin: AdminClient = self.thread.run(self._open())
+        self.instance = self._admin.instance
+        self._reader = QueueReader(self.instance, GROUP)
+
+    async def _open(self) -> AdminClient:
+        admin = AdminClient(self.connect.bootstrap, client_settings=self.connect.settings())
+        await admin.start()
+        return admin
+
+    def close(self) -> None:
+        """End the connections and the thread."""
+        self.thread.run(self._admin.close())
+        self.thread.close()
+
+    # -- what there is
+
+    def topics(self, names: Iterable[str], pattern: str = "") -> tuple[str, ...]:
+        """Return the named topics, or those whose whole name matches."""
+        if not pattern:
+            return tuple(dict.fromkeys(names))
+        wanted = re.compile(pattern)
+        found = self.wait(self._admin.topics)
+        return tuple(t for t in found if wanted.fullmatch(t) and not is_system_topic(t))
+
+    def queues(self, topics: Iterable[str]) -> tuple[MessageQueue, ...]:
+        """Return the queues of topics that may be read.
+
+        Raises:
+            TopicNotFound: No broker has one of them.
+        """
+        found: list[MessageQueue] = []
+        for topic in topics:
+            found += self.route(topic).subscribe
+        return tuple(found)
+
+    def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic in the order that keys are hashed over.
+
+        Raises:
+            TopicNotFound: No broker has it.
+        """
+        return self.route(topic).publish
+
+    def route(self, topic: str) -> TopicRoute:
+        """Return a topic's queues, fresh.
+
+        Raises:
+            TopicNotFound: No broker has it.
+        """
+        return self.wait(lambda: self._admin.route(topic))
+
+    def borders(
+        self, queues: Iterable[MessageQueue]
+    ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
+        """Return the first offset and the end of each queue."""
+        wanted = tuple(queues)
+
+        async def ask() -> tuple[list[int], list[int]]:
+            lows = await asyncio.gather(*map(self._reader.min_offset, wanted))
+            highs = await asyncio.gather(*map(self._reader.max_offset, wanted))
+            return lows, highs
+
+        lows, highs = self.wait(ask)
+        return dict(zip(wanted, lows, strict=True)), dict(zip(wanted, highs, strict=True))
+
+    def committed(
+        self, group: str, queues: Iterable[MessageQueue]
+    ) -> dict[MessageQueue, int | None]:
+        """Return the offsets that a group has committed."""
+        wanted = tuple(queues)
+        reader = QueueReader(self.instance, group)
+
+        async def ask() -> list[int]:
+            return list(await asyncio.gather(*map(reader.offsets.fetch, wanted)))
+
+        found = self.wait(ask)
+        return {
+            queue: None if offset == NOT_FOUND else offset
+            for queue, offset in zip(wanted, found, strict=True)
+        }
+
+    def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit offsets for a group; failures are logged by the SDK and made good by the next call."""
+        reader = QueueReader(self.instance, group)
+        for queue, offset in offsets.items():
+            reader.offsets.update(queue, offset, epoch=None, increase_only=False)
+        self.thread.run(reader.offsets.persist(list(offsets)))
+
+    def stored_at(self, queue: MessageQueue, offset: int) -> int:
+        """Return the store time of a message in milliseconds.
+
+        Raises:
+            BrokerError: It is not there.
+        """
+
+        async def ask() -> int:
+            answer = await self._pull(queue, offset, 1, "*")
+            if answer.status is not PullStatus.FOUND:
+                raise BrokerError(answer.status.value, f"no message at {offset} of {queue}")
+            return next(iter_records(answer.body)).store_timestamp
+
+        return self.wait(ask)
+
+    def offset_at(self, queue: MessageQueue, low: int, high: int, timestamp_ms: int) -> int | None:
+        """Return the first offset stored at this time or later; None when all are older.
+
+        Found by halving, so that brokers that give the nearest message make no difference.
+        """
+        end = high
+        while low < high:
+            middle = (low + high) // 2
+            if self.stored_at(queue, middle) < timestamp_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return None if low == end else low
+
+    def is_stored(self, topic: str, unique_key: str) -> bool:
+        """Tell whether a message with this unique key is in the topic, by the brokers' index."""
+        found = self.wait(lambda: self._admin.find_messages(topic, unique_key, unique=True))
+        return bool(found)
+
+    async def are_stored(self, topic: str, unique_keys: Sequence[str]) -> list[bool]:
+        """Tell of many unique keys what `is_stored` tells of one; on the loop of these connections."""
+
+        async def ask(keys: Sequence[str]) -> list[bool]:
+            asked = (self._admin.find_messages(topic, key, unique=True) for key in keys)
+            return [bool(found) for found in await asyncio.gather(*asked)]
+
+        found: list[bool] = []
+        for at in range(0, len(unique_keys), _LOOKS_AT_ONCE):
+            found += await self._patiently(partial(ask, unique_keys[at : at + _LOOKS_AT_ONCE]))
+        return found
+
+    def progress(self, group: str) -> dict[MessageQueue, Any]:
+        """Return how far a group is, as the administrator sees it."""
+        return self.wait(lambda: self._admin.progress(group))
+
+    # -- messages
+
+    def read(self, part: QueueRange, tags: str = "*") -> Iterator[Fetched]:
+        """Yield a range block by block, the next one being fetched meanwhile.
+
+        A block with `moved_to` is the last one: it depends on the caller how to go on.
+        """
+        position = part.start
+        ahead: Future[Fetched] | None = None
+        asks = PullCount(PULL_COUNT_MAX)
+
+        def start(offset: int) -> "Future[Fetched]":
+            work = self._patiently(lambda: self._fetch(part.queue, offset, part.end, tags, asks))
+            return self.thread.submit(work).future
+
+        try:
+            while position < part.end:
+                block = (ahead or start(position)).result()
+                position = block.next_offset
+                more = position < part.end and block.moved_to is None
+                ahead = start(position) if more else None
+                yield block
+                if block.moved_to is not None:
+                    return
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+
+    async def _fetch(
+        self, queue: MessageQueue, start: int, end: int, tags: str, asks: PullCount
+    ) -> Fetched:
+        chunks: list[bytes] = []
+        position, size = start, 0
+        while position < end and position - start < BLOCK_ROWS and size < BLOCK_BYTES:
+            # What a filter lets through is not known before, so such pulls go one by one.
+            count = 1 if tags != "*" else _PULLS_AT_ONCE
+            step = asks.count
+            last = min(end, position + count * step, start + BLOCK_ROWS)
+            places = range(position, last, step)
+            answers = await asyncio.gather(
+                *(self._pull(queue, each, min(step, last - each), tags) for each in places)
+            )
+            for place, answer in zip(places, answers, strict=True):
+                if place != position:
+                    break  # the one before brought less than was thought
+                if answer.status is PullStatus.OFFSET_ILLEGAL:
+                    if answer.min_offset <= position:
+                        raise PullError(f"{queue} ends at {answer.max_offset}, before {position}")
+                    return Fetched(chunks, position, answer.min_offset)
+                if answer.status is PullStatus.NO_NEW_MSG or answer.next_offset <= position:
+                    raise PullError(f"{queue} has nothing at {position} yet")
+                if answer.status is PullStatus.FOUND:
+                    chunks.append(answer.body)
+                    size += len(answer.body)
+                position = answer.next_offset
+            if tags == "*":
+                asks.note(min(step, last - places[0]), answers[0].next_offset - places[0])
+        return Fetched(chunks, min(position, end))
+
+    async def _pull(self, queue: MessageQueue, offset: int, count: int, tags: str) -> _Answer:
+        address = await self.instance.address(queue.broker_name, queue.topic)
+        if address is None:
+            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+        command = pull_request(
+            PullOptions(
+                group=GROUP,
+                queue=queue,
+                offset=offset,
+                count=count,
+                subscription=SubscriptionData.of_tags(queue.topic, tags, 0),
+                with_subscription=True,
+                bulk=True,
+                fence=fence(self.instance.client_id),
+            )
+        )
+        answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_MS)
+        try:
+            status = PullStatus(answer.code)
+        except ValueError:
+            raise BrokerError(answer.code, answer.remark, address) from None
+        header = PullMessageResponseHeader.from_ext(answer.ext)
+        return _Answer(
+            status,
+            header.next_begin_offset,
+            header.min_offset,
+            header.max_offset,
+            bytes(answer.body),
+        )
+
+    # -- patience
+
+    def wait(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call again and again while brokers or name servers are away.
+
+        Raises:
+            SourceUnavailable: They were away longer than `retryTimeout`.
+            TopicNotFound, BrokerError: The answer is a refusal.
+        """
+        return self.thread.run(self._patiently(call))
+
+    async def _patiently(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        end = time.monotonic() + self.connect.retry_timeout_ms / 1000
+        delay_s = _BACK_OFF_FIRST_S
+        while True:
+            try:
+                return await call()
+            except TopicNotFound:
+                raise
+            except BrokerError as error:
+                if not _passes(error):
+                    raise
+                reason: Exception = error
+            except _AWAY as error:
+                reason = error
+            if time.monotonic() + delay_s > end:
+                raise SourceUnavailable(
+                    f"{reason}; waited {self.connect.retry_timeout_ms / 1000:g} s (retryTimeout)"
+                ) from reason
+            await asyncio.sleep(delay_s)
+            delay_s = min(_BACK_OFF_MAX_S, delay_s * 2)
+
+
+def _passes(error: BrokerError) -> bool:
+    """Tell whether another try may be answered otherwise."""
+    if error.code == ResponseCode.SYSTEM_ERROR:
+        return error.remark.endswith(_TRY_AGAIN)
+    return error.code in _LATER
+
+
+_OPEN: dict[tuple[int, Connect], ClusterAccess] = {}
+
+
+def access_to(connect: Connect) -> ClusterAccess:
+    """Return this process's connections to a cluster; Spark's workers are reused, and so are these.
+
+    Raises:
+        OptionError: The addresses or a client setting are not allowed.
+    """
+    # A forked worker must not speak on its parent's sockets.
+    name = os.getpid(), connect
+    found = _OPEN.get(name)
+    if found is None:
+        try:
+            found = _OPEN[name] = ClusterAccess(connect)
+        except (TypeError, ValueError) as error:
+            raise OptionError(f"the connection's options are not allowed: {error}") from error
+    return found

@@ -1,0 +1,306 @@
+"""
+The format "orderlymq": batch read, stream read, batch write, stream write.
+
+Spark calls these classes; what they decide stands in `offsets`, `source` and `sink`. Rules: one task
+reads one range of a queue, in order; messages that are gone are an error or are written down, never skipped
+in silence; a batch that is repeated reads exactly the same ranges.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, MutableMapping, Sequence, Set
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl, range_ddl
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.offsets import (
+    QueueRange,
+    continued,
+    from_json,
+    ranges,
+    share,
+    split,
+    to_json,
+)
+from orderlymq_spark.options import SourceOptions, parse_sink, parse_source
+from orderlymq_spark.sink.writer import OrderedBatchWriter, OrderedStreamWriter
+from orderlymq_spark.source.batches import ARROW_TYPES
+from orderlymq_spark.source.bounds import (
+    awaited_queues,
+    chosen_queues,
+    first_offsets,
+    report_loss,
+    resolve,
+)
+from orderlymq_spark.source.queuereader import range_row, read_range
+from orderlymq_spark.source.records import take_apart
+
+_log = logging.getLogger(__name__)
+
+
+class OrderlyMQDataSource(DataSource):
+    """Topics as tables and streams, and tables and streams into topics."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "orderlymq"
+
+    def schema(self) -> str:
+        """Return the columns that the options ask for."""
+        options = parse_source(self.options)
+        return range_ddl() if options.ranges_only else ddl(options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the batch reader."""
+        return OrderlyMQReader(parse_source(self.options), _arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Return the stream reader."""
+        return OrderlyMQStreamReader(parse_source(self.options), _arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the batch writer."""
+        if overwrite:
+            raise OptionError("a topic cannot be overwritten; write with mode('append')")
+        return OrderedBatchWriter(parse_sink(self.options), schema.names)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self,
+        schema: StructType,
+        overwrite: bool,
+    ) -> DataSourceStreamArrowWriter:
+        """Return the stream writer."""
+        return OrderedStreamWriter(parse_sink(self.options), schema.names)
+
+
+def _arrow_schema(schema: StructType) -> pa.Schema:
+    """Return the Arrow schema of a choice of our columns, exactly as Spark compares it.
+
+    Raises:
+        OptionError: The user's schema has a column that topics do not have, or of another type.
+    """
+    fields = []
+    known = RANGE_COLUMNS if schema.names == list(RANGE_COLUMNS) else COLUMNS
+    for each in schema.fields:
+        kind = known.get(each.name)
+        if kind is None or each.dataType.simpleString() != kind:
+            raise OptionError(
+                f"the schema's column {each.name} {each.dataType.simpleString()} is none of a topic; "
+                f"there are: {', '.join(f'{name} {kind}' for name, kind in COLUMNS.items())}"
+            )
+        fields.append(pa.field(each.name, ARROW_TYPES[kind], nullable=each.nullable))
+    return pa.schema(fields)
+
+
+class RangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, part: QueueRange) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class _RangeReader:
+    """Reads ranges in tasks; shared by batch and stream."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Return the messages of a range, in order; or one row that names it (`rangesOnly`).
+
+        Raises:
+            DataLost: Some are gone and `failOnDataLoss` is true.
+            SourceUnavailable: The cluster stayed away.
+        """
+        assert isinstance(partition, RangePartition)
+        if self._options.ranges_only:
+            return iter((range_row(self._schema, partition.part),))
+        return read_range(self._options, self._schema, partition.part)
+
+
+class OrderlyMQReader(_RangeReader, DataSourceReader):
+    """Reads topics once."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the ranges, fixed now."""
+        options = self._options
+        access = access_to(options.connect)
+        queues = chosen_queues(access, options)
+        start = resolve(access, options, options.start, "starting", queues)
+        end = resolve(access, options, options.end, "ending", queues)
+        found = continued(start, *access.borders(queues))
+        report_loss(options, found.missing, ())
+        parts = split(ranges(found.start, end), options.partitions_min)
+        return [RangePartition(part) for part in parts]
+
+
+class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        super().__init__(options, schema)
+        self._target: dict[MessageQueue, int] | None = None
+        self._row_bytes = 0.0
+        self._waiting_since: float | None = None
+        self._told_removed: frozenset[MessageQueue] = frozenset()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return where the stream begins, the same however often it is asked."""
+        return to_json(first_offsets(access_to(self._options.connect), self._options))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """Return the limit of a batch."""
+        if self._options.offsets_max is not None:
+            return ReadMaxRows(self._options.offsets_max)
+        if self._options.bytes_max is not None:
+            return ReadMaxBytes(self._options.bytes_max)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Fix the ends: what comes later belongs to the next run."""
+        self._target = self._ends()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the ends of the queues, for the query's progress."""
+        return to_json(self._ends())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the end of the next batch.
+
+        Raises:
+            DataLost: A queue is gone, or was made anew, and `failOnDataLoss` is true.
+        """
+        options = self._options
+        known = from_json(start)
+        awaited = known.keys() - self._told_removed
+        ends = self._ends(awaited) if self._target is None else self._target
+        access = access_to(options.connect)
+        lows, highs = access.borders(ends)
+        found = continued(known, lows, highs)
+        removed = [queue for queue in found.removed if queue not in self._told_removed]
+        report_loss(options, found.missing, removed)
+        self._told_removed = frozenset(found.removed)
+        # A queue that comes back, as after a broker's long absence, goes on where it was.
+        away = {queue: known[queue] for queue in found.removed}
+        for queue in found.added:
+            _log.warning("the queue %s is new; it is read from offset %d", queue, lows[queue])
+        # A restart may find a stream that is already beyond the target of this run.
+        ends = {queue: max(ends[queue], found.start[queue]) for queue in ends}
+        if self._waits(sum(ends[queue] - found.start[queue] for queue in ends)):
+            return start
+        if not isinstance(limit, ReadAllAvailable):
+            rows_max = self._rows_max(found.start, ends)
+            if rows_max is not None:
+                ends = share(found.start, ends, rows_max)
+        return to_json({**ends, **away})
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the ranges between two offsets of the checkpoint.
+
+        Raises:
+            DataLost: Messages between them are gone.
+        """
+        options = self._options
+        known, ends = from_json(start), from_json(end)
+        access = access_to(options.connect)
+        awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
+        present = set(awaited_queues(access, options, awaited))
+        lows, highs = access.borders(queue for queue in ends if queue in present)
+        known = {queue: known.get(queue, lows.get(queue, 0)) for queue in ends}
+        removed = [queue for queue in ends if queue not in present and known[queue] < ends[queue]]
+        found = continued(known, lows, highs)
+        gone = [
+            QueueRange(each.queue, each.start, min(each.end, ends[each.queue]))
+            for each in found.missing
+            if each.start < ends[each.queue]
+        ]
+        # A queue that has become shorter: what comes to these offsets later is not what was planned.
+        gone += [
+            QueueRange(queue, highs[queue], ends[queue])
+            for queue in lows
+            if known[queue] <= highs[queue] < ends[queue]
+        ]
+        gone += [QueueRange(queue, known[queue], ends[queue]) for queue in removed]
+        report_loss(options, gone, removed)
+        start_at = {queue: min(found.start[queue], ends[queue]) for queue in lows}
+        parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in lows})
+        return [RangePartition(part) for part in split(parts, options.partitions_min)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Show the progress at the brokers, when a group is named; the checkpoint is the truth."""
+        if self._options.report_group:
+            access_to(self._options.connect).commit(self._options.report_group, from_json(end))
+
+    def stop(self) -> None:
+        """Do nothing: the process ends, and its connections with it."""
+
+    def _ends(self, awaited: Set[MessageQueue] = frozenset()) -> dict[MessageQueue, int]:
+        access = access_to(self._options.connect)
+        return access.borders(awaited_queues(access, self._options, awaited))[1]
+
+    def _waits(self, waiting: int) -> bool:
+        """Tell whether a batch is still too small to be worth it."""
+        least = self._options.offsets_min
+        if least is None or self._target is not None or waiting >= least:
+            self._waiting_since = None
+            return False
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if waiting and (now - self._waiting_since) * 1000 >= self._options.delay_max_ms:
+            self._waiting_since = None
+            return False
+        return True
+
+    def _rows_max(
+        self, start: dict[MessageQueue, int], ends: dict[MessageQueue, int]
+    ) -> int | None:
+        """Return the messages of a batch by both limits; bytes by the mean size of a sample."""
+        options = self._options
+        if options.bytes_max is None:
+            return options.offsets_max
+        sizes = [
+            len(chunk) / count
+            for part in ranges(start, ends)
+            for chunk, count in self._sample(part)
+        ]
+        if sizes:
+            self._row_bytes = sum(sizes) / len(sizes)
+        by_bytes = int(options.bytes_max / max(1.0, self._row_bytes)) or 1
+        return by_bytes if options.offsets_max is None else min(by_bytes, options.offsets_max)
+
+    def _sample(self, part: QueueRange) -> list[tuple[bytes, int]]:
+        """Return the first messages of a range."""
+        end = min(part.end, part.start + 32)
+        access = access_to(self._options.connect)
+        return [
+            (chunk, max(1, len(take_apart([chunk], 0, 1 << 62))))
+            for fetched in access.read(QueueRange(part.queue, part.start, end))
+            for chunk in fetched.chunks
+        ]

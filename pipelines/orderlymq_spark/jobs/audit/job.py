@@ -1,0 +1,314 @@
+"""
+Pipeline order-audit: finds every place where a topic or an archive is not gapless and in order per key.
+
+Rules: one task checks one queue in offset order (`order`), so nothing is shuffled and no Spark state is
+kept per key; a stream keeps one state file per queue and batch beside its checkpoint, and a batch that is
+repeated goes on from the file before. Findings make the command end with 1.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+from orderlymq.oracle.verdict import Defect
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.atomicfile import write_atomically
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.frames import read_batch, read_stream
+from orderlymq_spark.jobs.audit.order import Break, OrderCheck
+from orderlymq_spark.options import parse_source
+from orderlymq_spark.run.outcome import Outcome, SparkStarter
+from orderlymq_spark.run.stream import run_stream
+from orderlymq_spark.source.batches import as_numbers
+from orderlymq_spark.source.queuereader import message_schema, ranges_in_rows, read_range
+from orderlymq_spark.specs import OrderAuditSpec, Source, StreamSpec
+from orderlymq_spark.tables.parquet import folder_of, path_of, published, ranges_in
+
+_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset", "sharding_key", "seq", "epoch")
+_RESULT: Final = "result binary"
+_RESULT_ARROW: Final = pa.schema([pa.field("result", pa.binary())])
+_STATES_KEPT: Final = 2  # the batch that may be repeated, and the one before it
+_SHOWN: Final = 20
+
+
+def run(name: str, spec: OrderAuditSpec, spark: SparkStarter) -> Outcome:
+    """Audit, and say what was found.
+
+    Raises:
+        OptionError: Neither or both of source and archive are given, or a stream has no checkpoint.
+    """
+    if (spec.source is None) == (spec.archive is None):
+        raise OptionError("order-audit needs spec.source (a topic) or spec.archive (a folder)")
+    if spec.archive is not None:
+        return report(spec, *audit_archive(spark(), spec))
+    if spec.stream:
+        return report(spec, *audit_stream(name, spec, spark()))
+    return report(spec, *audit_topic(spark(), spec))
+
+
+# -- three ways to the same check
+
+
+def audit_topic(
+    spark: SparkSession, spec: OrderAuditSpec
+) -> tuple[list[Break], list[dict[str, Any]]]:
+    """Check what is in the topic now; return findings and a summary per queue."""
+    frame = read_batch(spark, **_options(spec), rangesOnly=True)
+    return _collect(frame.mapInArrow(_folding(spec, None, 0), _RESULT))
+
+
+def audit_archive(
+    spark: SparkSession, spec: OrderAuditSpec
+) -> tuple[list[Break], list[dict[str, Any]]]:
+    """Check the files of an archive, one task per queue."""
+    assert spec.archive is not None
+    root = spec.archive
+    queues = sorted({each.queue for each in published(root, spec.topics)})
+    if not queues:
+        raise OptionError(f"there is no archive of these topics in {root}")
+    context = spark.sparkContext
+    # A method of an RDD gets its function by value, so it may close over the spec.
+    results = (
+        context.parallelize(queues, len(queues))
+        .flatMap(lambda queue: list(_check_files(spec, root, queue)))
+        .collect()
+    )
+    return _read(results)
+
+
+def audit_stream(
+    name: str, spec: OrderAuditSpec, spark: SparkSession
+) -> tuple[list[Break], list[dict[str, Any]]]:
+    """Check a topic as it grows, until the trigger's end; returns all findings since its beginning.
+
+    Raises:
+        OptionError: There is no checkpoint.
+    """
+    if spec.checkpoint is None:
+        raise OptionError("a streaming order-audit needs spec.checkpoint")
+    checkpoint = spec.checkpoint
+    states, findings = checkpoint / "order", checkpoint / "findings"
+    stream = StreamSpec(
+        type=spec.type,
+        source=_source(spec),
+        checkpoint=checkpoint,
+        trigger=spec.trigger,
+    )
+
+    def check(frame: DataFrame, batch: int) -> None:
+        found, _ = _collect(frame.mapInArrow(_folding(spec, states, batch), _RESULT))
+        lines = [json.dumps(_facts(each)) for each in found[: spec.findings_max]]
+        write_atomically(findings / f"{batch:020}.jsonl", "\n".join(lines))
+
+    run_stream(
+        name,
+        stream,
+        lambda: read_stream(
+            spark, checkpoint, **_options(spec), rangesOnly=True
+        ).writeStream.foreachBatch(check),
+        counts_offsets=True,
+    )
+    broken = [
+        _break(json.loads(line))
+        for path in sorted(findings.glob("*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    newest = [sorted(folder.glob("*.json"))[-1] for folder in sorted(states.glob("*"))]
+    checks = [OrderCheck.from_state(orjson.loads(path.read_bytes())) for path in newest]
+    return sorted(broken), [_summary(check) for check in checks]
+
+
+def _source(spec: OrderAuditSpec) -> Source:
+    assert spec.source is not None
+    return spec.source
+
+
+def _options(spec: OrderAuditSpec) -> dict[str, str]:
+    return _source(spec).all_options(
+        columns=",".join(_COLUMNS),
+        sequenceProperty=spec.sequence_property,
+        epochProperty=spec.epoch_property,
+    )
+
+
+# -- in tasks
+
+
+def _folding(
+    spec: OrderAuditSpec, states: Path | None, batch: int
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what a task does with its ranges: a few results per queue come out."""
+    first, limit = spec.first_sequence, spec.findings_max
+    with_epochs = bool(spec.epoch_property)
+    given = _options(spec)
+
+    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        checks: dict[MessageQueue, OrderCheck] = {}
+        found: list[Break] = []
+        options = parse_source(given)
+        schema = message_schema(options)
+        for part in chain.from_iterable(map(ranges_in_rows, batches)):
+            check = checks.get(part.queue)
+            if check is None:
+                check = checks[part.queue] = _restore(states, batch, part.queue, first)
+            for rows in read_range(options, schema, part):
+                found += _feed(check, rows, with_epochs)[: max(0, limit - len(found))]
+        results = [orjson.dumps({"break": _facts(each)}) for each in found]
+        for queue, check in checks.items():
+            results.append(orjson.dumps({"summary": _summary(check)}))
+            if states is not None:
+                _keep(states, batch, queue, check)
+        yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], schema=_RESULT_ARROW)
+
+    return fold
+
+
+def _feed(check: OrderCheck, rows: pa.RecordBatch | pa.Table, with_epochs: bool) -> list[Break]:
+    return check.feed(
+        rows.column("queue_offset").to_pylist(),
+        rows.column("sharding_key").to_pylist(),
+        rows.column("seq").to_pylist(),
+        rows.column("epoch").to_pylist() if with_epochs else None,
+    )
+
+
+def _check_files(spec: OrderAuditSpec, root: Path, queue: MessageQueue) -> Iterator[bytes]:
+    check = OrderCheck(_name(queue), spec.first_sequence)
+    left = spec.findings_max
+    properties = [name for name in (spec.sequence_property, spec.epoch_property) if name]
+    wanted = [
+        "queue_offset",
+        "sharding_key",
+        "seq",
+        "epoch",
+        *(["properties"] if properties else []),
+    ]
+    for part in ranges_in(folder_of(root, queue), queue):
+        with pq.ParquetFile(path_of(root, part)) as file:
+            for rows in file.iter_batches(columns=wanted):
+                found = check.feed(*_numbered(rows, spec))[:left]
+                left -= len(found)
+                for each in found:
+                    yield orjson.dumps({"break": _facts(each)})
+    yield orjson.dumps({"summary": _summary(check)})
+
+
+def _numbered(rows: pa.RecordBatch, spec: OrderAuditSpec) -> list[Any]:
+    """Return offsets, keys, numbers and epochs; from the properties when a name is given."""
+    columns = [rows.column("queue_offset").to_pylist(), rows.column("sharding_key").to_pylist()]
+    for name, column in ((spec.sequence_property, "seq"), (spec.epoch_property, "epoch")):
+        if name:
+            texts = pc.map_lookup(rows.column("properties"), pa.scalar(name), "last")
+            columns.append(as_numbers(texts).to_pylist())
+        elif column == "seq":
+            columns.append(rows.column("seq").to_pylist())
+    return columns
+
+
+def _restore(states: Path | None, batch: int, queue: MessageQueue, first: int | None) -> OrderCheck:
+    """Return the check as it stood before this batch, however often the batch is repeated."""
+    if states is not None:
+        before = [path for path in _states(states, queue) if int(path.stem) < batch]
+        if before:
+            return OrderCheck.from_state(orjson.loads(before[-1].read_bytes()))
+    return OrderCheck(_name(queue), first)
+
+
+def _keep(states: Path, batch: int, queue: MessageQueue, check: OrderCheck) -> None:
+    path = states / _name(queue).replace("/", "_") / f"{batch:020}.json"
+    write_atomically(path, orjson.dumps(check.to_state()).decode())
+    for old in [each for each in _states(states, queue) if int(each.stem) < batch][:-_STATES_KEPT]:
+        old.unlink(missing_ok=True)
+
+
+def _states(states: Path, queue: MessageQueue) -> list[Path]:
+    return sorted((states / _name(queue).replace("/", "_")).glob("*.json"))
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.topic}/{queue.broker_name}:{queue.queue_id}"
+
+
+# -- results
+
+
+def _collect(frame: DataFrame) -> tuple[list[Break], list[dict[str, Any]]]:
+    return _read(bytes(row.result) for row in frame.collect())
+
+
+def _read(results: Iterable[bytes]) -> tuple[list[Break], list[dict[str, Any]]]:
+    found: list[Break] = []
+    summaries: list[dict[str, Any]] = []
+    for result in results:
+        value = orjson.loads(result)
+        if "break" in value:
+            found.append(_break(value["break"]))
+        else:
+            summaries.append(value["summary"])
+    return sorted(found), sorted(summaries, key=lambda each: str(each["queue"]))
+
+
+def _facts(each: Break) -> dict[str, Any]:
+    return {
+        "queue": each.queue,
+        "offset": each.offset,
+        "defect": each.defect.value,
+        "key": each.key,
+        "expected": each.expected,
+        "got": each.got,
+    }
+
+
+def _break(facts: dict[str, Any]) -> Break:
+    return Break(**{**facts, "defect": Defect(facts["defect"])})
+
+
+def _summary(check: OrderCheck) -> dict[str, Any]:
+    return {
+        "queue": check.queue,
+        "keys": len(check.expected),
+        "missing": check.missing,
+        **check.counts,
+    }
+
+
+def report(
+    spec: OrderAuditSpec, found: Sequence[Break], summaries: Sequence[dict[str, Any]]
+) -> Outcome:
+    """Make the result for people and programs."""
+    if spec.findings is not None:
+        text = "\n".join(json.dumps(_facts(each)) for each in found)
+        write_atomically(spec.findings, text + "\n" * bool(text))
+    rows = sum(each.get("rows", 0) for each in summaries)
+    keys = sum(each["keys"] for each in summaries)
+    total = {
+        defect.value: number
+        for defect in Defect
+        if (number := sum(each.get(defect.value, 0) for each in summaries))
+    }
+    lines = [f"{rows} messages, {len(summaries)} queues, {keys} keys with numbers"]
+    unnumbered = sum(each.get("unnumbered", 0) for each in summaries)
+    if unnumbered:
+        lines.append(f"not judged: {unnumbered} messages without a key or a number (only offsets)")
+    lines += [str(each) for each in found[:_SHOWN]]
+    if len(found) > _SHOWN:
+        lines.append(f"... and {len(found) - _SHOWN} more")
+    broken = ", ".join(f"{number} {name}" for name, number in total.items())
+    lines.append(f"The order is broken: {broken}" if total else "The order was kept.")
+    data = {
+        "messages": rows,
+        "keys": keys,
+        "defects": total,
+        "missing": sum(each["missing"] for each in summaries),
+        "queues": list(summaries),
+        "findings": [_facts(each) for each in found],
+    }
+    return Outcome("\n".join(lines), data, passed=not total)

@@ -1,0 +1,81 @@
+"""
+The pipelines by type: what each is for, what its test proves, and the module that runs it.
+
+Each module has `run(name, spec, spark) -> Outcome`; `spark` is a function that starts Spark when it is needed.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Final
+
+from orderlymq_spark.run.outcome import Outcome, SparkStarter
+from orderlymq_spark.specs import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One type of pipeline."""
+
+    about: str
+    law: str
+    module: str
+
+
+CATALOGUE: Final = {
+    "archive": Entry(
+        "topics into Parquet files named by offset range, or a Delta table",
+        "every offset is archived once, in order, whatever is killed when",
+        "archive",
+    ),
+    "compact": Entry(
+        "small files of an archive into large ones",
+        "the same rows in the same order; ranges stay contiguous",
+        "compact",
+    ),
+    "order-audit": Entry(
+        "proof that nothing is missing, repeated or out of order per key, or where it is",
+        "no finding on a clean log; every injected one found and placed; any batch cut, one result",
+        "audit.job",
+    ),
+    "skew-report": Entry(
+        "load by queue and key, and how many queues there should be",
+        "simulated loads equal a recount; the advice never falls when capacity falls",
+        "skew.job",
+    ),
+    "lag": Entry(
+        "how far groups are behind, in messages and time",
+        "time lag is now minus the store time of the first unconsumed message",
+        "lag",
+    ),
+    "dead-letters": Entry(
+        "why messages were given up, and which were overtaken",
+        "every dead letter counted once and joined to its origin by message id",
+        "deadletters.report",
+    ),
+    "redrive": Entry(
+        "dead letters back to their topic; a dry run by default",
+        "per key in origin order; a key stops at its first failure; a plan sends nothing twice",
+        "deadletters.redrive",
+    ),
+    "replay": Entry(
+        "a topic into another one",
+        "order per key and counts equal; stopping and resuming repeats nothing",
+        "replay",
+    ),
+    "cdc-apply": Entry(
+        "binlog events of Debezium, Canal or Maxwell into a Delta table",
+        "the table is the source at a position; repeats and late events change nothing",
+        "cdc.job",
+    ),
+}
+
+
+def run(pipeline: Pipeline, spark: SparkStarter) -> Outcome:
+    """Run a pipeline to its end.
+
+    Raises:
+        OrderlyMQError: It failed; the text says what to do.
+    """
+    module = import_module(f"orderlymq_spark.jobs.{CATALOGUE[pipeline.spec.type].module}")
+    outcome: Outcome = module.run(pipeline.name, pipeline.spec, spark)
+    return outcome

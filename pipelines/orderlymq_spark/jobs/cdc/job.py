@@ -1,0 +1,118 @@
+"""
+Pipeline cdc-apply: change events of a database into a Delta table that is the source table, or its history.
+
+Rules: a batch is one merge; a change with no higher position than the table's changes nothing, and so does a repeated
+batch; a deleted key leaves its position behind, or late events would bring it back. A history (`scd: 2`, in
+`history`) keeps every change and is a function of the set of them. Events that cannot be read go to `errors`, whole,
+with the reason; without `errors` they end the pipeline.
+What events mean stands in `events`, what rows look like in `rows`.
+"""
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from orderlymq_spark.atomicfile import write_atomically
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.frames import read_stream
+from orderlymq_spark.jobs.cdc.events import Change, EventError, last_by_key, read_changes
+from orderlymq_spark.jobs.cdc.history import CURRENT, merge_history
+from orderlymq_spark.jobs.cdc.rows import DELETED, KEY, POSITION, current_rows
+from orderlymq_spark.run.outcome import Outcome, SparkStarter
+from orderlymq_spark.run.stream import run_stream
+from orderlymq_spark.specs import CdcSpec
+from orderlymq_spark.tables.delta import begin_merge, open_table
+
+#: Where an event came from; an offset alone names one event in each queue.
+PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
+
+
+def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
+    """Apply until the trigger's end.
+
+    Raises:
+        PipelineFailed: An event cannot be read, and there is no folder for errors.
+    """
+    session = spark()
+
+    def apply(frame: DataFrame, batch: int) -> None:
+        table = frame.select(*PLACE, "body").toArrow()
+        changes, bad = read_batch(table, spec)
+        if bad and spec.errors is None:
+            raise OptionError(
+                f"{len(bad)} events are no {spec.format} events, the first in {bad[0]['topic']}, queue "
+                f"{bad[0]['queue_id']} of {bad[0]['broker']}, at offset {bad[0]['queue_offset']}: "
+                f"{bad[0]['reason']}; set spec.errors to a folder to keep them there"
+            )
+        if bad and spec.errors is not None:
+            keep_errors(spec.errors, batch, bad)
+        if spec.scd == 2:
+            merge_history(spec, name, batch, changes)
+        else:
+            merge(spec, name, batch, list(last_by_key(changes).values()))
+
+    def make() -> DataStreamWriter:
+        frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
+        return frame.writeStream.foreachBatch(apply)
+
+    status = run_stream(name, spec, make)
+    rows = live_rows(spec).num_rows if DeltaTable.is_deltatable(str(spec.path)) else 0
+    return Outcome(
+        f"{status.rows} events in {status.batches} batches; {spec.path} has {rows} rows",
+        {"events": status.rows, "rows": rows},
+    )
+
+
+def read_batch(table: pa.Table, spec: CdcSpec) -> tuple[list[Change], list[dict[str, Any]]]:
+    """Return the changes of a batch, and the events that cannot be read."""
+    changes: list[Change] = []
+    bad: list[dict[str, Any]] = []
+    for event in table.to_pylist():
+        body = event.pop("body")
+        try:
+            changes += read_changes(body, spec.format, spec.keys, spec.table, event["queue_offset"])
+        except EventError as error:
+            raw = b64encode(body).decode()
+            bad.append({**event, "reason": str(error), "body_base64": raw})
+    return changes, bad
+
+
+def keep_errors(folder: Path, batch: int, bad: Sequence[dict[str, Any]]) -> None:
+    """Write down the events of a batch that cannot be read; a repeated batch writes the same file.
+
+    The name says what is in it, too: a checkpoint that began anew has other events in a batch of this number.
+    """
+    ordered = sorted(bad, key=lambda each: [each[name] for name in (*PLACE, "body_base64")])
+    lines = "\n".join(json.dumps(each) for each in ordered)
+    mark = blake2b(lines.encode(), digest_size=4).hexdigest()
+    write_atomically(folder / f"{batch:020}-{mark}.jsonl", lines)
+
+
+def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None:
+    """Merge the last change of each key; values are kept as the JSON that they came as."""
+    if not changes:
+        return
+    table = open_table(spec.path, lambda: current_rows(spec, changes))
+    # Whether the batch is there already is not asked: repeating it changes nothing, and a checkpoint that began
+    # anew gives its number to other changes.
+    (
+        begin_merge(table, current_rows(spec, changes), f"t.{KEY} = s.{KEY}", app_id, batch)
+        .when_matched_update_all(predicate=f"s.{POSITION} > t.{POSITION}")
+        .when_not_matched_insert_all()
+        .execute()
+    )
+
+
+def live_rows(spec: CdcSpec) -> pa.Table:
+    """Return the rows that are not deleted, as a reader of the table should take them."""
+    rows = DeltaTable(str(spec.path)).to_pyarrow_table()
+    rows = rows.filter(pa.compute.invert(rows.column(DELETED)))
+    return rows.filter(rows.column(CURRENT)) if spec.scd == 2 else rows

@@ -1,0 +1,89 @@
+"""
+Pipeline replay: a topic into another one, in order per key, each message once.
+
+A message is known at the target by its place at the source, so a run that is stopped, killed or begun anew
+with a lost checkpoint repeats nothing. Messages without a key keep the order of their queue. With `speed`
+batches wait until their store time has come.
+"""
+
+import time
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from orderlymq_spark.cluster.access import access_to
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.frames import ordered, read_stream
+from orderlymq_spark.options import Connect
+from orderlymq_spark.run.outcome import Outcome, SparkStarter
+from orderlymq_spark.run.stream import run_stream
+from orderlymq_spark.specs import ReplaySpec
+
+_ORDER: Final = "store_ts,queue_offset"
+_WAIT_MAX_S: Final = 3600.0  # a night without messages is not slept through
+
+
+def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
+    """Copy until the trigger's end.
+
+    Raises:
+        OptionError: Source and target are the same topic.
+        TopicNotFound: The target does not exist.
+    """
+    bootstrap = spec.target_bootstrap or spec.source.bootstrap
+    if (bootstrap, spec.target) == (spec.source.bootstrap, spec.source.topic):
+        raise OptionError(
+            f"replay would copy {spec.target} into itself, for ever; give another target"
+        )
+    queues = len(access_to(Connect(bootstrap)).publish_queues(spec.target))
+    session = spark()
+    sink = {
+        "bootstrap": bootstrap,
+        "topic": spec.target,
+        "appId": name,
+        "orderBy": _ORDER,
+    }
+    pace = Pace(spec.speed) if spec.speed else None
+
+    def make() -> DataStreamWriter:
+        frame = read_stream(session, spec.checkpoint, **spec.source.all_options())
+        if spec.keys is not None:
+            frame = frame.where(F.col("sharding_key").isin(spec.keys))
+        # Without a key the queue is what has an order.
+        frame = ordered(frame.withColumn("target_queue", F.col("queue_id") % queues))
+        if pace is None:
+            return frame.writeStream.format("orderlymq").options(**sink).outputMode("append")
+
+        def write(rows: DataFrame, _batch: int) -> None:
+            pace.wait(rows)
+            rows.write.format("orderlymq").options(**sink).mode("append").save()
+
+        return frame.writeStream.foreachBatch(write)
+
+    status = run_stream(name, spec, make)
+    text = f"{status.rows} messages of {spec.source.topic} read in {status.batches} batches for {spec.target}"
+    return Outcome(text, {"rows": status.rows, "batches": status.batches, "target": spec.target})
+
+
+class Pace:
+    """Lets batches pass at the speed at which they were stored, times *speed*."""
+
+    def __init__(self, speed: float) -> None:
+        self._speed = speed
+        self._began: tuple[float, float] | None = None
+
+    def wait(self, rows: DataFrame) -> None:
+        """Wait for the time of a batch's last message."""
+        row = rows.agg(
+            F.min("store_ts").cast("double").alias("first"),
+            F.max("store_ts").cast("double").alias("last"),
+        ).first()
+        if row is None or row["first"] is None:
+            return
+        if self._began is None:
+            self._began = time.monotonic(), row["first"]
+        began_s, first_s = self._began
+        due_s = began_s + (row["last"] - first_s) / self._speed
+        time.sleep(min(_WAIT_MAX_S, max(0.0, due_s - time.monotonic())))

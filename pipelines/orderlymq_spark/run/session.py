@@ -1,0 +1,56 @@
+"""A Spark session for pipelines: small by default, in this process, with the settings our sources need."""
+
+import os
+import sys
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from orderlymq_spark.frames import register
+from orderlymq_spark.tables.archive import ArchiveDataSource
+
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Names and offsets are compared as texts; a plan that Spark re-partitions by itself loses the order.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.stopTimeout": "60s",
+    # A Python that starts on a busy machine takes longer than Spark's 15 s, and the query would end for it.
+    "spark.python.authenticate.socketTimeout": "60s",
+}
+
+
+def start_session(
+    name: str,
+    *,
+    master: str = "local[*]",
+    memory: str = "1g",
+    settings: dict[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark, or return the one that runs, with our sources registered.
+
+    Args:
+        name: of the application.
+        master: where Spark runs: local[N], local-cluster[N,cores,MiB], k8s://...; empty where
+            spark-submit has said so.
+        memory: of the driver, which does all the work in local mode.
+        settings: more of Spark's own; they win.
+    """
+    # Workers must be this Python: whatever `python3` is on the path may not have our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    if master:
+        builder = builder.master(master).config("spark.driver.memory", memory)
+    if master.startswith("local"):
+        builder = builder.config("spark.driver.host", "127.0.0.1")
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+    for key, value in {**_SETTINGS, **(settings or {})}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    register(session)
+    session.dataSource.register(ArchiveDataSource)
+    return session

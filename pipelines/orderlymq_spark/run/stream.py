@@ -1,0 +1,216 @@
+"""
+How a stream runs: one driver per checkpoint, its status beside the checkpoint, and its end.
+
+Rules: a second driver on a checkpoint is refused at once; SIGTERM ends a stream after its batch; `status.json`
+tells phase, last batch, offsets, lag and rate, and the last error stays there after the driver has died.
+"""
+
+import fcntl
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from prometheus_client import Gauge, start_http_server
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from orderlymq.errors import OrderlyMQError
+from orderlymq_spark.atomicfile import write_atomically
+from orderlymq_spark.errors import CheckpointInUse
+from orderlymq_spark.offsets import from_json
+from orderlymq_spark.specs import StreamSpec
+
+_WAIT_S: Final = 1
+_CAUSE_MAX: Final = 600
+
+
+class PipelineFailed(OrderlyMQError):  # noqa: N818 - says what happened
+    """The query ended with an error; nothing that was finished is lost, run again when it is cured."""
+
+
+@dataclass(slots=True)
+class Status:
+    """What a pipeline says of itself."""
+
+    name: str
+    type: str
+    phase: str = "Starting"
+    last_batch: int | None = None
+    rows: int = 0
+    rows_per_second: float = 0.0
+    offsets: Any = None
+    lag: int | None = None
+    updated_at_ms: int = 0
+    last_error: str | None = None
+    batches: int = field(default=0)
+    counts_offsets: bool = False
+
+    def write(self, checkpoint: Path) -> None:
+        """Put it beside the checkpoint."""
+        self.updated_at_ms = time.time_ns() // 1_000_000
+        facts = asdict(self)
+        del facts["counts_offsets"]
+        write_atomically(checkpoint / "status.json", json.dumps(facts, indent=1))
+
+
+@contextmanager
+def owned(checkpoint: Path) -> Iterator[None]:
+    """Hold a checkpoint; the lock ends with the process, however it ends.
+
+    Raises:
+        CheckpointInUse: Another process holds it.
+    """
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    with (checkpoint / "driver.lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CheckpointInUse(
+                f"another driver works on the checkpoint {checkpoint}; stop it first, or give this "
+                "pipeline a checkpoint of its own"
+            ) from None
+        yield
+
+
+def run_stream(
+    name: str,
+    spec: StreamSpec,
+    make: Callable[[], DataStreamWriter],
+    *,
+    counts_offsets: bool = False,
+) -> Status:
+    """Run a stream to its end, or until SIGTERM or SIGINT.
+
+    Args:
+        name: of the pipeline.
+        spec: checkpoint, trigger, port of the metrics.
+        make: returns the writer, without checkpoint and trigger.
+        counts_offsets: Spark's rows are ranges; the status counts the messages in them.
+
+    Raises:
+        CheckpointInUse: As `owned`.
+        PipelineFailed: The query failed.
+    """
+    status = Status(name, spec.type, counts_offsets=counts_offsets)
+    gauges = _Gauges(name, spec.metrics_port)
+    with owned(spec.checkpoint):
+        status.write(spec.checkpoint)
+        writer = make().option("checkpointLocation", str(spec.checkpoint / "spark"))
+        query = writer.trigger(**spec.trigger_options).queryName(name).start()
+        status.phase = "Running"
+        try:
+            with _stopped_by_signals(query):
+                while not _ended(query):
+                    _note(status, query, spec, gauges)
+            status.phase = "Finished"
+        except StreamingQueryException as error:
+            status.phase, status.last_error = "Failed", cause(error)
+            raise PipelineFailed(f"{name}: {status.last_error}") from error
+        finally:
+            try:
+                _note(status, query, spec, gauges)
+                status.write(spec.checkpoint)
+            finally:
+                query.stop()  # before the checkpoint is let go, also where the disk is full
+    return status
+
+
+def cause(error: StreamingQueryException) -> str:
+    """Return what a person needs of Spark's long text: the last Python error in it."""
+    lines = str(error).splitlines()
+    own = [
+        line.strip()
+        for line in lines
+        if line.startswith(("orderlymq", "OSError", "PermissionError", "pyarrow", "_internal"))
+    ]
+    text = own[-1] if own else (lines[0] if lines else "the query failed")
+    if own and ": " in text:
+        text = text.partition(": ")[2]
+    return text[:_CAUSE_MAX]
+
+
+def _ended(query: StreamingQuery) -> bool:
+    return bool(query.awaitTermination(_WAIT_S))
+
+
+@contextmanager
+def _stopped_by_signals(query: StreamingQuery) -> Iterator[None]:
+    """Stop the query at SIGTERM and SIGINT; only the main thread may listen for them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        # Not here: Spark's gateway must not be entered from within a call of it.
+        threading.Thread(target=query.stop, name="stop query", daemon=True).start()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _note(status: Status, query: StreamingQuery, spec: StreamSpec, gauges: "_Gauges") -> None:
+    seen = -1 if status.last_batch is None else status.last_batch
+    changed = False
+    for progress in query.recentProgress:
+        if progress["batchId"] <= seen or not progress["numInputRows"]:
+            continue
+        seen = status.last_batch = progress["batchId"]
+        status.batches += 1
+        source = progress["sources"][0]
+        start, end = _offsets(source["startOffset"]), _offsets(source["endOffset"])
+        latest = _offsets(source["latestOffset"])
+        rows = progress["numInputRows"]
+        if status.counts_offsets:
+            rows = _messages(start, end)
+        status.rows += rows
+        status.rows_per_second = round(rows * 1000 / max(1, progress["batchDuration"]), 1)
+        status.offsets = end
+        if end and latest:
+            known, ends = from_json(end), from_json(latest)
+            status.lag = sum(max(0, ends[queue] - known.get(queue, 0)) for queue in ends)
+        changed = True
+    if changed:
+        status.write(spec.checkpoint)
+        gauges.show(status)
+
+
+def _messages(start: Any, end: Any) -> int:
+    """Return how many offsets lie between two places of a stream; a new queue counts from 0."""
+    known = from_json(start) if start else {}
+    return sum(offset - known.get(queue, 0) for queue, offset in from_json(end).items())
+
+
+def _offsets(value: object) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+class _Gauges:
+    """The same for Prometheus, when a port is given."""
+
+    def __init__(self, name: str, port: int | None) -> None:
+        self._name = name
+        self._gauges: dict[str, Gauge] = {}
+        if port is not None:
+            start_http_server(port)
+            for each, about in (
+                ("rows", "rows that this run has moved"),
+                ("rows_per_second", "rate of the last batch"),
+                ("lag", "messages that wait"),
+                ("last_batch", "number of the last finished batch"),
+            ):
+                self._gauges[each] = Gauge(f"orderlymq_pipeline_{each}", about, ["pipeline"])
+
+    def show(self, status: Status) -> None:
+        for name, gauge in self._gauges.items():
+            gauge.labels(self._name).set(getattr(status, name) or 0)

@@ -1,0 +1,187 @@
+"""
+The ordered sink: rows to messages, in order, each once.
+
+Rules: one batch of messages per queue is on its way at a time; before it leaves, the brokers' index is asked for
+each of its messages, and what is stored already is not sent, so a task that is tried again or a driver that died
+adds nothing, however long ago that was and whatever part was stored; what is in flight meanwhile is recognised by
+the brokers' duplicate window. The index is asked for the next batch while one is on its way. Rows of one key in two
+tasks have no order: they are refused (`ordered` prevents them).
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from orderlymq.message import Message
+from orderlymq.producer.outcome import split_batch
+from orderlymq.producer.producer import Producer
+from orderlymq_spark.cluster.access import ClusterAccess, access_to
+from orderlymq_spark.errors import OptionError, UnorderedRows
+from orderlymq_spark.options import SinkOptions
+from orderlymq_spark.sink.messages import Run, check_columns, runs, shared_keys
+
+_BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one go; more holds up others
+_GROUP: Final = "orderlymq-spark"
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What one task has sent."""
+
+    count: int
+    keys: list[int]
+
+
+class _Writer:
+    def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
+        check_columns(columns, options.topic, options.order_by)
+        self._options = options
+        # Made on the driver, once for all tasks of a plain frame and all their tries.
+        self._run = options.run_id or uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Send the rows of one task; they are all held in memory, to be sorted."""
+        rows = list(chain.from_iterable(batch.to_pylist() for batch in iterator))
+        if not rows:
+            return Sent(0, [])
+        options = self._options
+        access = access_to(options.connect)
+        topics = {options.topic or row["topic"] for row in rows}
+        if None in topics:
+            raise OptionError("a row has no topic, and the option topic is not set")
+        queues = {topic: access.publish_queues(topic) for topic in sorted(topics)}
+        found = runs(
+            rows,
+            queues,
+            topic=options.topic,
+            order_by=options.order_by,
+            app_id=options.app_id,
+            batch=self._batch(),
+            task=None if options.check_order else _task(),
+        )
+        count = send_runs(access, found, options.batch_bytes)
+        return Sent(count, sorted(shared_keys(rows, options.topic)))
+
+    def _batch(self) -> str:
+        """Return the name of the load: the number of the micro-batch, or what was made on the driver."""
+        context = TaskContext.get()
+        # Spark gives tasks this property without documenting it; `commit` comes too late to name rows.
+        number = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        return f"{self._options.run_id}/{number}" if number else self._run
+
+    def check(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Refuse keys that came from two tasks.
+
+        Raises:
+            UnorderedRows: There is one; its rows are sent, in no promised order.
+        """
+        if not self._options.check_order:
+            return
+        seen: set[int] = set()
+        for message in messages:
+            assert isinstance(message, Sent)
+            if not seen.isdisjoint(message.keys):
+                raise UnorderedRows(
+                    "rows of one sharding key, or rows without a key, came from several tasks, so they have "
+                    "no order and rows alike cannot be told apart; send orderlymq_spark.ordered(frame) instead "
+                    "of frame, or set checkOrder=false"
+                )
+            seen.update(message.keys)
+
+
+class OrderedBatchWriter(_Writer, DataSourceArrowWriter):
+    """Sends a frame."""
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Check what the tasks say; the messages are stored already."""
+        self.check(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: what is stored stays, and is recognised when the frame is sent again."""
+
+
+class OrderedStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Sends a stream."""
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's names
+        """Check what the tasks say; the messages are stored already."""
+        self.check(messages)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Do nothing: the batch is repeated under the same identities."""
+
+
+def _task() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def send_runs(access: ClusterAccess, found: Sequence[Run], batch_bytes: int) -> int:
+    """Send runs, all queues at once; return how many messages were not stored before.
+
+    Raises:
+        SendRefused, SendUnknown: A broker refused, or stayed away; what is stored stays.
+        SourceUnavailable: A broker stayed away when it was asked what is stored.
+    """
+    return access.thread.run(_send(access, found, batch_bytes))
+
+
+async def _send(access: ClusterAccess, found: Sequence[Run], batch_bytes: int) -> int:
+    producer = Producer(_GROUP, instance=access.instance)
+    async with producer, asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(
+                _send_run(producer, access, run, batch_bytes), name=f"send {run.queue}"
+            )
+            for run in found
+        ]
+    return sum(task.result() for task in tasks)
+
+
+async def _send_run(producer: Producer, access: ClusterAccess, run: Run, batch_bytes: int) -> int:
+    options: dict[str, Any] = {"queue": run.queue, "timeout_ms": access.connect.retry_timeout_ms}
+    count = 0
+    ahead: asyncio.Task[list[Message]] | None = None
+    pieces = list(_pieces(run.messages, batch_bytes))
+    try:
+        for number, piece in enumerate(pieces):
+            fresh = await (ahead or _unsent(access, piece))
+            following = pieces[number + 1 : number + 2]
+            ahead = asyncio.create_task(_unsent(access, following[0])) if following else None
+            if len(fresh) == 1:
+                await producer.send(fresh[0], **options)
+            elif fresh:
+                await producer.send_batch(fresh, **options)
+            count += len(fresh)
+    finally:
+        if ahead is not None:
+            ahead.cancel()
+    return count
+
+
+def _pieces(messages: Sequence[Message], batch_bytes: int) -> Iterator[list[Message]]:
+    for part in split_batch(messages, batch_bytes):
+        for at in range(0, len(part), _BATCH_COUNT_MAX):
+            yield part[at : at + _BATCH_COUNT_MAX]
+
+
+async def _unsent(access: ClusterAccess, piece: Sequence[Message]) -> list[Message]:
+    """Return the messages that are not stored yet, in order.
+
+    Any of them may be: a run that is repeated is stored up to somewhere, and one that overlaps a run of before, as
+    when a topic is copied again from an earlier place, anywhere.
+    """
+    keys = [message.unique_key for message in piece]
+    stored = await access.are_stored(piece[0].topic, keys)
+    return [message for message, there in zip(piece, stored, strict=True) if not there]

@@ -1,0 +1,169 @@
+"""
+Records that were taken apart to Arrow columns: the hot path of every read, with `records` and `properties`.
+
+A body that cannot be inflated is kept as it is, with the reason in the column body_error. A block of compressed bodies
+becomes as many batches as its inflated bodies need: a task's memory does not depend on how well they were compressed.
+"""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orderlymq.connection.wire import INFLATED_SIZE_MAX
+from orderlymq_protocol import properties as names
+from orderlymq_protocol import sysflag
+from orderlymq_protocol.compression import CompressionError, decompress
+from orderlymq_protocol.message_id import encode_offset_message_id
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.record import decode_record
+from orderlymq_spark.source.properties import PropertyTable
+from orderlymq_spark.source.records import Block
+from orderlymq_spark.source.textslices import Numbers
+
+ARROW_TYPES: Final = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "array<string>": pa.list_(pa.field("element", pa.string())),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "map<string,string>": pa.map_(pa.string(), pa.string()),
+    "binary": pa.binary(),
+}
+_SEQUENCE: Final = r"^-?\d{1,18}$"
+# Of one batch; a single body may be longer. Four times what a block brings: most bodies deflate to a half or a tenth.
+_INFLATED_BYTES_MAX: Final = 32 << 20
+
+
+class RowMaker:
+    """Turns blocks of one queue into record batches.
+
+    Args:
+        columns: which, in the order of `columns.COLUMNS`.
+        sequence_property, epoch_property: what the columns seq and epoch hold; empty: null.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        queue: MessageQueue,
+        *,
+        sequence_property: str = "",
+        epoch_property: str = "",
+        keep_tags: frozenset[str] = frozenset(),
+    ) -> None:
+        self._schema = schema
+        self._queue = queue
+        self._sequence = sequence_property
+        self._epoch = epoch_property
+        self._keep_tags = keep_tags
+        self._wanted = frozenset(schema.names)
+
+    def batches(self, block: Block) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a block; a tag that only shares its hash with a wanted one is left out."""
+        if self._wanted & {"body", "body_error"}:
+            for part, errors in _inflated(block):
+                yield self._batch(part, errors)
+        else:
+            yield self._batch(block, None)
+
+    def _batch(self, block: Block, errors: list[str | None] | None) -> pa.RecordBatch:
+        count = len(block)
+        fixed = block.numbers
+        props = PropertyTable(block.properties)
+        queue = self._queue
+        found: dict[str, Any] = {
+            "queue_offset": lambda: pa.array(fixed["queue_offset"]),
+            "topic": lambda: _repeated(queue.topic, count, pa.string()),
+            "broker": lambda: _repeated(queue.broker_name, count, pa.string()),
+            "queue_id": lambda: _repeated(queue.queue_id, count, pa.int32()),
+            "message_id": lambda: _with_offset_ids(props.values(names.UNIQ_KEY), block),
+            "sharding_key": lambda: props.values(names.SHARDING_KEY),
+            "keys": lambda: _words(props.values(names.KEYS)),
+            "tags": lambda: props.values(names.TAGS),
+            "seq": lambda: as_numbers(props.values(self._sequence)),
+            "epoch": lambda: as_numbers(props.values(self._epoch)),
+            "born_ts": lambda: _times(fixed["born_ms"]),
+            "store_ts": lambda: _times(fixed["store_ms"]),
+            "reconsume_times": lambda: _small(fixed["reconsume_times"]),
+            "flag": lambda: _small(fixed["flag"]),
+            "properties": props.maps,
+            "body": lambda: block.bodies,
+            "body_error": lambda: pa.array(errors or [None] * count, pa.string()),
+        }
+        arrays = [
+            found[field.name]().cast(field.type)
+            if field.name in {"properties", "keys"}
+            else found[field.name]()
+            for field in self._schema
+        ]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if self._keep_tags:
+            kept = pc.is_in(props.values(names.TAGS), pa.array(sorted(self._keep_tags)))
+            batch = batch.filter(kept)
+        return batch
+
+
+def _repeated(value: object, count: int, kind: Any) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), count)
+
+
+def _small(numbers: Numbers) -> pa.Array:
+    return pa.array(numbers.astype(np.int32))
+
+
+def _times(milliseconds: Numbers) -> pa.Array:
+    return pa.array(milliseconds * 1000).cast(ARROW_TYPES["timestamp"])
+
+
+def _words(texts: pa.Array) -> pa.Array:
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), ARROW_TYPES["array<string>"])
+    return pa.array(
+        [None if text is None else text.split() for text in texts.to_pylist()],
+        ARROW_TYPES["array<string>"],
+    )
+
+
+def as_numbers(texts: pa.Array) -> pa.Array:
+    """Return the texts as numbers; null where a text is none."""
+    good = pc.match_substring_regex(texts, _SEQUENCE)
+    return pc.if_else(good, texts, pa.scalar(None, pa.string())).cast(pa.int64())
+
+
+def _with_offset_ids(ids: pa.Array, block: Block) -> pa.Array:
+    """Fill the gaps of the unique keys with offset message ids."""
+    if ids.null_count == 0:
+        return ids
+    filled = ids.to_pylist()
+    for number, found in enumerate(filled):
+        if found is None:
+            record = decode_record(block.stored, int(block.starts[number]))
+            filled[number] = encode_offset_message_id(*record.store_host, record.physical_offset)
+    return pa.array(filled, pa.string())
+
+
+def _inflated(block: Block) -> Iterator[tuple[Block, list[str | None] | None]]:
+    """Yield a block in parts whose inflated bodies are not too large together, and why some are not inflated."""
+    flags = block.numbers["sys_flag"]
+    if not (flags & sysflag.COMPRESSED).any():
+        yield block, None
+        return
+    begun, size = 0, 0
+    bodies: list[bytes] = []
+    errors: list[str | None] = []
+    for number, (flag, stored) in enumerate(zip(flags.tolist(), block.bodies, strict=True)):
+        body, reason = stored.as_py(), None
+        try:
+            body = decompress(body, flag, INFLATED_SIZE_MAX)
+        except CompressionError as error:
+            reason = str(error)
+        if bodies and size + len(body) > _INFLATED_BYTES_MAX:
+            yield block.part(begun, number, pa.array(bodies, pa.binary())), errors
+            begun, size, bodies, errors = number, 0, [], []
+        bodies.append(body)
+        errors.append(reason)
+        size += len(body)
+    yield block.part(begun, len(block), pa.array(bodies, pa.binary())), errors

@@ -1,0 +1,216 @@
+"""
+Where a read begins and ends: words, times and groups become numbers, once.
+
+Rule: a stream's first offsets are written down before anything is read, beside its checkpoint: Spark asks for
+them again when it repeats its first batch, and "latest" would then be another place, without an error.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from typing import Final
+
+from orderlymq.errors import TopicNotFound
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.atomicfile import write_atomically
+from orderlymq_spark.cluster.access import ClusterAccess
+from orderlymq_spark.errors import DataLost, OptionError
+from orderlymq_spark.offsets import (
+    EARLIEST,
+    LATEST,
+    QueueRange,
+    describe_missing,
+    from_json,
+    to_json,
+)
+from orderlymq_spark.options import Border, SourceOptions
+
+_log = logging.getLogger(__name__)
+
+_LOOK_AGAIN_S: Final = 0.25  # brokers register every 10 to 30 s
+
+
+def chosen_queues(access: ClusterAccess, options: SourceOptions) -> tuple[MessageQueue, ...]:
+    """Return the queues that the options name.
+
+    Raises:
+        TopicNotFound: No broker has a topic.
+        OptionError: A named queue does not exist, or no topic matches.
+    """
+    topics = access.topics(options.topics, options.pattern)
+    if not topics:
+        raise OptionError(f"no topic matches topicsPattern={options.pattern}")
+    found = access.queues(topics)
+    if not options.queues:
+        return found
+    absent = sorted(options.queues - set(found))
+    if absent:
+        raise OptionError(f"queues names {absent[0]}, which does not exist; there are {found}")
+    return tuple(queue for queue in found if queue in options.queues)
+
+
+def awaited_queues(
+    access: ClusterAccess, options: SourceOptions, awaited: Set[MessageQueue]
+) -> tuple[MessageQueue, ...]:
+    """Return the queues that the options name, those present that a stream has been reading.
+
+    A name server that has begun anew learns of its brokers one after the other, and RocketMQ's knows no topic until
+    then: *awaited* queues that are not there are waited for as long as `retryTimeout` says.
+
+    Raises:
+        TopicNotFound, OptionError: As `chosen_queues`.
+    """
+    end = time.monotonic() + access.connect.retry_timeout_ms / 1000
+    while True:
+        late = time.monotonic() + _LOOK_AGAIN_S > end
+        try:
+            found = chosen_queues(access, options)
+        except (TopicNotFound, OptionError):
+            if late or not awaited:
+                raise
+        else:
+            if late or awaited <= set(found):
+                return found
+        time.sleep(_LOOK_AGAIN_S)
+
+
+def resolve(
+    access: ClusterAccess,
+    options: SourceOptions,
+    border: Border,
+    name: str,
+    queues: tuple[MessageQueue, ...],
+) -> dict[MessageQueue, int]:
+    """Return a number for every queue; *name* is "starting" or "ending".
+
+    Raises:
+        OptionError: An offset lies outside its queue, a queue is unknown, or no message is so young.
+    """
+    lows, highs = access.borders(queues)
+    match border.word:
+        case "earliest":
+            return lows
+        case "latest":
+            return highs
+        case "group":
+            committed = access.committed(options.group, queues)
+            return {queue: _known(committed[queue], lows[queue]) for queue in queues}
+        case "timestamp":
+            return _at_time(access, border, name, lows, highs)
+        case "offsets":
+            return _explicit(border, name, lows, highs)
+
+
+def _known(offset: int | None, low: int) -> int:
+    return low if offset is None else offset
+
+
+def _at_time(
+    access: ClusterAccess,
+    border: Border,
+    name: str,
+    lows: Mapping[MessageQueue, int],
+    highs: Mapping[MessageQueue, int],
+) -> dict[MessageQueue, int]:
+    found: dict[MessageQueue, int] = {}
+    for queue, low in lows.items():
+        offset = access.offset_at(queue, low, highs[queue], border.timestamp_ms)
+        if offset is None and border.strategy == "error":
+            raise OptionError(
+                f"{name}Timestamp: {queue.topic} {queue.broker_name}:{queue.queue_id} has no message "
+                f"that was stored then or later; {name}TimestampStrategy=latest takes its end"
+            )
+        found[queue] = highs[queue] if offset is None else offset
+    return found
+
+
+def _explicit(
+    border: Border,
+    name: str,
+    lows: Mapping[MessageQueue, int],
+    highs: Mapping[MessageQueue, int],
+) -> dict[MessageQueue, int]:
+    unknown = sorted(set(border.offsets) - set(lows))
+    if unknown:
+        raise OptionError(
+            f"{name}Offsets names {unknown[0]}, which is not read; known: {list(lows)}"
+        )
+    found: dict[MessageQueue, int] = {}
+    for queue, low in lows.items():
+        offset = border.offsets.get(queue, EARLIEST if name == "starting" else LATEST)
+        if offset == EARLIEST:
+            offset = low
+        elif offset == LATEST:
+            offset = highs[queue]
+        elif offset > highs[queue]:
+            raise OptionError(
+                f"{name}Offsets: {offset} of {queue.topic} {queue.broker_name}:{queue.queue_id} lies "
+                f"beyond its end {highs[queue]}"
+            )
+        found[queue] = offset
+    return found
+
+
+def first_offsets(access: ClusterAccess, options: SourceOptions) -> dict[MessageQueue, int]:
+    """Return where a stream begins, from its start file if there is one.
+
+    Raises:
+        OptionError: The start would be another one when it is asked for again, and there is no file.
+    """
+    path = Path(options.start_path) if options.start_path else None
+    if path is not None and path.exists():
+        return from_json(json.loads(path.read_text()), str(path))
+    if path is None and options.start.word not in ("earliest", "offsets"):
+        raise OptionError(
+            f"a stream that begins at {options.start.word} needs startPath=<file beside the checkpoint>, "
+            "which keeps where it began; orderlymq_spark.read_stream() sets it"
+        )
+    queues = chosen_queues(access, options)
+    found = resolve(access, options, options.start, "starting", queues)
+    if path is not None:
+        write_atomically(path, json.dumps(to_json(found)))
+    return found
+
+
+def write_loss(folder: str, part: QueueRange, reason: str) -> None:
+    """Write a missing range down; the same range again makes no second file."""
+    if not folder:
+        return
+    queue = part.queue
+    name = f"{queue.topic}-{queue.broker_name}-{queue.queue_id}-{part.start}-{part.end}.json"
+    facts = {
+        "topic": queue.topic,
+        "broker": queue.broker_name,
+        "queue": queue.queue_id,
+        "start": part.start,
+        "end": part.end,
+        "reason": reason,
+    }
+    write_atomically(Path(folder) / name, json.dumps(facts))
+
+
+def report_loss(
+    options: SourceOptions, missing: Sequence[QueueRange], removed: Sequence[MessageQueue]
+) -> None:
+    """Raise for what is gone, or write it down.
+
+    Raises:
+        DataLost: `failOnDataLoss` is true.
+    """
+    if not missing and not removed:
+        return
+    text = describe_missing(missing, removed)
+    if options.fail_on_data_loss:
+        raise DataLost(
+            f"{text}; to go on without it set failOnDataLoss=false (and dataLossPath=<folder> to keep "
+            "the list)"
+        )
+    _log.warning("data loss: %s", text)
+    for part in missing:
+        write_loss(
+            options.data_loss_path, part, "aged out, lost by the broker, or the queue was made anew"
+        )
+    for queue in removed:
+        write_loss(options.data_loss_path, QueueRange(queue, 0, 0), "the queue was removed")

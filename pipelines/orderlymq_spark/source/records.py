@@ -1,0 +1,158 @@
+"""
+Stored records taken apart, many at once: no Python object per message, only the step from one to the next.
+
+Rule: what comes out is what `orderlymq_protocol.record.decode_record` would read, field by field; records of any
+shape (IPv6 hosts, long topics) go the same way. Lengths are checked before anything is cut.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from orderlymq_protocol import sysflag
+from orderlymq_protocol.record import MAGIC_V1, MAGIC_V2, RecordError
+from orderlymq_spark.source.textslices import Numbers, slices
+
+_SIZE: Final = Struct(">i").unpack_from
+_INT16: Final = np.dtype(">i2")
+# What stands in front of the first host, at the same place in every record.
+_FRONT: Final = np.dtype(
+    {
+        "names": ["magic", "flag", "queue_offset", "physical_offset", "sys_flag", "born_ms"],
+        "formats": [">u4", ">i4", ">i8", ">i8", ">i4", ">i8"],
+        "offsets": [4, 16, 20, 28, 36, 40],
+        "itemsize": 48,
+    }
+)
+# Behind it: places in a record whose hosts are IPv4.
+_STORE_MS: Final = np.dtype(">i8")
+_STORE_MS_AT: Final = 56
+_TAIL_AT: Final = 72
+_TAIL: Final = np.dtype(
+    {
+        "names": ["reconsume_times", "body_size"],
+        "formats": [">i4", ">i4"],
+        "offsets": [0, 12],
+        "itemsize": 16,
+    }
+)
+_BODY_AT: Final = _TAIL_AT + _TAIL.itemsize
+_IPV6_MORE: Final = 12  # bytes that a host of IPv6 is longer
+_LENGTHS: Final = 3  # of the topic (one byte) and of the properties
+_SMALLEST: Final = _BODY_AT + _LENGTHS
+
+
+@dataclass(slots=True)
+class Block:
+    """Consecutive records of one queue, taken apart; all parts have one entry per record.
+
+    Attributes:
+        numbers: queue_offset, physical_offset, flag, sys_flag, born_ms, store_ms, reconsume_times.
+        bodies, properties: as stored.
+        stored: the bytes of all records.
+        starts: where each record begins in them.
+    """
+
+    numbers: dict[str, Numbers]
+    bodies: pa.Array
+    properties: pa.Array
+    stored: bytes
+    starts: Numbers
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def part(self, start: int, end: int, bodies: pa.Array) -> "Block":
+        """Return some of the records, with other bodies."""
+        numbers = {name: each[start:end] for name, each in self.numbers.items()}
+        properties = self.properties[start:end]
+        return Block(numbers, bodies, properties, self.stored, self.starts[start:end])
+
+
+def take_apart(chunks: Sequence[bytes], start: int, end: int) -> Block:
+    """Return the records of pull bodies whose queue offsets lie in [start, end).
+
+    Raises:
+        RecordError: A chunk is no sequence of records.
+    """
+    starts, ends = _borders(chunks)
+    stored = b"".join(chunks)
+    content = np.frombuffer(stored, np.uint8)
+    front = _cut(content, starts, _FRONT)
+    wanted = (front["queue_offset"] >= start) & (front["queue_offset"] < end)
+    if not wanted.all():
+        starts, ends, front = starts[wanted], ends[wanted], front[wanted]
+    born_more = np.where(front["sys_flag"] & sysflag.BORN_HOST_IPV6, _IPV6_MORE, 0)
+    more = born_more + np.where(front["sys_flag"] & sysflag.STORE_HOST_IPV6, _IPV6_MORE, 0)
+    bodies_at = starts + more + _BODY_AT
+    _check(bodies_at + _LENGTHS <= ends, starts)
+    store_ms = _cut(content, starts + born_more + _STORE_MS_AT, _STORE_MS)
+    tail = _cut(content, starts + more + _TAIL_AT, _TAIL)
+    bodies_end = bodies_at + tail["body_size"]
+    _check((tail["body_size"] >= 0) & (bodies_end + _LENGTHS <= ends), starts)
+    properties_at = bodies_end + _topic_part(content, front["magic"], bodies_end, starts)
+    _check(properties_at <= ends, starts)
+    _check(properties_at + _cut(content, properties_at - 2, _INT16) == ends, starts)
+    names = ("queue_offset", "physical_offset", "flag", "sys_flag", "born_ms")
+    numbers = {name: front[name].astype(np.int64) for name in names}
+    numbers["store_ms"] = store_ms.astype(np.int64)
+    numbers["reconsume_times"] = tail["reconsume_times"].astype(np.int64)
+    return Block(
+        numbers,
+        slices(stored, bodies_at, bodies_end, pa.binary()),
+        slices(stored, properties_at, ends, pa.binary()),
+        stored,
+        starts,
+    )
+
+
+def _borders(chunks: Sequence[bytes]) -> tuple[Numbers, Numbers]:
+    """Return where each record begins and ends when the chunks are put together."""
+    starts: list[int] = []
+    ends: list[int] = []
+    base = 0
+    for chunk in chunks:
+        position, size = 0, len(chunk)
+        while position < size:
+            if size - position < _SMALLEST:
+                raise RecordError(f"the record at {base + position} is torn")
+            starts.append(base + position)
+            (length,) = _SIZE(chunk, position)
+            position += length
+            if length < _SMALLEST or position > size:
+                raise RecordError(f"the record at {starts[-1]} is torn")
+            ends.append(base + position)
+        base += size
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+def _cut(content: npt.NDArray[np.uint8], starts: Numbers, shape: "np.dtype[Any]") -> Any:
+    """Return the fields that begin at these places."""
+    if not len(starts):
+        return np.empty(0, shape)
+    found = np.lib.stride_tricks.sliding_window_view(content, shape.itemsize)[starts]
+    return found.reshape(-1).view(shape)
+
+
+def _topic_part(
+    content: npt.NDArray[np.uint8],
+    magic: npt.NDArray[np.uint32],
+    bodies_end: Numbers,
+    starts: Numbers,
+) -> Numbers:
+    """Return how many bytes the topic and both lengths take behind each body."""
+    long = magic == MAGIC_V2
+    _check(long | (magic == MAGIC_V1), starts)
+    first = content[bodies_end].astype(np.int64)
+    return np.where(long, (first << 8 | content[bodies_end + 1]) + 1, first) + _LENGTHS
+
+
+def _check(good: npt.NDArray[np.bool_], starts: Numbers) -> None:
+    if not good.all():
+        first = int(starts[int(np.argmin(good))])
+        raise RecordError(f"the record at {first} has parts that do not fill it")

@@ -1,0 +1,236 @@
+"""
+The format "orderlymq_archive": a stream of messages into Parquet files or a Delta table, each message once.
+
+Rows are messages, or, with the option `source` (options of the format "orderlymq" as JSON), ranges of queues
+that the tasks read from the brokers themselves. Tasks write files that nobody sees; the driver publishes those of a finished batch (`parquet`), or commits
+them to the Delta table under (appId, batch). Rule: commit may be repeated, and abort deletes nothing: Spark
+calls it with good files when a commit failed.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.columns import RANGE_COLUMNS
+from orderlymq_spark.errors import OptionError, SinkConflict
+from orderlymq_spark.localpath import local_path
+from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.options import parse_source
+from orderlymq_spark.tables.parquet import REPEATING_COLUMNS, Part, parts_folder, publish
+
+_OPTIONS: Final = ("path", "appId", "format", "codec", "source")
+_SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")
+_PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
+
+
+class ArchiveDataSource(DataSource):
+    """A sink only."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "orderlymq_archive"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's names
+        """Return the stream writer.
+
+        Raises:
+            OptionError: An option is missing, unknown or has a wrong value, or a column is missing.
+        """
+        known = {name.lower() for name in _OPTIONS}
+        for name in self.options:
+            if name.lower() not in known and name.lower() not in _SPARKS_OWN:
+                raise OptionError(f"the archive has no option {name}; known: {', '.join(_OPTIONS)}")
+        path, app_id = self.options.get("path", ""), self.options.get("appId", "")
+        if not path or not app_id:
+            raise OptionError("the archive needs the options path and appId")
+        root = local_path(path)
+        source = json.loads(self.options.get("source", "null"))
+        check_place(schema.names, RANGE_COLUMNS if source else _PLACE)
+        kind = self.options.get("format", "parquet")
+        if kind not in ("parquet", "delta"):
+            raise OptionError(f"format is {kind!r}; it must be parquet or delta")
+        return ArchiveWriter(
+            root,
+            app_id,
+            self.options.get("codec", "zstd"),
+            delta=kind == "delta",
+            source=source,
+        )
+
+
+def check_place(names: Sequence[str], needed: Iterable[str] = _PLACE) -> None:
+    """Check that rows say where they belong.
+
+    Raises:
+        OptionError: A column is missing.
+    """
+    for name in needed:
+        if name not in names:
+            raise OptionError(f"the archive needs the column {name}; the rows have {list(names)}")
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """The files that one task has written."""
+
+    parts: list[Part]
+
+
+class ArchiveWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of one stream.
+
+    Args:
+        source: when the rows are ranges, the options by which their messages are read.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        app_id: str,
+        codec: str,
+        *,
+        delta: bool,
+        source: dict[str, str] | None = None,
+    ) -> None:
+        self._root = root
+        self._app_id = app_id
+        self._codec = codec
+        self._delta = delta
+        self._source = source
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of one task, a file per queue.
+
+        Raises:
+            SinkConflict: The rows of a queue are not in offset order.
+            OSError: The disk is full, for example; the batch is repeated later.
+        """
+        context = TaskContext.get()
+        batch = int((context and context.getLocalProperty("streaming.sql.batchId")) or 0)
+        folder = self._root if self._delta else parts_folder(self._root, self._app_id, batch)
+        folder.mkdir(parents=True, exist_ok=True)
+        files: dict[MessageQueue, _PartFile] = {}
+        try:
+            for incoming in self._messages(iterator):
+                for queue, rows in by_queue(incoming):
+                    if queue not in files:
+                        suffix = "parquet" if self._delta else "part"
+                        path = folder / f"{uuid.uuid4()}.{suffix}"
+                        files[queue] = _PartFile(path, queue, rows.schema, self._codec)
+                    files[queue].write(rows)
+            # The end of a file may be what does not fit.
+            return Written([file.close() for file in files.values()])
+        except BaseException:
+            for file in files.values():
+                file.discard()
+            raise
+
+    def _messages(self, incoming: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if self._source is None:
+            yield from incoming
+            return
+        from orderlymq_spark.source.queuereader import (  # noqa: PLC0415 - only tasks need the way to the brokers
+            message_schema,
+            ranges_in_rows,
+            read_range,
+        )
+
+        options = parse_source(self._source)
+        schema = message_schema(options)
+        for rows in incoming:
+            for part in ranges_in_rows(rows):
+                yield from read_range(options, schema, part)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish a batch."""
+        parts: list[Part] = []
+        for message in messages:
+            if isinstance(message, Written):
+                parts += message.parts
+        if self._delta:
+            from orderlymq_spark.tables.delta import append_files  # noqa: PLC0415 - only this format needs it
+
+            append_files(self._root, self._app_id, batchId, parts)
+        else:
+            publish(self._root, self._app_id, batchId, parts)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Leave everything: files of a failed commit may be published, others are removed later."""
+
+
+class _PartFile:
+    """One queue's rows of one task on their way to a file."""
+
+    def __init__(self, path: Path, queue: MessageQueue, schema: pa.Schema, codec: str) -> None:
+        self._path = path
+        self._queue = queue
+        self._writer = pq.ParquetWriter(
+            path, schema, compression=codec, use_dictionary=REPEATING_COLUMNS
+        )
+        self._first: int | None = None
+        self._last = -1
+        self._rows = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        offsets = rows.column("queue_offset").to_numpy()
+        if offsets[0] <= self._last or (offsets[1:] <= offsets[:-1]).any():
+            raise SinkConflict(
+                f"the rows of {self._queue} are not in offset order: an archive takes the frame as it "
+                "is read, without minPartitions, repartition or joins"
+            )
+        if self._first is None:
+            self._first = int(offsets[0])
+        self._last = int(offsets[-1])
+        self._rows += len(offsets)
+        self._writer.write_batch(rows)
+
+    def close(self) -> Part:
+        self._writer.close()
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
+        part = QueueRange(self._queue, self._first or 0, self._last + 1)
+        return Part(str(self._path), part, self._rows, self._path.stat().st_size)
+
+    def discard(self) -> None:
+        # A full disk fails the close as well; the batch is repeated, the file is nobody's.
+        try:
+            self._writer.close()
+        except OSError:
+            pass
+        finally:
+            self._path.unlink(missing_ok=True)
+
+
+def by_queue(rows: pa.RecordBatch) -> Iterator[tuple[MessageQueue, pa.RecordBatch]]:
+    """Cut a batch where the queue changes; nearly always it does not."""
+    if not rows.num_rows:
+        return
+    places: list[Any] = [rows.column(name).dictionary_encode() for name in _PLACE[:3]]
+    if all(len(each.dictionary) == 1 for each in places):
+        yield MessageQueue(*(each.dictionary[0].as_py() for each in places)), rows
+        return
+    keys = list(zip(*(each.to_pylist() for each in places), strict=True))
+    start = 0
+    for at in range(1, len(keys) + 1):
+        if at == len(keys) or keys[at] != keys[start]:
+            yield MessageQueue(*keys[start]), rows.slice(start, at - start)
+            start = at

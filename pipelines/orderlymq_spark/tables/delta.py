@@ -1,0 +1,130 @@
+"""
+Commits to Delta tables under (appId, batch): each once, whatever is repeated; files are added, rows are merged.
+
+Rule: the transaction's version is looked at first and written in the same commit; two writers with one appId
+cannot both pass, because Delta refuses the second. Each commit of an archive says how far its application has come in
+each queue, so that another checkpoint under the same name is noticed. Files that no commit names are for `vacuum`.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.table import TableMerger
+from deltalake.transaction import AddAction, create_table_with_add_actions
+
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.errors import SinkConflict
+from orderlymq_spark.offsets import Offsets, from_json, to_json
+from orderlymq_spark.tables.parquet import Part
+
+_ENDS: Final = "orderlymq.ends"
+_COMMITS: Final = 50  # that are looked through; those of others may stand between
+
+
+def is_committed(table: DeltaTable, app_id: str, batch: int) -> bool:
+    """Tell whether a batch of this application is in the table."""
+    version = table.transaction_version(app_id)
+    return version is not None and version >= batch
+
+
+def properties_of(app_id: str, batch: int, ends: Offsets | None = None) -> CommitProperties:
+    """Return what names a commit's batch, and says how far its application has come."""
+    said = None if ends is None else {f"{_ENDS}.{app_id}": json.dumps(to_json(ends))}
+    return CommitProperties(custom_metadata=said, app_transactions=[Transaction(app_id, batch)])
+
+
+def committed_ends(table: DeltaTable, app_id: str) -> dict[MessageQueue, int]:
+    """Return how far an application has come in each queue; nothing where the latest commits do not say."""
+    for commit in table.history(_COMMITS):
+        said = commit.get(f"{_ENDS}.{app_id}")
+        if said is not None:
+            return from_json(json.loads(said))
+    return {}
+
+
+def open_table(root: Path, first_rows: Callable[[], pa.Table]) -> DeltaTable:
+    """Return the table; a new one is made empty, with the columns of its first rows: one way only fills it."""
+    if not DeltaTable.is_deltatable(str(root)):
+        write_deltalake(str(root), first_rows().slice(0, 0))
+    return DeltaTable(str(root))
+
+
+def begin_merge(
+    table: DeltaTable, rows: pa.Table, predicate: str, app_id: str, batch: int
+) -> TableMerger:
+    """Return a merge of rows (s) into the table (t) that is committed as this batch; new columns are added."""
+    return table.merge(
+        rows,
+        predicate=predicate,
+        source_alias="s",
+        target_alias="t",
+        merge_schema=True,
+        commit_properties=properties_of(app_id, batch),
+    )
+
+
+def append_files(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> None:
+    """Add written files to the table in one commit, unless the batch is in it already.
+
+    Raises:
+        SinkConflict: The table was written from another checkpoint; nothing was changed.
+    """
+    if not parts:
+        return
+    actions = [_action(root, part) for part in sorted(parts, key=lambda each: each.part)]
+    here = {part.part.queue: part.part.end for part in parts}
+    if not DeltaTable.is_deltatable(str(root)):
+        properties = properties_of(app_id, batch, here)
+        schema = Schema.from_arrow(pq.read_schema(parts[0].path))
+        create_table_with_add_actions(
+            str(root), schema, actions, mode="error", commit_properties=properties
+        )
+        return
+    table = DeltaTable(str(root))
+    ends = committed_ends(table, app_id)
+    repeated = is_committed(table, app_id, batch)
+    for part in (each.part for each in parts):
+        end = ends.get(part.queue)
+        if end is not None and (part.end > end if repeated else part.start < end):
+            raise SinkConflict(
+                f"batch {batch} of {app_id} brings {part}, and the table in {root} has the queue up to {end} "
+                f"{'and that batch ' if repeated else ''}already: it was written from another checkpoint, or the "
+                "topic was made anew; give this pipeline a path of its own"
+            )
+    if repeated:
+        return
+    properties = properties_of(app_id, batch, {**ends, **here})
+    table.create_write_transaction(
+        [*actions], mode="append", schema=table.schema(), commit_properties=properties
+    )
+
+
+def _action(root: Path, part: Part) -> AddAction:
+    path = Path(part.path)
+    facts: dict[str, Any] = {
+        "numRecords": part.rows,
+        "minValues": {
+            "queue_offset": part.part.start,
+            "queue_id": part.part.queue.queue_id,
+            "topic": part.part.queue.topic,
+        },
+        "maxValues": {
+            "queue_offset": part.part.end - 1,
+            "queue_id": part.part.queue.queue_id,
+            "topic": part.part.queue.topic,
+        },
+        "nullCount": {},
+    }
+    return AddAction(
+        path=str(path.relative_to(root)),
+        size=part.size_bytes,
+        partition_values={},
+        modification_time=int(path.stat().st_mtime * 1000),
+        data_change=True,
+        stats=json.dumps(facts),
+    )

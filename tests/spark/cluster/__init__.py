@@ -1,0 +1,1 @@
+"""How the pipelines use a cluster."""

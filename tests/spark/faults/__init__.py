@@ -1,0 +1,1 @@
+"""Killed processes, full disks, lost leaders; `kills` is the campaign."""

@@ -1,0 +1,124 @@
+"""What must be true of archive, copy and audits after any number of kills."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.tables.parquet import MANIFESTS, PARTS, holes, path_of, published
+
+Queues = Mapping[MessageQueue, Sequence[ReceivedMessage]]
+
+
+@dataclass
+class Archived:
+    """The published files as they were when they were first seen."""
+
+    root: Path
+    _seen: dict[Path, tuple[int, int, str]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return len(self._seen)
+
+    def look(self, *, whole: bool = False) -> list[str]:
+        """Note new files; return which of the others are gone or changed, by their bytes too if *whole*."""
+        found = set(self.root.glob("*/*/*.parquet"))
+        faults = [f"the published file {path} is gone" for path in self._seen.keys() - found]
+        for path in sorted(found):
+            about = path.stat()
+            known = self._seen.get(path)
+            if known is None:
+                self._seen[path] = about.st_ino, about.st_mtime_ns, _digest(path)
+            elif (about.st_ino, about.st_mtime_ns) != known[:2] or (
+                whole and _digest(path) != known[2]
+            ):
+                faults.append(f"the published file {path} was changed")
+        return faults
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def broken_laws(
+    root: Path, topic: Queues, copy: Queues, audits: Mapping[str, tuple[bool, Mapping[str, Any]]]
+) -> list[str]:
+    """Return which laws are broken.
+
+    Args:
+        root: of the archive.
+        topic: what was archived, audited and copied.
+        copy: what came of it.
+        audits: by name: whether nothing was found, and what was said.
+    """
+    return [
+        *_archive_faults(root, topic),
+        *_manifest_faults(root),
+        *_copy_faults(topic, copy),
+        *_audit_faults(sum(map(len, topic.values())), audits),
+    ]
+
+
+def _archive_faults(root: Path, topic: Queues) -> list[str]:
+    """By the names and by the rows: every offset once, in order, with its body."""
+    parts = published(root)
+    faults = [f"not in the archive: {each}" for each in holes(parts)]
+    for queue, messages in topic.items():
+        kept: list[tuple[int, bytes]] = []
+        for part in parts:
+            if part.queue == queue:
+                rows = pq.read_table(path_of(root, part), columns=["queue_offset", "body"])
+                kept += zip(*(column.to_pylist() for column in rows.columns), strict=True)
+        if kept != [(message.queue_offset, message.body) for message in messages]:
+            faults.append(f"the archive of {queue} has {len(kept)} rows of {len(messages)}")
+    return faults
+
+
+def _manifest_faults(root: Path) -> list[str]:
+    """Each published file stands in one manifest, and nothing is left of what was not published."""
+    told = [
+        root / file["path"]
+        for path in sorted((root / MANIFESTS).glob("*/*.json"))
+        for file in json.loads(path.read_text())["files"]
+    ]
+    faults = []
+    if sorted(told) != sorted(root.glob("*/*/*.parquet")):
+        faults.append(f"the manifests tell of {len(told)} files that are not those of the archive")
+    left = [path for path in (root / PARTS).rglob("*") if path.is_file()]
+    if left:
+        faults.append(f"{len(left)} files were never published nor removed, as {left[0]}")
+    return faults
+
+
+def _copy_faults(topic: Queues, copy: Queues) -> list[str]:
+    """Per key the same messages in the same order, none twice."""
+    origin, copied = _by_key(topic), _by_key(copy)
+    return [
+        f"the copy of {key} has {len(copied.get(key, []))} messages, the topic {len(numbers)}, or in another order"
+        for key, numbers in origin.items()
+        if copied.get(key) != numbers
+    ] + [f"the copy has a key of its own: {key}" for key in copied.keys() - origin.keys()]
+
+
+def _by_key(queues: Queues) -> dict[str | None, list[str]]:
+    found: dict[str | None, list[str]] = {}
+    for messages in queues.values():
+        for message in messages:
+            found.setdefault(message.key, []).append(message.properties["n"])
+    return found
+
+
+def _audit_faults(count: int, audits: Mapping[str, tuple[bool, Mapping[str, Any]]]) -> list[str]:
+    """No violation that is none, and every message was looked at once."""
+    return [
+        f"{name}: {data['messages']} messages of {count}, {data['defects'] or 'no findings'}"
+        for name, (passed, data) in audits.items()
+        if not passed or data["messages"] != count
+    ]

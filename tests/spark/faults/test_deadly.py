@@ -1,0 +1,69 @@
+"""A process that is to be killed stands still exactly where it was told to, with all of its threads."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from tests.spark.faults import deadly
+from tests.spark.faults.kills import ROOT, Deck, Kill
+
+PROGRAM = """
+import os, threading, time
+from pathlib import Path
+
+def tick():
+    while True:
+        with open("ticks", "a") as file:
+            file.write("x")
+        time.sleep(0.01)
+
+threading.Thread(target=tick, daemon=True).start()
+os.makedirs("out/_manifests")
+for number in range(3):
+    Path(f"draft-{number}").touch()
+    Path(f"draft-{number}").rename(f"out/_manifests/{number}")
+    time.sleep(0.1)
+"""
+
+
+def test_the_second_rename_waits_until_somebody_wakes_it(tmp_path: Path) -> None:
+    """The first is passed, as the order says; nothing moves meanwhile; then all goes on as if nothing had been."""
+    os.mkfifo(tmp_path / deadly.WAKE)
+    (tmp_path / deadly.ORDER).write_text(deadly.order_file("manifest", 1, stays=False))
+    path = os.pathsep.join([str(ROOT / "tests" / "spark" / "faults" / "everywhere"), str(ROOT)])
+    environment = {**os.environ, deadly.VARIABLE: str(tmp_path), "PYTHONPATH": path}
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment)
+    try:
+        end = time.monotonic() + 20
+        while not (tmp_path / deadly.REACHED).exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        stood = (tmp_path / "ticks").stat().st_size
+        time.sleep(0.2)
+
+        assert int((tmp_path / deadly.REACHED).read_text()) == process.pid
+        assert sorted(os.listdir(tmp_path / "out" / "_manifests")) == ["0"]
+        assert (tmp_path / "ticks").stat().st_size == stood
+
+        os.close(os.open(tmp_path / deadly.WAKE, os.O_WRONLY | os.O_NONBLOCK))
+        assert process.wait(20) == 0
+        assert sorted(os.listdir(tmp_path / "out" / "_manifests")) == ["0", "1", "2"]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_deck_deals_every_card_before_one_comes_again() -> None:
+    """Also when some do not fit for a while."""
+    cards = [Kill(pipeline, place, "all") for pipeline in ("archive", "copy") for place in "abcd"]
+    deck = Deck(cards, Random(3))
+
+    early = [deck.deal(lambda kill: kill.pipeline == "archive") for _ in range(6)]
+    late = [deck.deal(lambda kill: kill.pipeline == "copy") for _ in range(4)]
+
+    assert set(early[:4]) == set(cards[:4])
+    assert set(early[4:]) < set(cards[:4])
+    assert set(late) == set(cards[4:])
+    assert deck.deal(lambda _: False) is None

@@ -1,0 +1,269 @@
+"""Change events into a table: it is the source table, whatever is repeated, late or unreadable."""
+
+import json
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from deltalake import DeltaTable
+
+from orderlymq.message import Message
+from orderlymq_spark.jobs.cdc import job as cdc
+from orderlymq_spark.jobs.cdc.events import Change, EventError, Format, last_by_key, read_changes
+from orderlymq_spark.jobs.cdc.history import merge_history
+from orderlymq_spark.specs import CdcSpec, Source
+from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Row = dict[str, Any]
+
+
+def event(form: Format, before: Row | None, after: Row | None) -> bytes:
+    """Write a change as one of the three binlog readers does."""
+    row = after or before or {}
+    old = {name: v for name, v in (before or {}).items() if after and after.get(name) != v}
+    kind = "delete" if after is None else "insert" if before is None else "update"
+    value: Row
+    match form:
+        case "debezium":
+            value = {"payload": {"op": {"delete": "d", "insert": "c", "update": "u"}[kind]}}
+            value["payload"] |= {"before": before, "after": after}
+        case "canal":
+            value = {
+                "type": kind.upper(),
+                "table": "t",
+                "data": [row],
+                "old": [old] if old else None,
+            }
+        case "maxwell":
+            value = {"type": kind, "table": "t", "data": row, "old": old}
+    return json.dumps(value).encode()
+
+
+def history(form: Format, count: int, seed: int) -> tuple[list[bytes], dict[int, Row]]:
+    """Return events of a random life of a table, changes of primary keys included, and how it ends."""
+    chance = random.Random(seed)
+    table: dict[int, Row] = {}
+    events: list[bytes] = []
+    for number in range(count):
+        key = chance.randrange(6)
+        before = table.pop(key, None)
+        kind = chance.choice(["put", "put", "delete", "move"])
+        if kind == "delete" and before is None:
+            continue
+        after: Row | None = {"id": key, "name": f"n{number}"}
+        if kind == "delete":
+            after = None
+        elif kind == "move" and before is not None:
+            after = {"id": 100 + number, "name": f"n{number}"}
+        if after is not None:
+            table[after["id"]] = after
+        events.append(event(form, before, after))
+    return events, table
+
+
+def spec_of(
+    folder: Path,
+    form: Format,
+    topics: Topics | None = None,
+    topic: str = "t",
+    scd: Literal[1, 2] = 1,
+) -> CdcSpec:
+    return CdcSpec(
+        scd=scd,
+        type="cdc-apply",
+        source=Source(topic=topic, **({} if topics is None else {"bootstrap": topics.bootstrap})),
+        checkpoint=folder / "checkpoint",
+        path=folder / "table",
+        format=form,
+        keys=["id"],
+        errors=folder / "errors",
+    )
+
+
+def rows_of(spec: CdcSpec) -> dict[int, Row]:
+    found = cdc.live_rows(spec).select(["id", "name"]).to_pylist()
+    return {int(row["id"]): {"id": int(row["id"]), "name": row["name"]} for row in found}
+
+
+@pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
+def test_the_table_is_the_source_table_whatever_the_cut_and_the_repeats(
+    form: Format, tmp_path: Path
+) -> None:
+    """Batches of any size, each applied twice, then an old one once more under a new number."""
+    events, expected = history(form, 60, seed=3)
+    spec = spec_of(tmp_path, form)
+    chance = random.Random(4)
+    at = batch = 0
+    early: list[Change] = []
+    while at < len(events):
+        size = chance.randrange(1, 20)
+        changes = [
+            change
+            for position, body in enumerate(events[at : at + size], at)
+            for change in read_changes(body, form, ["id"], None, position)
+        ]
+        last = list(last_by_key(changes).values())
+        early = early or last
+        for _ in range(2):
+            cdc.merge(spec, "app", batch, last)
+        at, batch = at + size, batch + 1
+    cdc.merge(spec, "app", batch, early)
+
+    assert rows_of(spec) == expected
+
+
+@pytest.mark.parametrize("scd", [1, 2])
+def test_a_checkpoint_that_began_anew_leaves_no_change_out(
+    scd: Literal[1, 2], tmp_path: Path
+) -> None:
+    """Its batches have the numbers of those that the table knows, and other changes in them."""
+    spec = spec_of(tmp_path, "maxwell", scd=scd)
+    apply = cdc.merge if scd == 1 else merge_history
+    changes = [Change((n,), {"id": n, "name": f"name {n}"}, n) for n in range(4)]
+    apply(spec, "app", 0, changes[:1])
+    apply(spec, "app", 1, changes[1:2])
+
+    apply(spec, "app", 0, changes[:3])
+    apply(spec, "app", 1, changes[3:])
+
+    assert rows_of(spec) == {n: {"id": n, "name": f"name {n}"} for n in range(4)}
+
+
+def test_events_that_cannot_be_read_are_kept_once_and_never_written_over(tmp_path: Path) -> None:
+    """A repeated batch has them in any order; one of another checkpoint has others under its number."""
+    place = {"topic": "changes", "broker": "east", "queue_id": 0}
+    bad = [
+        {**place, "queue_offset": n, "reason": "no JSON", "body_base64": "eA=="} for n in range(3)
+    ]
+
+    cdc.keep_errors(tmp_path, 0, bad[:2])
+    cdc.keep_errors(tmp_path, 0, bad[1::-1])
+    cdc.keep_errors(tmp_path, 0, bad[2:])
+
+    lines = [line for path in tmp_path.iterdir() for line in path.read_text().splitlines()]
+    assert sorted(json.loads(line)["queue_offset"] for line in lines) == [0, 1, 2]
+
+
+def versions_of(spec: CdcSpec) -> list[Row]:
+    names = ["_key", "_valid_from", "_valid_to", "_is_current", "_deleted", "id", "name"]
+    found: list[Row] = DeltaTable(str(spec.path)).to_pyarrow_table().select(names).to_pylist()
+    return sorted(found, key=lambda row: (row["_valid_from"], row["_key"]))
+
+
+def table_at(versions: list[Row], position: int) -> dict[int, Row]:
+    """Read the history as its docs say: the source table as it was after the event at *position*."""
+    return {
+        int(row["id"]): {"id": int(row["id"]), "name": row["name"]}
+        for row in versions
+        if row["_valid_from"] <= position
+        and (row["_valid_to"] is None or position < row["_valid_to"])
+        and not row["_deleted"]
+    }
+
+
+@pytest.mark.parametrize("form", ["debezium", "canal", "maxwell"])
+def test_a_history_tells_the_source_table_at_every_position(form: Format, tmp_path: Path) -> None:
+    """Whatever stood in the table after each event can be read back; the versions of a key adjoin."""
+    events, expected = history(form, 60, seed=5)
+    spec = spec_of(tmp_path, form, scd=2)
+    changes = [
+        change
+        for position, body in enumerate(events)
+        for change in read_changes(body, form, ["id"], None, position)
+    ]
+    for batch, start in enumerate(range(0, len(changes), 7)):
+        merge_history(spec, "app", batch, changes[start : start + 7])
+
+    versions = versions_of(spec)
+    truth: dict[int, Row] = {}
+    for position in range(len(events)):
+        for change in (each for each in changes if each.position == position):
+            truth.pop(change.key[0], None)
+            if change.row is not None:
+                truth[change.key[0]] = dict(change.row)
+        assert table_at(versions, position) == truth, position
+    assert rows_of(spec) == truth == expected
+    assert {row["_is_current"] == (row["_valid_to"] is None) for row in versions} == {True}
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_history_is_a_function_of_the_set_of_changes(seed: int, tmp_path: Path) -> None:
+    """Cut anywhere, each batch twice, old ones once more under new numbers, even in any order: one table."""
+    events, _ = history("maxwell", 40, seed)
+    changes = [
+        change
+        for position, body in enumerate(events)
+        for change in read_changes(body, "maxwell", ["id"], None, position)
+    ]
+    whole = spec_of(tmp_path / "whole", "maxwell", scd=2)
+    merge_history(whole, "app", 0, changes)
+    chance = random.Random(seed)
+    parts: list[list[Change]] = []
+    left = list(changes)
+    while left:
+        size = chance.randrange(1, 12)
+        parts, left = [*parts, left[:size]], left[size:]
+    if seed % 2:
+        chance.shuffle(parts)
+    torn = spec_of(tmp_path / "torn", "maxwell", scd=2)
+    for batch, part in enumerate([*parts, parts[0], parts[-1]]):
+        merge_history(torn, "app", batch, part)
+        merge_history(torn, "app", batch, part)
+
+    assert versions_of(torn) == versions_of(whole)
+
+
+def test_a_batch_that_brings_nothing_new_makes_no_commit(tmp_path: Path) -> None:
+    """A replay of old events under new numbers leaves the table's version as it is."""
+    spec = spec_of(tmp_path, "maxwell", scd=2)
+    changes = [Change((1,), {"id": 1, "name": "a"}, 0), Change((1,), None, 1)]
+    merge_history(spec, "app", 0, changes)
+    before = DeltaTable(str(spec.path)).version()
+
+    merge_history(spec, "app", 1, changes)
+
+    assert DeltaTable(str(spec.path)).version() == before
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"op": "x"}', b'{"op": "c", "after": {"name": "no key"}}']
+)
+def test_what_is_no_event_is_told_with_the_reason(body: bytes) -> None:
+    with pytest.raises(EventError):
+        read_changes(body, "debezium", ["id"], None, 0)
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b'{"payload": null}', b'{"ddl": "alter table"}'])
+def test_tombstones_and_schema_changes_change_no_row(body: bytes) -> None:
+    assert read_changes(body, "debezium", ["id"], None, 0) == []
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("scd", [1, 2])
+def test_a_topic_becomes_a_table_and_bad_events_are_kept(
+    spark: "SparkSession", topics: Topics, tmp_path: Path, scd: Literal[1, 2]
+) -> None:
+    """From the topic through Spark; an event that is no JSON is kept whole, with its place."""
+    topic = topics.make(queues=1)
+    events, expected = history("debezium", 40, seed=9)
+    bodies = [*events[:10], b"not json", *events[10:]]
+    topics.fill(topic, [Message(topic=topic, body=body, key="t") for body in bodies])
+    spec = spec_of(tmp_path, "debezium", topics, topic, scd)
+
+    cdc.run("customers", spec, lambda: spark)
+
+    assert rows_of(spec) == expected
+    kept = [
+        json.loads(line)
+        for path in (tmp_path / "errors").iterdir()
+        for line in path.read_text().splitlines()
+    ]
+    assert [
+        (each["topic"], each["queue_id"], each["queue_offset"], each["body_base64"])
+        for each in kept
+    ] == [(topic, 0, 10, "bm90IGpzb24=")]

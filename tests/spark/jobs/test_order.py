@@ -1,0 +1,109 @@
+"""The order check against a dumb twin, and against injected defects."""
+
+import json
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq.oracle.verdict import Defect
+from orderlymq_spark.jobs.audit.order import Break, OrderCheck
+
+Row = tuple[int, str, int]
+ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12)), max_size=40)
+
+
+def feed(check: OrderCheck, rows: list[Row]) -> list[Break]:
+    return check.feed([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
+
+
+def clean(count: int, keys: int) -> list[Row]:
+    return [(number, f"key-{number % keys}", number // keys) for number in range(count)]
+
+
+@given(ROWS, st.lists(st.integers(0, 40), max_size=6))
+def test_the_result_does_not_depend_on_the_cut(
+    pairs: list[tuple[str, int]], cuts: list[int]
+) -> None:
+    """One batch or many, with the state kept as JSON between them: the same findings and state."""
+    rows = [(number, key, sequence) for number, (key, sequence) in enumerate(pairs)]
+    whole = OrderCheck("q")
+    expected = feed(whole, rows)
+
+    check, found, at = OrderCheck("q"), [], 0
+    for cut in [*sorted(cuts), len(rows)]:
+        found += feed(check, rows[at:cut])
+        check = OrderCheck.from_state(json.loads(json.dumps(check.to_state())))
+        at = max(at, cut)
+
+    assert (found, check) == (expected, whole)
+
+
+@given(ROWS)
+def test_a_number_is_judged_by_what_came_before(pairs: list[tuple[str, int]]) -> None:
+    """Twin: all numbers of a key in a set, the highest by max()."""
+    rows = [(number, key, sequence) for number, (key, sequence) in enumerate(pairs)]
+    expected: list[tuple[int, Defect]] = []
+    seen: dict[str, set[int]] = {}
+    for offset, key, sequence in rows:
+        before = seen.setdefault(key, set())
+        if sequence in before:
+            expected.append((offset, Defect.DUPLICATED))
+        elif before and sequence < max(before):
+            expected.append((offset, Defect.REORDERED))
+        elif before and sequence > max(before) + 1:
+            expected.append((offset, Defect.SKIPPED))
+        before.add(sequence)
+
+    assert [(each.offset, each.defect) for each in feed(OrderCheck("q"), rows)] == expected
+
+
+def test_a_clean_log_has_no_finding() -> None:
+    check = OrderCheck("q", first_sequence=0)
+
+    assert feed(check, clean(10_000, 77)) == []
+    assert (check.missing, check.counts) == (0, {"rows": 10_000})
+
+
+def test_every_injected_defect_is_found_and_placed() -> None:
+    """Gaps, repeats and inversions at random places of a large log."""
+    chance = random.Random(7)
+    sequences = [list(range(200)) for _ in range(50)]
+    expected: set[tuple[str, Defect, int, int]] = set()
+    for number, own in enumerate(sequences):
+        kind, at = chance.choice(["gap", "repeat", "inversion", ""]), chance.randrange(5, 190)
+        key = f"key-{number}"
+        if kind == "gap":
+            del own[at]
+            expected.add((key, Defect.SKIPPED, at, at + 1))
+        elif kind == "repeat":
+            own.insert(at + 1, at)
+            expected.add((key, Defect.DUPLICATED, at + 1, at))
+        elif kind == "inversion":
+            own[at], own[at + 1] = own[at + 1], own[at]
+            expected |= {
+                (key, Defect.SKIPPED, at, at + 1),
+                (key, Defect.REORDERED, at + 2, at),
+            }
+    turns = [number for number, own in enumerate(sequences) for _ in own]
+    chance.shuffle(turns)
+    queues = [iter(own) for own in sequences]
+    rows = [(offset, f"key-{n}", next(queues[n])) for offset, n in enumerate(turns)]
+
+    found = feed(OrderCheck("q"), rows)
+
+    assert {(each.key, each.defect, each.expected, each.got) for each in found} == expected
+    places = {offset: (key, sequence) for offset, key, sequence in rows}
+    assert all(places[each.offset] == (each.key, each.got) for each in found)
+
+
+def test_holes_of_the_queue_and_new_epochs() -> None:
+    """A missing offset is lost; numbers may begin anew under a higher epoch, not under a lower one."""
+    check = OrderCheck("q")
+
+    found = check.feed([0, 1, 3, 4, 5], ["a"] * 5, [0, 1, 2, 0, 3], [1, 1, 1, 2, 1])
+
+    assert found == [
+        Break("q", 3, Defect.LOST, "", 2, 3),
+        Break("q", 5, Defect.REORDERED, "a", 2, 1),
+    ]

@@ -1,0 +1,392 @@
+"""Archive, audit, compaction, replay: their laws on a real cluster, with what kills and repeats do to them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from orderlymq.errors import TopicNotFound
+from orderlymq.message import Message
+from orderlymq_spark.errors import (
+    CheckpointInUse,
+    DataLost,
+    OptionError,
+    SinkConflict,
+    UnorderedRows,
+)
+from orderlymq_spark.frames import ordered, read_batch
+from orderlymq_spark.jobs import archive, compact, replay
+from orderlymq_spark.jobs.audit import job as audit
+from orderlymq_spark.jobs.skew import job as skew
+from orderlymq_spark.offsets import QueueRange
+from orderlymq_spark.run.stream import PipelineFailed, owned
+from orderlymq_spark.specs import (
+    ArchiveSpec,
+    CompactSpec,
+    OrderAuditSpec,
+    ReplaySpec,
+    SkewSpec,
+    Source,
+)
+from orderlymq_spark.tables.parquet import Part, holes, path_of, publish, published
+from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+
+
+def archive_spec(topics: Topics, topic: str, folder: Path, **options: Any) -> ArchiveSpec:
+    return ArchiveSpec(
+        type="archive",
+        source=Source(bootstrap=topics.bootstrap, topic=topic, options=options),
+        checkpoint=folder / "checkpoint",
+        path=folder / "archive",
+    )
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in sorted(root.glob("*/*/*.parquet"))
+    }
+
+
+def bodies(topics: Topics, topic: str) -> dict[tuple[int, int], bytes]:
+    return {
+        (queue.queue_id, message.queue_offset): message.body
+        for queue, messages in topics.read(topic).items()
+        for message in messages
+    }
+
+
+def test_an_archive_holds_every_offset_once_and_others_can_read_it(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    """Small batches, a second run, DuckDB as the reader; a repeated commit changes no published file."""
+    topic = topics.make()
+    topics.numbered(topic, 60)
+    spec = archive_spec(topics, topic, tmp_path, maxOffsetsPerTrigger=25)
+
+    first = archive.run("keep", spec, lambda: spark)
+    before = files(spec.path)
+    topics.numbered(topic, 20, start=60)
+    archive.run("keep", spec, lambda: spark)
+
+    after = files(spec.path)
+    assert (first.data["rows"], first.data["batches"]) == (60, 3)
+    assert before.items() <= after.items()
+    assert holes(published(spec.path)) == []
+    query = f"select queue_id, queue_offset, body from '{spec.path}/*/*/*.parquet'"
+    found = duckdb.connect().execute(query).fetchall()
+    assert len(found) == 80
+    assert {(queue, offset): body for queue, offset, body in found} == bodies(topics, topic)
+    for path in spec.path.glob("*/*/*.parquet"):
+        offsets = pq.read_table(path).column("queue_offset").to_pylist()
+        assert offsets == sorted(offsets)
+
+    # The last batch again, as after a crash before Spark's commit log was written.
+    newest = max((spec.checkpoint / "spark" / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+    newest.unlink()
+    (newest.parent / f".{newest.name}.crc").unlink()
+    archive.run("keep", spec, lambda: spark)
+    assert files(spec.path) == after
+
+
+def test_publishing_again_changes_nothing_and_an_overlap_is_refused(
+    tmp_path: Path, topics: Topics
+) -> None:
+    """Whatever attempt published a range: it stays; another cut of the same range is an error."""
+    queue = topics.queues(topics.make())[0]
+
+    def part(start: int, end: int, content: str) -> Part:
+        path = tmp_path / f"{start}-{end}-{content}"
+        path.write_text(content)
+        return Part(str(path), QueueRange(queue, start, end), end - start, 1)
+
+    publish(tmp_path, "a", 0, [part(0, 5, "first")])
+    publish(tmp_path, "a", 0, [part(0, 5, "second")])
+    with pytest.raises(SinkConflict, match="overlaps the published"):
+        publish(tmp_path, "a", 1, [part(3, 8, "third")])
+
+    assert path_of(tmp_path, QueueRange(queue, 0, 5)).read_text() == "first"
+    assert published(tmp_path) == [QueueRange(queue, 0, 5)]
+
+
+def test_compaction_keeps_rows_and_order(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    """Fewer files, the same rows in the same order; the archive goes on behind them."""
+    topic = topics.make()
+    topics.numbered(topic, 60)
+    spec = archive_spec(topics, topic, tmp_path, maxOffsetsPerTrigger=20)
+    archive.run("small", spec, lambda: spark)
+    before = [pq.read_table(path_of(spec.path, part)) for part in published(spec.path)]
+
+    outcome = compact.run("c", CompactSpec(type="compact", path=spec.path), lambda: spark)
+
+    parts = published(spec.path)
+    assert (outcome.data["before"], outcome.data["after"]) == (len(before), 2) == (6, 2)
+    assert holes(parts) == []
+    rows = [row for part in parts for row in pq.read_table(path_of(spec.path, part)).to_pylist()]
+    assert rows == [row for table in before for row in table.to_pylist()]
+    topics.numbered(topic, 10, start=60)
+    archive.run("small", spec, lambda: spark)
+    assert sum(part.size for part in published(spec.path)) == 70
+
+
+def test_the_audit_finds_what_is_broken_in_topic_stream_and_archive_alike(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    """Clean: nothing. A gap, a repeat, an inversion: the same findings by all three ways."""
+    topic = topics.make()
+    topics.numbered(topic, 40, keys=4)
+    source = Source(bootstrap=topics.bootstrap, topic=topic)
+    clean = audit.run(
+        "a", OrderAuditSpec(type="order-audit", source=source, sequence_property="n"), lambda: spark
+    )
+    numbers = [10, 12, 12, 11]
+    topics.fill(
+        topic,
+        [Message(topic=topic, body=b"x", key="key-1", properties={"n": str(n)}) for n in numbers],
+    )
+    kept = archive_spec(topics, topic, tmp_path, maxOffsetsPerTrigger=15)
+    archive.run("audited", kept, lambda: spark)
+
+    found = [
+        audit.run(
+            "a", OrderAuditSpec(type="order-audit", sequence_property="n", **ways), lambda: spark
+        )
+        for ways in (
+            {"source": source},
+            {"archive": kept.path},
+            {
+                "source": Source(
+                    bootstrap=topics.bootstrap, topic=topic, options={"maxOffsetsPerTrigger": 7}
+                ),
+                "stream": True,
+                "checkpoint": tmp_path / "audit",
+            },
+        )
+    ]
+
+    assert (clean.passed, clean.data["defects"], clean.data["messages"]) == (True, {}, 40)
+    assert found[0].data == found[1].data == found[2].data
+    assert not found[0].passed
+    assert [(f["defect"], f["expected"], f["got"]) for f in found[0].data["findings"]] == [
+        ("skipped", 11, 12),
+        ("duplicated", 13, 12),
+        ("reordered", 13, 11),
+    ]
+
+
+def test_a_replay_keeps_order_and_count_and_repeats_nothing(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    """Copied into another number of queues; begun anew without its checkpoint nothing is sent twice."""
+    origin, target = topics.make(queues=3), topics.make(queues=2)
+    topics.numbered(origin, 60, keys=7)
+
+    def run(checkpoint: str) -> None:
+        spec = ReplaySpec(
+            type="replay",
+            source=Source(
+                bootstrap=topics.bootstrap, topic=origin, options={"maxOffsetsPerTrigger": 25}
+            ),
+            checkpoint=tmp_path / checkpoint,
+            target=target,
+        )
+        replay.run("copy", spec, lambda: spark)
+
+    run("a")
+    run("b")
+
+    def by_key(topic: str) -> dict[str | None, list[str]]:
+        found: dict[str | None, list[str]] = {}
+        for messages in topics.read(topic).values():
+            for message in messages:
+                found.setdefault(message.key, []).append(message.properties["n"])
+        return found
+
+    assert by_key(target) == by_key(origin)
+
+
+def test_a_frame_is_sent_in_order_to_the_queues_that_java_would_choose(
+    spark: "SparkSession", topics: Topics
+) -> None:
+    """Rows leave by orderBy, ties in any order; a load that is repeated adds nothing, whatever order Spark gives it."""
+    topic = topics.make(queues=3)
+    rows = [(f"key-{n % 5}", n // 10, f"body-{n}") for n in range(100)]
+    options = {"bootstrap": topics.bootstrap, "topic": topic, "appId": "app", "orderBy": "n"}
+    columns = "sharding_key string, n int, body string"
+
+    for tasks, given in ((4, rows[:70]), (2, rows[::-1]), (3, rows)):
+        frame = spark.createDataFrame(given, columns).repartition(tasks)
+        ordered(frame, tasks=tasks).write.format("orderlymq").options(
+            **options, runId="tonight"
+        ).mode("append").save()
+
+    found = topics.read(topic)
+    assert sorted(m.text for each in found.values() for m in each) == sorted(
+        body for _, _, body in rows
+    )
+    steps = {body: n for _, n, body in rows[:70]}
+    for key in {key for key, _, _ in rows}:
+        mine = [m.text for each in found.values() for m in each if m.key == key]
+        first = [steps[body] for body in mine if body in steps]
+        assert first == sorted(first)
+    # Without a name each load is one of its own.
+    frame = spark.createDataFrame(rows[:5], columns)
+    ordered(frame).write.format("orderlymq").options(**options).mode("append").save()
+    assert sum(map(len, topics.read(topic).values())) == 105
+    # A producer of the SDK, which hashes as Java does, finds the same queue.
+    topics.fill(topic, [Message(topic=topic, body=b"probe", key="key-3")])
+    places = {q for q, messages in topics.read(topic).items() for m in messages if m.key == "key-3"}
+    assert len(places) == 1
+
+
+def test_rows_of_one_key_in_two_tasks_are_refused(spark: "SparkSession", topics: Topics) -> None:
+    """Without an order nothing can be promised, so it is an error."""
+    frame = spark.range(40).selectExpr("'same' as sharding_key", "cast(id as string) as body")
+
+    with pytest.raises(Exception, match=UnorderedRows.__name__):
+        frame.repartition(2).write.format("orderlymq").options(
+            bootstrap=topics.bootstrap, topic=topics.make(), appId="x"
+        ).mode("append").save()
+
+
+def test_skew_is_measured_and_the_present_loads_are_simulated_exactly(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    topic = topics.make(queues=3)
+    topics.numbered(topic, 90, keys=9)
+    spec = SkewSpec(
+        type="skew-report",
+        source=Source(bootstrap=topics.bootstrap, topic=topic),
+        capacity_per_queue=0.5,
+        html=tmp_path / "report.html",
+    )
+
+    data = skew.run("s", spec, lambda: spark).data
+
+    real = [len(messages) for messages in topics.read(topic).values()]
+    assert (data["messages"], data["keys"], data["offHash"]) == (90, 9, 0)
+    assert data["simulated"] == real
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+# -- bad input and trouble
+
+
+def test_bad_places_are_clear_errors(spark: "SparkSession", topics: Topics) -> None:
+    """No such topic, an offset beyond the end, a time after the last message."""
+    topic = topics.make()
+    topics.numbered(topic, 4)
+    queue = topics.queues(topic)[0]
+    beyond = json.dumps({topic: {queue.broker_name: {"0": 500}}})
+    for options, error, text in (
+        ({"topic": "no-such-topic"}, TopicNotFound, "no broker has the topic no-such-topic"),
+        ({"topic": topic, "startingOffsets": beyond}, OptionError, "lies beyond its end"),
+        (
+            {"topic": topic, "startingTimestamp": "2999-01-01"},
+            OptionError,
+            "no message that was stored",
+        ),
+        ({"topic": topic, "startingOffset": "latest"}, OptionError, "did you mean startingOffsets"),
+    ):
+        with pytest.raises(Exception, match=text) as caught:
+            read_batch(spark, bootstrap=topics.bootstrap, **options).collect()
+        assert error.__name__ in str(caught.value)
+
+
+def test_times_words_and_groups_choose_the_same_messages(
+    spark: "SparkSession", topics: Topics
+) -> None:
+    """From a time on: exactly the messages stored then or later."""
+    topic = topics.make(queues=1)
+    topics.numbered(topic, 30)
+    messages = next(iter(topics.read(topic).values()))
+    moment = messages[17].store_timestamp
+
+    rows = read_batch(
+        spark, bootstrap=topics.bootstrap, topic=topic, startingTimestamp=str(moment)
+    ).collect()
+    before = read_batch(
+        spark, bootstrap=topics.bootstrap, topic=topic, endingTimestamp=str(moment)
+    ).collect()
+
+    later = [m.queue_offset for m in messages if m.store_timestamp >= moment]
+    assert [row.queue_offset for row in rows] == later
+    assert [row.queue_offset for row in before] == list(range(later[0]))
+
+
+def test_tags_are_selected_exactly(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.make()
+    topics.numbered(topic, 50)
+
+    rows = read_batch(spark, bootstrap=topics.bootstrap, topic=topic, tags="odd || none").collect()
+
+    assert len(rows) == 25
+    assert {row.tags for row in rows} == {"odd"}
+
+
+def test_one_queue_may_be_cut_for_reading(spark: "SparkSession", topics: Topics) -> None:
+    topic = topics.make(queues=1)
+    topics.numbered(topic, 50)
+    frame = read_batch(spark, bootstrap=topics.bootstrap, topic=topic, minPartitions=5)
+
+    assert frame.rdd.getNumPartitions() == 5
+    assert sorted(row.queue_offset for row in frame.collect()) == list(range(50))
+
+
+def test_two_drivers_on_one_checkpoint_are_refused(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    spec = archive_spec(topics, topics.make(), tmp_path)
+
+    with owned(spec.checkpoint), pytest.raises(CheckpointInUse, match="another driver works"):
+        archive.run("second", spec, lambda: spark)
+
+
+def test_a_topic_that_was_made_anew_ends_the_stream_or_is_written_down(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    """By default an error with the place; with failOnDataLoss=false all that is there, and a note."""
+    topic = topics.make(queues=1)
+    topics.numbered(topic, 30)
+    spec = archive_spec(topics, topic, tmp_path)
+    archive.run("lost", spec, lambda: spark)
+    topics.admin.delete_topic(topic)
+    topics.admin.create_topic(topic, queues=1, ordered=True)
+    topics.numbered(topic, 5)
+
+    with pytest.raises(PipelineFailed, match="was made anew"):
+        archive.run("lost", spec, lambda: spark)
+
+    status = json.loads((spec.checkpoint / "status.json").read_text())
+    assert (status["phase"], DataLost.__name__ in status["last_error"]) == ("Failed", False)
+
+
+def test_a_stream_that_begins_at_the_end_must_remember_where_that_was(
+    spark: "SparkSession", topics: Topics, checkpoint: Callable[[str], Path]
+) -> None:
+    """Without a start file Spark would ask again after a crash, and skip what came meanwhile."""
+    where = checkpoint("x")
+    frame = spark.readStream.format("orderlymq").options(
+        bootstrap=topics.bootstrap, topic=topics.make(), startingOffsets="latest"
+    )
+
+    query = (
+        frame.load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(where))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(Exception, match="needs startPath"):
+        query.awaitTermination()

@@ -1,0 +1,160 @@
+"""Dead letters: their origins, their report, and a redrive that keeps the order and repeats nothing."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq.blocking import Consumer, PullConsumer
+from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.message import ReceivedMessage
+from orderlymq.settings import ConsumeFrom, ConsumerSettings
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.jobs.deadletters import redrive
+from orderlymq_spark.jobs.deadletters import report as deadletters
+from orderlymq_spark.jobs.deadletters.letters import DeadLetter
+from orderlymq_spark.jobs.deadletters.plan import Plan, make_plan
+from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
+from tests.spark.topics import Topics
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+QUEUE = MessageQueue("%DLQ%g", "b", 0)
+ORIGIN = MessageQueue("orders", "b", 0)
+
+
+def letter(
+    offset: int, key: str, origin: int, *, overtaken: bool = False, times: int = 0
+) -> DeadLetter:
+    host = ("127.0.0.1", 1)
+    message = ReceivedMessage(
+        topic=QUEUE.topic,
+        body=b"x",
+        queue=QUEUE,
+        queue_offset=offset,
+        properties={"__SHARDINGKEY": key, "OMQ_REDRIVES": str(times)},
+        message_id=f"id-{offset}",
+        offset_message_id="",
+        born_timestamp=0,
+        store_timestamp=0,
+        born_host=host,
+        store_host=host,
+        reconsume_times=3,
+        flag=0,
+        sys_flag=0,
+        physical_offset=0,
+        size_bytes=1,
+    )
+    return DeadLetter(message, "orders", (ORIGIN, origin), overtaken)
+
+
+LETTERS = st.lists(
+    st.tuples(st.sampled_from("abc"), st.integers(0, 99), st.booleans(), st.integers(0, 4)),
+    max_size=20,
+    unique_by=lambda each: each[1],
+).map(
+    lambda rows: [
+        letter(n, key, origin, overtaken=overtaken, times=times)
+        for n, (key, origin, overtaken, times) in enumerate(rows)
+    ]
+)
+
+
+@given(LETTERS)
+def test_a_plan_holds_a_key_from_its_first_held_letter_on(letters: list[DeadLetter]) -> None:
+    """Per key: a prefix in origin order is sent, the rest held; every letter stands in the plan once."""
+    plan = make_plan("p", "g", letters, target=None, on_overtaken="hold-key", redrives_max=3)
+
+    origins = {each.message.queue_offset: each.origin[1] for each in letters if each.origin}
+    assert sorted(item.offset for item in plan.items) == sorted(origins)
+    assert len({item.identity for item in plan.items}) == len(letters)
+    for key in "abc":
+        mine = [item for item in plan.items if item.key == key]
+        order = [origins[item.offset] for item in mine]
+        decisions = [item.decision for item in mine]
+        assert order == sorted(order)
+        assert decisions == sorted(decisions, key=["send", "hold"].index)
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+
+
+def make_dead_letters(topics: Topics, topic: str, group: str, bad: set[str]) -> None:
+    """Consume a topic in order; messages with these keys are given up at their first failure."""
+    done: list[str] = []
+
+    def listen(messages: list[ReceivedMessage], _context: object) -> OrderedResult:
+        for message in messages:
+            if message.key in bad:
+                return OrderedResult.SUSPEND
+            done.append(message.message_id)
+        return OrderedResult.SUCCESS
+
+    settings = ConsumerSettings(
+        consume_from=ConsumeFrom.FIRST,
+        max_reconsume_times=0,
+        consume_message_batch_max_size=1,
+        suspend_current_queue_time_ms=10,
+    )
+    consumer = Consumer(
+        group,
+        topics.bootstrap,
+        topics={topic: "*"},
+        ordered=True,
+        listener=listen,
+        settings=settings,
+    )
+    with consumer, PullConsumer("tests-looker", topics.bootstrap) as looker:
+        queues = topics.queues(topic)
+        for _ in range(300):
+            progress = topics.admin.progress(group)
+            if all(
+                queue in progress and progress[queue].consumer_offset == looker.max_offset(queue)
+                for queue in queues
+            ):
+                return
+            consumer.thread.run(_pause())
+    raise AssertionError(f"{group} is not through {topic}")
+
+
+async def _pause() -> None:
+    import asyncio  # noqa: PLC0415 - real processes need real time
+
+    await asyncio.sleep(0.1)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(240)
+def test_dead_letters_go_back_in_order_and_only_once(
+    spark: "SparkSession", topics: Topics, tmp_path: Path
+) -> None:
+    """Report, dry run, run, and run again: two keys' messages come back in origin order, once."""
+    topic, group = topics.make(), "redriven"
+    topics.numbered(topic, 25, keys=5)
+    make_dead_letters(topics, topic, group, {"key-1", "key-3"})
+    where = {"bootstrap": topics.bootstrap, "group": group}
+
+    report = deadletters.run("d", DeadLetterSpec(type="dead-letters", **where), lambda: spark).data
+    plan = RedriveSpec(
+        type="redrive", plan=tmp_path / "plan.json", on_overtaken="send", rate=1000, **where
+    )
+    dry = redrive.run("r", plan, lambda: spark)
+    nothing_yet = sum(map(len, topics.read(topic).values()))
+    sent = redrive.run("r", plan.model_copy(update={"send": True}), lambda: spark)
+    (tmp_path / "plan.json.done").unlink()  # as if it had died before its journal was written
+    again = redrive.run("r", plan.model_copy(update={"send": True}), lambda: spark)
+
+    assert (report["deadLetters"], report["originGone"]) == (10, 0)
+    assert {each["key"]: each["count"] for each in report["byKey"]} == {"key-1": 5, "key-3": 5}
+    assert (dry.data["send"], dry.data["sent"], nothing_yet) == (10, 0, 25)
+    assert (sent.data.get("sent"), again.data.get("sent"), again.data.get("done")) == (10, None, 10)
+    for key in ("key-1", "key-3"):
+        mine = [
+            (m.properties["n"], m.properties.get("OMQ_REDRIVES"))
+            for messages in topics.read(topic).values()
+            for m in messages
+            if m.key == key
+        ]
+        assert mine == [(str(n), None) for n in range(5)] + [(str(n), "1") for n in range(5)]

@@ -1,0 +1,1 @@
+"""Sending rows to topics."""

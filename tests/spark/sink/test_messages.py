@@ -1,0 +1,138 @@
+"""Identities of rows on their way out: the same rows are the same messages, other rows are others."""
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_spark.sink.messages import runs, shared_keys
+
+QUEUES = {"T": [MessageQueue("T", "b", number) for number in range(2)]}
+Row = dict[str, Any]
+
+# Few values, so that ties in the order and rows that are wholly alike are frequent.
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "sharding_key": st.sampled_from(["a", "b", None]),
+            "body": st.sampled_from(["x", "y", "z"]),
+            "tags": st.sampled_from([None, "t"]),
+            "at": st.sampled_from([None, 1, 2]),
+            "message_id": st.sampled_from([None, None, "m"]),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+ORDERS = st.sampled_from([(), ("at",)])
+
+
+def sent(
+    rows: Sequence[Row], order_by: Sequence[str] = (), *, batch: str = "7", task: int | None = None
+) -> dict[MessageQueue, list[tuple[str, bytes, str]]]:
+    """Return identity, body and tag of what leaves, by queue, in order."""
+    found = runs(rows, QUEUES, topic="T", order_by=order_by, app_id="job", batch=batch, task=task)
+    return {
+        run.queue: [(each.unique_key, each.body, each.tags) for each in run.messages]
+        for run in found
+    }
+
+
+def flat(found: dict[MessageQueue, list[tuple[str, bytes, str]]]) -> list[tuple[str, bytes, str]]:
+    return [each for messages in found.values() for each in messages]
+
+
+def identities(rows: Sequence[Row], **how: Any) -> list[str]:
+    return [identity for identity, _, _ in flat(sent(rows, **how))]
+
+
+@given(ROWS, ORDERS, st.randoms())
+def test_rows_in_another_order_are_the_same_messages(
+    rows: list[Row], order_by: tuple[str, ...], chance: Random
+) -> None:
+    """No two of them are one; and with an order that is given, ties included, they leave in the same order."""
+    other = chance.sample(rows, len(rows))
+
+    first, second = sent(rows, order_by), sent(other, order_by)
+
+    assert Counter(flat(first)) == Counter(flat(second))
+    assert len({identity for identity, _, _ in flat(first)}) == len(rows)
+    if order_by:
+        assert first == second
+
+
+@given(ROWS, st.lists(st.integers(0, 2), min_size=3, max_size=3))
+def test_rows_divided_among_other_tasks_are_the_same_messages(
+    rows: list[Row], division: list[int]
+) -> None:
+    """As long as a key, or what has no key, is in one task; the sink refuses other divisions."""
+    tasks: dict[int, list[Row]] = {}
+    for row in rows:
+        tasks.setdefault(division["ab".find(row["sharding_key"] or "b")], []).append(row)
+
+    divided = [each for part in tasks.values() for each in flat(sent(part, ("at",)))]
+
+    assert Counter(divided) == Counter(flat(sent(rows, ("at",))))
+
+
+@given(ROWS, ORDERS, st.randoms(), st.integers(0, 8))
+def test_a_try_that_died_and_one_in_another_order_send_each_row_once(
+    rows: list[Row], order_by: tuple[str, ...], chance: Random, died_after: int
+) -> None:
+    """The stored bodies are those of the rows; with an order, a key's messages stand in it."""
+    stored: dict[str, tuple[bytes, str]] = {}
+    for count in (died_after, len(rows)):
+        tried = flat(sent(chance.sample(rows, len(rows)), order_by))
+        for identity, body, tag in tried[:count]:
+            stored.setdefault(identity, (body, tag))
+
+    said = Counter((row["body"].encode(), row["tags"] or "") for row in rows)
+    assert Counter(stored.values()) == said
+    if order_by:
+        assert set(stored) == set(identities(rows, order_by=order_by))
+
+
+@given(ROWS, ROWS)
+def test_another_load_of_the_same_job_has_messages_of_its_own(
+    one: list[Row], other: list[Row]
+) -> None:
+    """A nightly job that says what it said the night before says it again."""
+    plain, same = ([{**row, "message_id": None} for row in rows] for rows in (one, other))
+
+    assert set(identities(plain, batch="1")).isdisjoint(identities(same, batch="2"))
+
+
+@given(ROWS)
+def test_tasks_that_may_share_keys_share_no_identity(rows: list[Row]) -> None:
+    """With checkOrder=false nobody promises that a key is in one task; nothing may be lost for it."""
+    plain = [{**row, "message_id": None} for row in rows]
+
+    assert set(identities(plain, task=0)).isdisjoint(identities(plain, task=1))
+    # Without this the second task's rows would be taken for repeats, so the sink refuses to share them.
+    assert shared_keys(plain, "T") == shared_keys([*plain, *plain], "T") != set()
+
+
+def test_a_message_that_says_something_else_this_time_is_still_the_same_one() -> None:
+    """A copy that notes the time of copying: its source and key are enough while they are its own."""
+    place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}
+    one, other = ({**place, "sharding_key": "a", "body": body} for body in ("x", "y"))
+
+    assert identities([one]) == identities([other])
+    # In another task there may be a second row of it, so the content has to tell.
+    assert identities([one], task=0) != identities([other], task=0)
+
+
+def test_rows_that_were_made_of_one_message_are_told_apart() -> None:
+    """An order that became a row per item: each is a message, under its own key or the same one."""
+    place = {"topic": "orders", "broker": "b", "queue_id": 3, "queue_offset": 17}
+    rows = [{**place, "sharding_key": key, "body": "x"} for key in ("a", "a", "b", None, None)]
+
+    assert len(set(identities(rows))) == 5
+    # Another task has the rows of another key.
+    assert set(identities(rows[:2])) | set(identities(rows[2:])) == set(identities(rows))
+    other = [{**row, "broker": None, "message_id": "m"} for row in rows]
+    assert len(set(identities(other))) == 5

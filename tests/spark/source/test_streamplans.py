@@ -1,0 +1,184 @@
+"""What a stream plans when queues come, go, or are not what they were; against real brokers, without Spark."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from orderlymq.blocking import AdminClient
+from orderlymq.message import Message
+from orderlymq_spark.datasource import OrderlyMQStreamReader, RangePartition
+from orderlymq_spark.errors import DataLost, SourceUnavailable
+from orderlymq_spark.offsets import QueueRange, from_json
+from orderlymq_spark.options import parse_source
+from orderlymq_spark.source.queuereader import message_schema
+from tests.cluster.processes import Group
+from tests.spark.topics import Topics
+
+pytestmark = [pytest.mark.cluster]
+
+EVERYTHING = ReadAllAvailable()
+
+
+def reader(topics: Topics, topic: str, **given: str) -> OrderlyMQStreamReader:
+    options = parse_source({"bootstrap": topics.bootstrap, "topic": topic, **given})
+    return OrderlyMQStreamReader(options, message_schema(options))
+
+
+def planned(
+    stream: OrderlyMQStreamReader, start: dict[str, Any], end: dict[str, Any]
+) -> list[tuple[int, int, int]]:
+    """Return queue, first offset and end of each partition."""
+    found = []
+    for partition in stream.partitions(start, end):
+        assert isinstance(partition, RangePartition)
+        found.append((partition.part.queue.queue_id, partition.part.start, partition.part.end))
+    return found
+
+
+def some(topics: Topics, topic: str, count: int, queue: int) -> None:
+    topics.fill(topic, [Message(topic=topic, body=b"x") for _ in range(count)], queue)
+
+
+def resize(topics: Topics, topic: str, queues: int) -> None:
+    """Change a topic's queues; name servers hear of it a little later."""
+    topics.admin.create_topic(topic, queues=queues)
+    end = time.monotonic() + 10
+    while len(topics.queues(topic)) != queues and time.monotonic() < end:
+        time.sleep(0.05)
+
+
+def test_a_queue_that_was_away_goes_on_where_it_was(topics: Topics) -> None:
+    """A broker group that name servers forgot for a while comes back: nothing of it is read twice."""
+    topic = topics.make(queues=3, ordered=False)
+    for queue in range(3):
+        some(topics, topic, 4, queue)
+    stream = reader(topics, topic, failOnDataLoss="false", retryTimeout="300ms")
+    first = stream.latestOffset(stream.initialOffset(), EVERYTHING)
+
+    resize(topics, topic, 2)
+    some(topics, topic, 1, 0)
+    second = stream.latestOffset(first, EVERYTHING)
+    assert planned(stream, first, second) == [(0, 4, 5)]
+    assert stream.latestOffset(second, EVERYTHING) == second
+    resize(topics, topic, 3)
+    some(topics, topic, 2, 2)
+    third = stream.latestOffset(second, EVERYTHING)
+
+    assert planned(stream, second, third) == [(2, 4, 6)]
+
+
+def test_a_queue_that_is_new_is_read_from_its_first_message(topics: Topics) -> None:
+    """Also when it has some before the stream hears of it, and when the batch that begins it is repeated."""
+    topic = topics.make(queues=1, ordered=False)
+    stream = reader(topics, topic)
+    some(topics, topic, 3, 0)
+    start = stream.latestOffset(stream.initialOffset(), EVERYTHING)
+    resize(topics, topic, 2)
+    some(topics, topic, 5, 1)
+
+    end = stream.latestOffset(start, EVERYTHING)
+    some(topics, topic, 2, 1)
+
+    assert planned(stream, start, end) == [(1, 0, 5)]
+    assert planned(reader(topics, topic), start, end) == [(1, 0, 5)]
+    assert planned(stream, end, stream.latestOffset(end, EVERYTHING)) == [(1, 5, 7)]
+
+
+def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) -> None:
+    """And what is read meanwhile is read on; after retryTimeout the sentence says who is away."""
+    with Group(tmp_path, 1) as group, AdminClient(group.name_server_address) as admin:
+        topics = Topics(group.name_server_address, admin)
+        topic = topics.make(queues=2)
+        some(topics, topic, 6, 0)
+        stream = reader(topics, topic)
+        start = stream.initialOffset()
+        end = stream.latestOffset(start, EVERYTHING)
+        group.name_server.kill()
+
+        with pytest.raises(SourceUnavailable, match=rf"{group.name_server_address}.*retryTimeout"):
+            reader(topics, topic, retryTimeout="300ms").initialOffset()
+        (task,) = [
+            RangePartition(QueueRange(queue, 0, 6))
+            for queue in from_json(end)
+            if queue.queue_id == 0
+        ]
+        assert sum(batch.num_rows for batch in stream.read(task)) == 6
+        back = threading.Timer(1, group.name_server.start)
+        back.start()
+        assert stream.latestOffset(end, EVERYTHING) == end
+        assert planned(stream, start, end) == [(0, 0, 6)]
+        back.join()
+
+
+def test_a_queue_that_is_away_is_an_error_unless_that_is_allowed(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """What it still holds is not skipped in silence; with failOnDataLoss=false it is written down."""
+    topic = topics.make(queues=2, ordered=False)
+    some(topics, topic, 4, 1)
+    strict = reader(topics, topic, retryTimeout="300ms")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, EVERYTHING)
+    resize(topics, topic, 1)
+
+    with pytest.raises(DataLost, match=rf"the queue {topic} g:1 was removed"):
+        strict.latestOffset(end, EVERYTHING)
+    with pytest.raises(DataLost, match=rf"the queue {topic} g:1 was removed"):
+        strict.partitions(start, end)
+    lenient = reader(
+        *(topics, topic),
+        failOnDataLoss="false",
+        dataLossPath=str(tmp_path),
+        retryTimeout="300ms",
+    )
+    assert planned(lenient, start, end) == []
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{topic}-g-1-0-0.json",
+        f"{topic}-g-1-0-4.json",
+    }
+
+
+def test_a_queue_that_is_back_in_time_is_no_loss(topics: Topics) -> None:
+    """As name servers learn of their brokers one after the other; retryTimeout says how long that may last."""
+    topic = topics.make(queues=2, ordered=False)
+    some(topics, topic, 4, 1)
+    strict = reader(topics, topic)
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, EVERYTHING)
+    for look in (
+        lambda: strict.latestOffset(end, EVERYTHING),
+        lambda: strict.partitions(start, end),
+    ):
+        resize(topics, topic, 1)
+        back = threading.Timer(1, topics.admin.create_topic, [topic], {"queues": 2})
+        back.start()
+
+        look()
+
+        back.join()
+
+
+def test_the_end_of_a_batch_that_is_not_there_any_more_is_named(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """A queue that is shorter than when the batch was planned; what comes to these offsets later is another message."""
+    topic = topics.make(queues=1, ordered=False)
+    some(topics, topic, 10, 0)
+    strict = reader(topics, topic)
+    end = strict.latestOffset(strict.initialOffset(), EVERYTHING)
+    start = {topic: {"g": {"0": 3}}}
+    topics.admin.delete_topic(topic)
+    topics.admin.create_topic(topic, queues=1)
+    some(topics, topic, 7, 0)
+
+    with pytest.raises(DataLost, match=rf"{topic} g:0 \[7, 10\) \(3 messages\)"):
+        strict.partitions(start, end)
+    lenient = reader(topics, topic, failOnDataLoss="false", dataLossPath=str(tmp_path))
+    assert planned(lenient, start, end) == [(0, 3, 7)]
+    (written,) = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
+    assert (written["start"], written["end"]) == (7, 10)
