@@ -564,8 +564,7 @@ class BrokerProcess:
         if staged is None:
             raise AssertionError("raft installs a snapshot that was never received")
         for line in self._clients.lines():
-            # They asked the former state; whatever they wait for, this one cannot tell.
-            line.close(orderly=False, kind="snapshot_installed")
+            line.close(orderly=False, kind="snapshot", reason="a snapshot replaces the state")
         await self._sender.close()
         await self._upkeep.close()
         leader = self.instance.node.leader
