@@ -519,6 +519,7 @@ class BrokerProcess:
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take a snapshot in."""
         if self._swapping:
+            _log.info("closing a snapshot of node %d: one is being installed", node)
             connection.close()
         else:
             self._receiver.accept(node, connection)
@@ -565,8 +566,7 @@ class BrokerProcess:
         if staged is None:
             raise AssertionError("raft installs a snapshot that was never received")
         for line in self._clients.lines():
-            # They asked the former state; whatever they wait for, this one cannot tell.
-            line.close(orderly=False)
+            line.close(orderly=False, kind="snapshot", reason="a snapshot replaces the state")
         await self._sender.close()
         await self._upkeep.close()
         leader = self.instance.node.leader

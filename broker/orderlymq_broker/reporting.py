@@ -226,6 +226,10 @@ class Reporter:
                 "Connections of replicas closed because of what was said on them",
                 self._transport.violations,
             ),
+            "peer_closes": (
+                "Connections of replicas that were refused, silent, or followed by another one",
+                self._transport.closes,
+            ),
             "disk_stalls": (
                 "Times this leader stepped down because its disk hung",
                 figures.disk_stalls,

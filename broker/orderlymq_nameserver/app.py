@@ -117,7 +117,7 @@ class NameServer:
         for number in silent:
             conn = self._connections.get(number)
             if conn is not None:
-                conn.close()
+                conn.close(kind="silent_broker", reason="its broker was silent too long")
 
     def alive(self) -> tuple[bool, str]:
         """Tell whether the process should live on: who does not look for silent groups publishes them."""

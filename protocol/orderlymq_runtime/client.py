@@ -87,7 +87,9 @@ class RemotingClient:
         self._on_request = on_request
         self._on_connection_lost = on_connection_lost
         self._connect_timeout_s = connect_timeout_s
-        self._table = ConnectionTable(limits or ConnectionLimits(), self.traffic)
+        self._table = ConnectionTable(
+            limits or ConnectionLimits(), self.traffic, close_level=logging.DEBUG
+        )
         self._links: dict[str, _Link] = {}
         self._opaque = 0
         self._closed = False
@@ -146,7 +148,7 @@ class RemotingClient:
         """Give the connection to *address* up: its calls fail now, the next call opens another."""
         link = self._links.get(address)
         if link is not None and link.connection is not None:
-            link.connection.close(orderly=False)
+            link.connection.close(orderly=False, kind="given_up")
 
     def sweep(self, now: float) -> None:
         """Close connections that are overdue at *now* (loop clock); runs by itself as well."""
@@ -162,7 +164,7 @@ class RemotingClient:
         for link in self._links.values():
             link.fail_all("the client was closed")
         for conn in self._table.connections():
-            conn.close()
+            conn.close(kind="shutdown")
         await self._table.emptied.wait()
         self._links.clear()
 

@@ -6,12 +6,15 @@ Used by `server` for accepted and by `client` for opened connections. Rules kept
   slices only when there are many, so that a peer that does not read is not served further;
 - everything sent in one loop iteration leaves in one write; no task per request;
 - whatever the peer does, at most one frame limit is kept for reading and `write_hard_max` for writing;
-- trouble ends this connection only, with one log line;
+- trouble ends this connection only;
+- every close that this end decides is counted by its kind and leaves one log line;
 - an orderly close delivers what was sent before it.
 """
 
 import asyncio
+import errno
 import logging
+import math
 import socket
 import struct
 from collections.abc import Callable
@@ -34,6 +37,10 @@ READ_BUFFER_SIZE: Final = 256 * 1024
 SLICE_COUNT_MAX: Final = 32
 # Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
+
+# A fail-over closes thousands of connections for one reason: of each kind so many in a period have their own line.
+CLOSES_LOGGED_MAX: Final = 20
+CLOSES_PERIOD_S: Final = 1.0
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
@@ -78,11 +85,18 @@ class FrameHandler(Protocol):
 
 
 class ConnectionTable:
-    """The open connections of one server or client, and the clock that ends silent ones."""
+    """The open connections of one server or client, and the clock that ends silent ones.
 
-    def __init__(self, limits: ConnectionLimits, traffic: Traffic) -> None:
+    Args:
+        close_level: at which level a close that the owner asks for is logged.
+    """
+
+    def __init__(
+        self, limits: ConnectionLimits, traffic: Traffic, *, close_level: int = logging.INFO
+    ) -> None:
         self.limits = limits
         self.traffic = traffic
+        self.close_level = close_level
         # Shared by all connections: a chunk is consumed before the loop reads the next one, so that
         # ten thousand idle connections need no buffer of their own.
         self.read_view = memoryview(bytearray(READ_BUFFER_SIZE))
@@ -91,6 +105,8 @@ class ConnectionTable:
         self._connections: dict[int, Connection] = {}
         self._next_id = 1
         self._timer: asyncio.TimerHandle | None = None
+        # By kind: when its period began, and how many closes it has seen.
+        self._closes: dict[str, tuple[float, int]] = {}
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -124,6 +140,19 @@ class ConnectionTable:
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
+
+    def note_close(self, conn: "Connection", kind: str, reason: str, level: int) -> None:
+        """Count a close that this end decides, and log it unless too many of its kind were logged just now."""
+        self.traffic.errors[kind] += 1
+        now = asyncio.get_running_loop().time()
+        began, count = self._closes.get(kind, (-math.inf, 0))
+        if now - began >= CLOSES_PERIOD_S:
+            began, count = now, 0
+        self._closes[kind] = began, count + 1
+        if count < CLOSES_LOGGED_MAX:
+            _log.log(level, "%r: closed: %s", conn, reason)
+        elif count == CLOSES_LOGGED_MAX:
+            _log.log(level, "more connections are closed and only counted as %s: %s", kind, reason)
 
     def sweep(self, now: float) -> None:
         """Close the connections that were silent, or sit on half a frame, for too long at *now*.
@@ -228,41 +257,20 @@ class Connection(asyncio.BufferedProtocol):
         """Tell whether the connection is closing or lost, so that sending is in vain."""
         return self._closing
 
-    def close(self, *, orderly: bool = True) -> None:
-        """End the connection; calling it again is harmless.
+    def close(self, *, orderly: bool = True, kind: str = "owner", reason: str = "") -> None:
+        """End the connection, with a log line; calling it again is harmless.
 
         Args:
             orderly: deliver everything sent so far, then hang up; else drop it all at once, which the
                 peer sees as a reset where the server asked for that.
+            kind: by which it is counted, a fixed word such as ``leader_changed``.
+            reason: what the log line says; by default the words of *kind*.
         """
         transport = self._transport
-        if transport is None:
-            return
-        if not orderly:
-            self._closing = True
-            transport.abort()
-            return
-        if self._closing:
-            return
-        self._flush()
-        if self._closing or transport.is_closing():  # the flush may have hit the hard limit
-            return
-        self._closing = True
-        if self._linger_reset:
-            self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
-        # Only this direction is shut: closing both while the peer still writes makes the kernel send
-        # a reset, which destroys answers that lie unread at the peer. What it writes is dropped.
-        if transport.get_extra_info("ssl_object") is None:
-            try:
-                transport.write_eof()
-            except OSError:  # the peer has reset it and the loop has not read that yet
-                transport.abort()
-                return
-            transport.resume_reading()
-        else:
-            # TLS has no half-closed state; its close delivers what was sent and says good-bye.
-            transport.close()
-        self._drain_timer = self._loop.call_later(self._table.limits.close_drain_s, transport.abort)
+        if transport is not None and not self._closing and not transport.is_closing():
+            reason = reason or kind.replace("_", " ")
+            self._table.note_close(self, kind, reason, self._table.close_level)
+        self._end(orderly=orderly)
 
     def close_if_overdue(self, now: float) -> None:
         """Close when a limit of time is passed at *now* (loop clock, seconds)."""
@@ -278,10 +286,12 @@ class Connection(asyncio.BufferedProtocol):
                 f"the rest of a frame did not come within {limits.half_frame_timeout_s:g} s",
             )
         elif now - self._active_at >= limits.idle_timeout_s:
-            self._traffic.errors["idle"] += 1
-            _log.debug("%r: closed after %g s without traffic", self, limits.idle_timeout_s)
             # A peer that does not take its answers counts as idle, too: waiting for it is in vain.
-            self.close(orderly=self.write_buffer_size == 0)
+            self.close(
+                orderly=self.write_buffer_size == 0,
+                kind="idle",
+                reason=f"no traffic for {limits.idle_timeout_s:g} s",
+            )
 
     def set_user_timeout(self, timeout_ms: int) -> None:
         """Have the kernel give the peer up when it acknowledges nothing for so long."""
@@ -365,7 +375,12 @@ class Connection(asyncio.BufferedProtocol):
         self._held.clear()
         if self._drain_timer is not None:
             self._drain_timer.cancel()
-        if exc is not None:
+        if isinstance(exc, OSError) and exc.errno == errno.ETIMEDOUT:
+            # Our own limit, see `set_user_timeout`.
+            self._table.note_close(
+                self, "unacknowledged", "the peer acknowledges nothing", logging.INFO
+            )
+        elif exc is not None:
             self._traffic.errors["reset"] += 1
         self._table.discard(self)
         self._guard(lambda: self._handler.connection_lost(self))
@@ -404,11 +419,9 @@ class Connection(asyncio.BufferedProtocol):
         self._pending_size = 0
         waiting = transport.get_write_buffer_size()
         if waiting + size > self._table.limits.write_hard_max:
-            self._traffic.errors["slow_reader"] += 1
-            _log.warning(
-                "%r: closed, the peer does not read: %d bytes are waiting", self, waiting + size
-            )
-            self.close(orderly=False)
+            reason = f"the peer does not read: {waiting + size} bytes are waiting"
+            self._table.note_close(self, "slow_reader", reason, logging.WARNING)
+            self._end(orderly=False)
             return
         if not waiting:
             self._active_at = self._loop.time()
@@ -418,11 +431,43 @@ class Connection(asyncio.BufferedProtocol):
         else:
             transport.writelines(pending)
 
+    def _end(self, *, orderly: bool = True) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if not orderly:
+            self._closing = True
+            transport.abort()
+            return
+        if self._closing:
+            return
+        self._flush()
+        if self._closing or transport.is_closing():  # the flush may have hit the hard limit
+            return
+        self._closing = True
+        if self._linger_reset:
+            self._set_option(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_OFF)
+        # Only this direction is shut: closing both while the peer still writes makes the kernel send
+        # a reset, which destroys answers that lie unread at the peer. What it writes is dropped.
+        if transport.get_extra_info("ssl_object") is None:
+            try:
+                transport.write_eof()
+            except OSError:  # the peer has reset it and the loop has not read that yet
+                transport.abort()
+                return
+            transport.resume_reading()
+        else:
+            # TLS has no half-closed state; its close delivers what was sent and says good-bye.
+            transport.close()
+        self._drain_timer = self._loop.call_later(self._table.limits.close_drain_s, transport.abort)
+
     def _answer_failure(self, commands: list[RemotingCommand], error: Exception) -> None:
         self._traffic.errors["handler"] += 1
         _log.error("%r: the handler failed", self, exc_info=error)
         if len(commands) > 1:
-            self.close()
+            reason = f"the outcome of {len(commands)} requests is unknown"
+            self._table.note_close(self, "unknown_outcome", reason, logging.WARNING)
+            self._end()
         elif not (commands[0].is_response or commands[0].is_oneway):
             self.send(failure_reply(commands[0], error))
 
@@ -436,9 +481,8 @@ class Connection(asyncio.BufferedProtocol):
     def _fail(self, kind: str, reason: str) -> None:
         if self._closing:
             return
-        self._traffic.errors[kind] += 1
-        _log.warning("%r: closed: %s", self, reason)
-        self.close()
+        self._table.note_close(self, kind, reason, logging.WARNING)
+        self._end()
 
     def _set_option(self, level: int, option: int, value: int | bytes) -> None:
         if self._transport is None:

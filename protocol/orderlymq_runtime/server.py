@@ -153,7 +153,7 @@ class RemotingServer:
         """
         await self.close_listeners()
         for conn in self._table.connections():
-            conn.close()
+            conn.close(kind="shutdown", reason="this server stops")
         await self._table.emptied.wait()
 
     def _accept(self) -> asyncio.BaseProtocol:

@@ -47,7 +47,9 @@ class TrafficCollector(Collector):
             prefix + "bytes", "Bytes received and sent", labels=["role", "direction"]
         )
         errors = CounterMetricFamily(
-            prefix + "errors", "Connections and calls that failed, by kind", labels=["role", "kind"]
+            prefix + "errors",
+            "Connections that this process closed or lost and calls that failed, by kind",
+            labels=["role", "kind"],
         )
         for role, traffic in self._traffic_by_role.items():
             gauge.add_metric([role], traffic.connections)

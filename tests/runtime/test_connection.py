@@ -1,6 +1,7 @@
 """What one connection does with bytes, writes and limits; driven by hand, without sockets."""
 
 import asyncio
+import errno
 import logging
 from collections.abc import Iterable
 
@@ -9,6 +10,8 @@ import pytest
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.framing import FrameDecoder, encode
 from orderlymq_runtime.connection import (
+    CLOSES_LOGGED_MAX,
+    CLOSES_PERIOD_S,
     Connection,
     ConnectionLimits,
     ConnectionTable,
@@ -278,3 +281,77 @@ async def test_sending_on_a_closed_connection_does_nothing() -> None:
     conn.close(orderly=False)
 
     assert transport.writes == []
+
+
+def closes_logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage().partition("closed: ")[2] for record in caplog.records]
+
+
+async def test_a_close_by_the_owner_leaves_one_line_and_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Law: no close that this end decides is silent, however often it is asked for."""
+    caplog.set_level(logging.INFO)
+    table = ConnectionTable(ConnectionLimits(), Traffic())
+    conn = Connection(Recorder(), table)
+    conn.connection_made(StuckTransport())
+
+    conn.close(kind="leader_changed", orderly=False)
+    conn.close(kind="shutdown")
+    conn.connection_lost(None)
+
+    assert closes_logged(caplog) == ["leader changed"]
+    assert table.traffic.errors == {"leader_changed": 1}
+
+
+async def test_who_is_idle_is_closed_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Law: the limit of time is named in the log."""
+    caplog.set_level(logging.INFO)
+    conn, _ = connect(Recorder())
+
+    conn.close_if_overdue(asyncio.get_running_loop().time() + 121)
+
+    assert closes_logged(caplog) == ["no traffic for 120 s"]
+    conn.connection_lost(None)
+
+
+async def test_who_acknowledges_nothing_is_closed_with_a_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Law: the kernel closes for us after the user time-out; a reset by the peer is the peer's."""
+    caplog.set_level(logging.INFO)
+    ours, _ = connect(Recorder())
+    theirs, _ = connect(Recorder())
+
+    ours.connection_lost(OSError(errno.ETIMEDOUT, "timed out"))
+    theirs.connection_lost(ConnectionResetError(errno.ECONNRESET, "reset"))
+
+    assert closes_logged(caplog) == ["the peer acknowledges nothing"]
+
+
+async def test_many_closes_of_one_kind_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: of each kind so many in a period have their own line; all are counted."""
+    caplog.set_level(logging.INFO)
+    seconds = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: seconds)
+    table = ConnectionTable(ConnectionLimits(), Traffic())
+    kinds = ["leader_lost"] * 3 * CLOSES_LOGGED_MAX + ["idle"]
+
+    for kind in kinds:
+        conn = Connection(Recorder(), table)
+        conn.connection_made(StuckTransport())
+        conn.close(kind=kind)
+        conn.connection_lost(None)
+    told = len(caplog.records)
+    seconds = CLOSES_PERIOD_S
+    conn = Connection(Recorder(), table)
+    conn.connection_made(StuckTransport())
+    conn.close(kind="leader_lost")
+    conn.connection_lost(None)
+
+    # Each, one that says that more are only counted, and one of another kind.
+    assert told == CLOSES_LOGGED_MAX + 2
+    assert len(caplog.records) == told + 1
+    assert table.traffic.errors == {"leader_lost": 3 * CLOSES_LOGGED_MAX + 1, "idle": 1}

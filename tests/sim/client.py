@@ -65,7 +65,7 @@ class Link:
         if not self._lost:
             self.down.push("answer", partial(self.client.frame_arrives, self, command))
 
-    def close(self, *, orderly: bool = True) -> None:
+    def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
         """End the connection."""
         if self._lost:
             return

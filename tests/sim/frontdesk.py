@@ -124,7 +124,7 @@ class FrontDesk:
     def close_all(self) -> None:
         """Reset all clients: a snapshot replaces what they have asked."""
         for line in self.clients.lines():
-            line.close(orderly=False)
+            line.close(kind="simulated", orderly=False)
 
     def move(self, settled: Callable[[], bool], transfer: Callable[[], None]) -> None:
         """Do what `Leadership.move` does with a task: hold back, settle, transfer, wait."""

@@ -56,7 +56,7 @@ class NameServer(ServerProcess):
         """End at once; the kernel resets the connections."""
         lines = list(self._lines.values())
         for line in lines:
-            line.close(orderly=False)
+            line.close(kind="simulated", orderly=False)
         self.end()
 
     # -- what an operator sees and does here
@@ -88,7 +88,7 @@ class NameServer(ServerProcess):
             line = self._lines.get(number)
             if line is not None:
                 self.world.coverage["registration expired"] += 1
-                line.close()
+                line.close(kind="simulated")
         self._core.routes.check()
 
     def line_made(self, line: Line) -> None:

@@ -49,8 +49,8 @@ class Line(Protocol):
     def send(self, command: RemotingCommand) -> None:
         """Write a command to the client."""
 
-    def close(self, *, orderly: bool = True) -> None:
-        """End the connection."""
+    def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
+        """End the connection; *kind* is what it is counted by, *reason* what the log says."""
 
 
 class Service(Protocol):
@@ -185,8 +185,8 @@ class Clients:
                 self._put(_Waiting(line, command), self._waiting.append)
         self._work_off()
         if self.waiting > WAITING_MAX:
-            _log.warning("%d requests wait for a leader, closing a client", self.waiting)
-            line.close(orderly=False)
+            reason = f"{self.waiting} requests wait for a leader"
+            line.close(orderly=False, kind="too_many_waiting", reason=reason)
 
     def line_lost(self, line: Line) -> None:
         """Forget a client and what it still wanted."""
@@ -227,8 +227,7 @@ class Clients:
         """Close a client's connection, so that it sees a failure at once."""
         line = self._lines.get(connection)
         if line is not None:
-            _log.info("closing the connection of %s:%d: %s", *line.peer, reason)
-            line.close(orderly=False)
+            line.close(orderly=False, kind="not_served", reason=reason)
 
     # -- who answers -----------------------------------------------------------------------------
 
@@ -255,8 +254,7 @@ class Clients:
         self._lost = 0
         self._unasked = 0
         for line in lines.values():
-            _log.info("closing the connection of %s:%d: %s", *line.peer, reason)
-            line.close(orderly=False)
+            line.close(orderly=False, kind="not_served", reason=reason)
 
     def _work_off(self) -> None:
         while self._waiting:

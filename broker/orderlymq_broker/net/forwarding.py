@@ -84,7 +84,7 @@ class Outbox:
             passed = self._passed[line.id] = _Passed(self.leader)
         if passed.leader != self.leader and (passed.requests or passed.pulls):
             # The answers would have to come from a leader that is none any more.
-            line.close(orderly=False)
+            line.close(orderly=False, kind="leader_changed")
             return True
         passed.leader = self.leader
         header = Forward(line.id, line.peer[0], line.peer[1])
@@ -109,14 +109,14 @@ class Outbox:
         if line is None:
             return
         if frame.kind is FrameKind.FORWARDED_CLOSE:
-            line.close(orderly=False)
+            line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} asks for it")
             return
         passed = self._passed.get(connection)
         try:
             commands = FrameDecoder().receive_data(frame.payload)
         except FrameError as error:
-            _log.error("node %d answered with what is no frame: %s", node, error)
-            line.close(orderly=False)
+            reason = f"node {node} answered with what is no frame: {error}"
+            line.close(orderly=False, kind="forwarding", reason=reason)
             return
         for command in commands:
             if passed is not None and command.is_response:
@@ -130,7 +130,8 @@ class Outbox:
                 continue
             line = None if self.clients is None else self.clients.line(connection)
             if line is not None:
-                line.close(orderly=False)
+                reason = f"node {node}, which was to answer, is lost"
+                line.close(orderly=False, kind="leader_lost", reason=reason)
 
     def is_quiet(self, line: Line, since: float) -> bool:
         """Tell whether *line* has asked nothing but pulls after *since*, and waits for nothing."""
@@ -183,8 +184,8 @@ class Inbox:
         try:
             commands = FrameDecoder().receive_data(frame.payload)
         except FrameError as error:
-            _log.error("node %d passed on what is no frame: %s", node, error)
-            line.close(orderly=False)
+            reason = f"node {node} passed on what is no frame: {error}"
+            line.close(orderly=False, kind="forwarding", reason=reason)
             return
         self._clients.line_received(line, commands)
 
@@ -196,7 +197,7 @@ class Inbox:
     def clear(self) -> None:
         """End all forwarded lines, because this replica leads no more."""
         for line in list(self._lines.values()):
-            line.close(orderly=False)
+            line.close(orderly=False, kind="leads_no_more")
             self._forget(line)
 
     def _forget(self, line: "ForwardedLine | None") -> None:
@@ -221,8 +222,10 @@ class ForwardedLine:
         pieces = framing.encode_parts(command)
         self._send(self.node, encode_frame(FrameKind.FORWARDED_SEND, header, pieces))
 
-    def close(self, *, orderly: bool = True) -> None:
-        """Ask that replica to end the client's connection."""
+    def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
+        """Ask that replica to end the client's connection; it counts the close, only we know why."""
+        reason = reason or kind.replace("_", " ")
+        _log.info("closing the connection of %s:%d at node %d: %s", *self.peer, self.node, reason)
         header = ForwardedConnection(self.origin)
         self._send(self.node, encode_frame(FrameKind.FORWARDED_CLOSE, header))
 

@@ -176,7 +176,7 @@ class Leadership:
             self._leaving.discard(line.id)
             # Asked in the very last moment: it is let go the next time.
             if not self._outbox.waits(line):
-                line.close(orderly=False)
+                line.close(orderly=False, kind="leads_no_more")
 
         self._call_later(FAREWELL_S, close)
 

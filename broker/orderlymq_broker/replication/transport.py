@@ -168,6 +168,7 @@ class Transport:
 
     Attributes:
         violations: connections that were closed because of what a peer said on them.
+        closes: connections that were closed without that: refused, silent, or followed by another one.
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class Transport:
         supervisor: Supervisor | None = None,
     ) -> None:
         self.violations = 0
+        self.closes = 0
         self._identity = identity
         self._supervisor = supervisor or Supervisor()
         self._tls = tls
@@ -296,7 +298,12 @@ class Transport:
 
     def _give_up_on_silence(self, connection: FrameConnection) -> None:
         if connection.is_open and connection.on_frame == self._greet:
-            connection.abort()
+            self._close(connection, f"it did not greet within {GREETING_TIMEOUT_S:g} s")
+
+    def _close(self, connection: FrameConnection, reason: str) -> None:
+        self.closes += 1
+        _log.info("closing the connection with %s:%d: %s", *connection.peer, reason)
+        connection.abort()
 
     def _accepted_closed(self, connection: FrameConnection) -> None:
         self._accepted.discard(connection)
@@ -308,6 +315,7 @@ class Transport:
         reason = self._objection(hello)
         if reason is not None:
             _log.error("refused a replica that called from %s:%d: %s", *connection.peer, reason)
+            self.closes += 1
             connection.send(encode_frame(FrameKind.REFUSED, reason))
             connection.close()
             return
@@ -344,7 +352,7 @@ class Transport:
         connection.on_closed = on_closed
         if former is not None:
             # The peer restarted or redialled faster than the kernel noticed the loss.
-            former.abort()
+            self._close(former, f"node {node} has called again")
             self._receiver.peer_lost(node)
         if hello.has_forgotten:
             self._receiver.peer_forgot(node)

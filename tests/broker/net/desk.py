@@ -25,7 +25,7 @@ class Client:
     def send(self, command: RemotingCommand) -> None:
         self.told.append(command)
 
-    def close(self, *, orderly: bool = True) -> None:
+    def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
         self.closed = "orderly" if orderly else "reset"
 
 

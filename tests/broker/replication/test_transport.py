@@ -1,11 +1,14 @@
 """Connections between replicas over real sockets: greeting, refusal, loss and return."""
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from orderlymq_broker.replication import transport
 from orderlymq_broker.replication.frameconnection import FrameConnection
 from orderlymq_broker.replication.frameheaders import ForwardedConnection
 from orderlymq_broker.replication.frames import (
@@ -221,6 +224,43 @@ async def test_what_is_no_replica_is_disconnected(make_peer: MakePeer) -> None:
         assert await reader.read() == b""
     writer.close()
     assert one.recorder.events == []
+
+
+async def test_a_stranger_who_says_nothing_is_disconnected_with_a_line(
+    make_peer: MakePeer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: no connection is closed silently; the line names who called, and the close is counted."""
+    monkeypatch.setattr(transport, "GREETING_TIMEOUT_S", 0.05)
+    caplog.set_level(logging.INFO)
+    one = await make_peer(1)
+    reader, writer = await asyncio.open_connection(one.address.host, one.address.port)
+    port = writer.get_extra_info("sockname")[1]
+
+    async with asyncio.timeout(5.0):
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+
+    writer.close()
+    assert f"closing the connection with 127.0.0.1:{port}: it did not greet" in caplog.text
+    assert one.transport.closes == 1
+
+
+async def test_who_calls_twice_loses_the_first_connection_with_a_line(
+    make_peer: MakePeer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: a peer that restarted has one connection, and the log says where the former one went."""
+    caplog.set_level(logging.INFO)
+    one = await make_peer(1)
+    caller = Identity("C", "g", NodeId(2), Address("127.0.0.1", 1))
+    former = await dial(caller, NodeId(1), one.address, "raft")
+
+    again = await dial(caller, NodeId(1), one.address, "raft")
+
+    async with asyncio.timeout(5.0):
+        await former.closed
+    again.close()
+    assert "node 2 has called again" in caplog.text
+    assert one.transport.closes == 1
 
 
 async def test_who_speaks_in_the_name_of_another_is_disconnected(make_peer: MakePeer) -> None:
