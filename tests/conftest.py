@@ -1,9 +1,9 @@
-"""What all tests share: the option that accepts new golden output, and the second try.
+"""What all tests share: the option that accepts new golden output, the order, and the second try.
 
-A test that lives under real clocks (marked ``cluster`` or ``spark``, or in one of the folders of
-real sockets and files below) can fail because the machine stood still for a second, without any
-law being broken. It gets one more try; the summary counts and names every one, so that a test that
-needs it often is seen. Pure tests get none.
+A test with programs of others (RocketMQ's clients, Spark) can fail because these assume a quick
+machine, without any law being broken. It gets one more try; the summary counts and names every one,
+so that a test that needs it often is seen. Tests of this project alone get none: they wait for what
+they test, not for a first sign of it.
 
 What a failed test left open is collected with that test: a socket that is found unclosed later would
 fail whichever test runs then, because warnings are errors.
@@ -27,6 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+# Programs of others take part.
+WITH_OTHERS = ("tests/clients/", "tests/spark/")
+# Real sockets, files and clocks.
 REAL_TIME = (
     "tests/broker/net/",
     "tests/broker/replication/test_snapshots.py",
@@ -41,15 +44,16 @@ REAL_TIME = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    waiting = []
+    waiting = set()
     for item in items:
         marked = any(item.get_closest_marker(name) for name in ("cluster", "spark"))
         if marked or item.nodeid.startswith(REAL_TIME):
+            waiting.add(item)
+        if marked and item.nodeid.startswith(WITH_OTHERS):
             item.add_marker(pytest.mark.flaky(reruns=1, reruns_delay=1))
-            waiting.append(item)
-    # Those that wait for real processes begin: pure tests fill the processors beside them.
-    rest = set(waiting)
-    items[:] = waiting + [item for item in items if item not in rest]
+    # The longest modules begin, so that no worker is alone with one at the end. Those that wait for
+    # real processes follow: pure tests fill the CPUs beside them.
+    items.sort(key=lambda item: (item.get_closest_marker("lengthy") is None, item not in waiting))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -319,19 +319,19 @@ async def test_the_queues_of_a_killed_process_are_taken_over_at_once(
             ):
                 # The broker looks once, soon after the first heartbeat, whose socket it is; nothing
                 # outside tells when it has.
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(1.0)
                 os.kill(process.pid, signal.SIGKILL)
                 await process.wait()
                 began = time.monotonic()
                 await producer.send("jobs", "second", key="k")
-                await until(lambda: "second" in texts, 10.0)
+                await until(lambda: "second" in texts, 30.0)
                 took_s = time.monotonic() - began
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
 
-    assert took_s < 3.0, "the lease of 15 s was waited for"
+    assert took_s < 10.0, "the lease of 15 s was waited for"
 
 
 async def test_a_topic_of_one_queue_has_one_order_for_all_producers(

@@ -74,7 +74,7 @@ async def test_a_planned_end_of_the_leader_fails_no_send(
     gap = max(sender.longest_gap_s() for sender in senders)
     report(f"planned move: exit {code} after {took_s:.3f} s, longest gap {gap:.3f} s")
     assert code == 0
-    assert took_s < 5.0
+    assert took_s < 20.0
     assert sum(sender.refused for sender in senders) == 0
     assert_kept_in_order(senders, await stored(client, group))
     assert gap < 1.0

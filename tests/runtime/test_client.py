@@ -104,7 +104,7 @@ async def test_a_lost_connection_fails_all_calls_in_flight_at_once_and_the_next_
         answer = await client.invoke(address, request(2), PATIENCE_S)
 
         assert all(type(result) is ConnectionLost and result.maybe_sent for result in results)
-        assert elapsed < 1
+        assert elapsed < 30, "the time-out of 60 s was waited for"
         assert answer.ext == {"echo": "2"}
         assert len(handler.made) == 2
 
@@ -118,7 +118,7 @@ async def test_an_address_that_refuses_fails_at_once_and_surely_got_nothing() ->
         started = time.perf_counter()
 
         results = await asyncio.gather(
-            *(client.invoke(address, request(1), 3) for _ in range(10)),
+            *(client.invoke(address, request(1), 60) for _ in range(10)),
             client.send_oneway(address, request(1)),
             return_exceptions=True,
         )
@@ -128,7 +128,7 @@ async def test_an_address_that_refuses_fails_at_once_and_surely_got_nothing() ->
     assert [type(result) for result in results] == [ConnectFailed] * 11
     assert not any(getattr(result, "maybe_sent", True) for result in results)
     assert address in str(results[0])
-    assert elapsed < 1
+    assert elapsed < 30, "the time-out of 60 s was waited for"
 
 
 async def test_a_look_up_that_was_given_up_ends_unheard() -> None:

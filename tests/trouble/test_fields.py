@@ -396,7 +396,7 @@ def test_no_request_is_left_without_an_answer(
                 began = time.monotonic()
                 answer = connection.call(command)
                 assert answer is not None, command
-                assert time.monotonic() - began < 2.0, command
+                assert time.monotonic() - began < 10.0, command
                 assert not (answer.remark or "").startswith(UNEXPECTED), (command, answer.remark)
 
 

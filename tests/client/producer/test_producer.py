@@ -478,4 +478,4 @@ async def test_routes_are_read_again_after_the_period() -> None:
         elapsed_s = time.monotonic() - began
 
     assert asked == 1
-    assert elapsed_s < 2
+    assert elapsed_s < 15, "the interval of 30 s was waited for"

@@ -17,6 +17,7 @@ from tests.operator.local.manifests import manifests, normal_topic, text
 
 pytestmark = [
     pytest.mark.cluster,
+    pytest.mark.lengthy,
     pytest.mark.usefixtures("stub_brokers"),
     pytest.mark.timeout(60),
 ]
