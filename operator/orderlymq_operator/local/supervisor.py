@@ -30,7 +30,7 @@ from orderlymq_operator.plan.actions import (
     ReportCondition,
     Subject,
 )
-from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.plan.planner import plan, plan_accepted
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests import Manifest, combine
 from orderlymq_runtime.client import RemotingClient
@@ -159,10 +159,8 @@ class Supervisor:
         """Look, plan, act; return whether the cluster is as it should be."""
         backend = self._running_backend()
         self._observed = await backend.observe()
-        actions = plan(self.desired, self._observed)
-        refused = [action for action in actions if isinstance(action, Refuse)]
-        if refused:
-            actions = self._without_refused(refused)
+        actions, refused = plan_accepted(self.desired, self._observed)
+        self._report_refused(refused)
         work = [action for action in actions if not isinstance(action, ReportCondition)]
         for action in actions:
             if not await self._perform(action):
@@ -181,20 +179,13 @@ class Supervisor:
             self._settle()
         return ready
 
-    def _without_refused(self, refused: Sequence[Refuse]) -> list[Action]:
-        """Plan without the topics that became something else under the cluster's feet.
-
-        They were accepted once, so the world has changed: say so, leave them alone, keep the rest in order.
-        """
-        self._say_problem(str(refused[0]))
+    def _report_refused(self, refused: Sequence[Refuse]) -> None:
+        if refused:
+            self._say_problem(str(refused[0]))
         for refusal in refused:
-            subject = Subject(refusal.kind, refusal.name)
             report = ConditionReport("False", "ResourceConflict", str(refusal))
+            subject = Subject(refusal.kind, refusal.name)
             self._running_backend().conditions[subject] = report
-        names = {refusal.name for refusal in refused if refusal.kind == "Topic"}
-        topics = tuple(topic for topic in self.desired.topics if topic.metadata.name not in names)
-        actions = plan(replace(self.desired, topics=topics), self._observed)
-        return [] if any(isinstance(action, Refuse) for action in actions) else actions
 
     async def _perform(self, action: Action) -> bool:
         # What failed a moment ago and is tried again is no news.

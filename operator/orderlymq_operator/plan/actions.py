@@ -293,7 +293,11 @@ ExpansionStep: TypeAlias = FenceTopic | AbortExpansion | SwitchTopic | PublishTo
 ExpansionAction: TypeAlias = ExpansionStep | PutOrderConfig
 # Requests to brokers and name servers, which every backend carries out alike: `remote`.
 RemoteAction: TypeAlias = (
-    PutOrderConfig
+    AddLearner
+    | PromoteReplica
+    | RemoveReplica
+    | TransferLeadership
+    | PutOrderConfig
     | DeleteOrderConfig
     | CreateTopic
     | UpdateTopic
@@ -309,10 +313,6 @@ Action: TypeAlias = (
     | StartReplica
     | RestartReplica
     | StopReplica
-    | AddLearner
-    | PromoteReplica
-    | RemoveReplica
-    | TransferLeadership
     | RemoteAction
     | ReportCondition
     | Refuse

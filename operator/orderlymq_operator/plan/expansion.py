@@ -21,6 +21,7 @@ from orderlymq_operator.plan.actions import (
     FenceTopic,
     Observed,
     ObservedExpansion,
+    ObservedGroup,
     PublishTopic,
     PutOrderConfig,
     SwitchTopic,
@@ -101,6 +102,16 @@ def expanding_topics(topics: Iterable[Topic]) -> list[str]:
         for topic in topics
         if topic.ordered and topic.spec.effective_queue_change_policy == "DrainAndSwitch"
     ]
+
+
+def topics_under_way(groups: Mapping[str, ObservedGroup]) -> frozenset[str]:
+    """Return the topics whose expansion has begun in a raft group and has not ended."""
+    return frozenset(
+        name
+        for group in groups.values()
+        for name, expansion in group.expansion.items()
+        if expansion.phase != "open"
+    )
 
 
 def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> ExpansionPlan | None:

@@ -9,6 +9,7 @@ holds the part about replicas.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from orderlymq_operator.plan.actions import (
@@ -23,6 +24,7 @@ from orderlymq_operator.plan.actions import (
     Observed,
     ObservedGroup,
     PutOrderConfig,
+    Refuse,
     ReportCondition,
     SetGroup,
     SetUser,
@@ -43,9 +45,10 @@ from orderlymq_operator.plan.replicas import group_problem, replica_actions
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Resource, Topic, User
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 
-__all__ = ["plan"]
+__all__ = ["plan", "plan_accepted"]
 
 _MINUTE_MS: Final = 60_000
+_ATTEMPTS: Final = 4  # plans: each leaves out what the one before refused
 
 
 def plan(desired: Desired, observed: Observed) -> list[Action]:
@@ -70,6 +73,29 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
         work += actions
     work += _deletions(desired, observed)
     return work + list(_conditions(desired, observed, about))
+
+
+def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], list[Refuse]]:
+    """Plan without the Topics and ConsumerGroups that are refused; return the steps and all refusals.
+
+    What is refused here was accepted once, so the brokers have changed: it is left alone, and the rest is planned.
+    """
+    refused: list[Refuse] = []
+    for _ in range(_ATTEMPTS):
+        actions = plan(desired, observed)
+        found = [action for action in actions if isinstance(action, Refuse)]
+        if not found:
+            return actions, refused
+        refused += found
+        out = {(refusal.kind, refusal.name) for refusal in found}
+        desired = replace(
+            desired,
+            topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
+            groups=tuple(
+                g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out
+            ),
+        )
+    return [], refused
 
 
 def _name_servers(desired: Desired, observed: Observed) -> Iterator[Action]:

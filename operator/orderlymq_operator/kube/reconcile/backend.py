@@ -15,6 +15,7 @@ import aiohttp
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
+from orderlymq_operator.brokers.tables import SILENT, Tables, read_tables
 from orderlymq_operator.kube.api import Api, EvictionRefusedError
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
@@ -29,14 +30,11 @@ from orderlymq_operator.kube.objects.cluster import (
 )
 from orderlymq_operator.kube.objects.pods import http_scheme, replica_host
 from orderlymq_operator.kube.observe.cluster import (
-    SILENT,
     Live,
-    Tables,
     observed_group,
     process_states,
     read_name_servers,
     read_statuses,
-    read_tables,
 )
 from orderlymq_operator.kube.observe.consumergroups import (
     ObservedConsumerGroup,
@@ -45,22 +43,17 @@ from orderlymq_operator.kube.observe.consumergroups import (
 from orderlymq_operator.kube.resources import CLAIMS, PODS, SERVICES, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     Action,
-    AddLearner,
     ConditionReport,
     Observed,
     ObservedGroup,
-    PromoteReplica,
     Refuse,
-    RemoveReplica,
     ReportCondition,
     RestartReplica,
     StartNameServer,
     StartReplica,
     StopReplica,
     Subject,
-    TransferLeadership,
 )
-from orderlymq_operator.plan.expansion import expanding_topics
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import Desired
@@ -152,15 +145,7 @@ class KubeBackend:
             address = self.group_address(group)
         except AdminError:
             return SILENT
-        declared = bool(self.desired.users or self.desired.deleted_users)
-        # Only an ordered topic can have been expanding, whatever its manifest says now.
-        ordered = any(topic.ordered for topic in self.desired.topics)
-        return await read_tables(
-            self.admin,
-            address,
-            users=declared,
-            expanding=expanding_topics(self.desired.topics) if ordered else None,
-        )
+        return await read_tables(self.admin, address, self.desired)
 
     async def consumer_groups(
         self, groups: Sequence[str], zone_of: Callable[[str], str]
@@ -202,6 +187,10 @@ class KubeBackend:
         if pod is None:
             raise AdminError(f"nobody leads group {group} at present")
         return f"{pod.ip}:{names.BROKER_PORT}"
+
+    def replica_address(self, group: str, node: int) -> str:
+        """Return where the other replicas reach one."""
+        return f"{replica_host(self.desired.cluster, group, node)}:{names.RAFT_PORT}"
 
     def name_server_addresses(self) -> list[str]:
         """Return the addresses of all name servers that run."""
@@ -279,14 +268,6 @@ class KubeBackend:
                 await self.replace_pod(names.pod_name(group, node))
             case StopReplica(group, node):
                 await self._stop_replica(group, node)
-            case AddLearner(group, node):
-                await self._change_membership(group, "add-learner", node)
-            case PromoteReplica(group, node):
-                await self._change_membership(group, "promote", node)
-            case RemoveReplica(group, node):
-                await self._change_membership(group, "remove", node)
-            case TransferLeadership(group, target):
-                await self.admin.transfer_leadership(self.group_address(group), target)
             case ReportCondition(subject, condition):
                 self.reports[subject] = condition
             case Refuse():
@@ -333,11 +314,6 @@ class KubeBackend:
                 text = f"pod {name} must stay for now: {error}"
                 raise EvictionRefusedError(text, error.status, error.reason) from error
             await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)
-
-    async def _change_membership(self, group: str, action: str, node: int) -> None:
-        host = replica_host(self.desired.cluster, group, node)
-        address = f"{host}:{names.RAFT_PORT}"
-        await self.admin.change_membership(self.group_address(group), action, node, address)
 
 
 def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:

@@ -60,12 +60,12 @@ from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
     Observed,
-    Refuse,
     ReportCondition,
     Subject,
 )
+from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector
-from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.plan.planner import plan_accepted
 from orderlymq_operator.plan.replicas import stale_name_server
 from orderlymq_operator.resources.kinds import Cluster
 
@@ -76,7 +76,6 @@ AT_WORK_S: Final = 0.2
 EXPANDING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
 # Members and lag are told at most so often: they change all the time, and metrics tell them at once.
 CONSUMER_GROUPS_S: Final = 30.0
-_ATTEMPTS: Final = 4  # plans of one pass: each leaves out what the one before refused
 
 
 @dataclass(slots=True)
@@ -249,7 +248,7 @@ class ClusterReconciler:
         # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
         # lost, just when hand-overs need the leaders of the last pass.
         self.seen[(item.namespace, item.name)] = scope
-        expanding = self._expanding[(item.namespace, item.name)] = _expanding(observed)
+        expanding = self._expanding[(item.namespace, item.name)] = topics_under_way(observed.groups)
         actions = self._plan(scope, observed)
         scope.found.step = step_of(actions, applied)
         failed, work = await execute(backend, actions, self._metrics)
@@ -343,28 +342,13 @@ class ClusterReconciler:
         # An operator of an earlier version has left no note.
         return str(kept or present["spec"]["template"]["spec"]["containers"][0]["image"])
 
-    def _plan(self, scope: Scope, observed: Observed) -> list[Action]:
-        """Plan without what is refused: it was accepted once, so say so and keep the rest in order."""
-        desired = scope.wish.desired
-        for _ in range(_ATTEMPTS):
-            actions = plan(desired, observed)
-            refused = [action for action in actions if isinstance(action, Refuse)]
-            if not refused:
-                return actions
-            for refusal in refused:
-                subject = Subject(refusal.kind, refusal.name)
-                scope.wish.verdicts[subject] = ConditionReport(
-                    "False", "ResourceConflict", str(refusal)
-                )
-            out = {(refusal.kind, refusal.name) for refusal in refused}
-            desired = replace(
-                desired,
-                topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
-                groups=tuple(
-                    g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out
-                ),
-            )
-        return []
+    @staticmethod
+    def _plan(scope: Scope, observed: Observed) -> list[Action]:
+        actions, refused = plan_accepted(scope.wish.desired, observed)
+        for refusal in refused:
+            report = ConditionReport("False", "ResourceConflict", str(refusal))
+            scope.wish.verdicts[Subject(refusal.kind, refusal.name)] = report
+        return actions
 
     async def _replace_name_server(self, scope: Scope, observed: Observed) -> int:
         """Replace one name server that has a former form; return how many there were."""
@@ -469,12 +453,3 @@ class ClusterReconciler:
 def owner_of(key: ClusterKey) -> tuple[str, ...]:
     """Return under which name the objects of a Cluster are kept."""
     return ("Cluster", *key)
-
-
-def _expanding(observed: Observed) -> frozenset[str]:
-    return frozenset(
-        name
-        for group in observed.groups.values()
-        for name, expansion in group.expansion.items()
-        if expansion.phase != "open"
-    )
