@@ -1,8 +1,8 @@
 """
-The planner's actions that are requests to brokers and name servers; every backend carries them out alike.
+The actions of a plan that are requests to brokers and name servers, alike for every backend.
 
-Rule: a backend only knows where a group answers, which name servers there are and where secrets stand. Every
-action may be repeated.
+Rule: a backend only knows the addresses of raft groups, replicas and name servers, and the secrets. Every action may be
+repeated.
 """
 
 from collections.abc import Mapping

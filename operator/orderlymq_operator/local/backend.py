@@ -1,8 +1,8 @@
 """
-Carries out the planner's actions with processes on this machine, and looks at what is there.
+The local backend: it observes the processes of one machine and performs the planner's actions with them.
 
-Rule: what must survive a crash is on disk before the action begins (a replica is written down before its process
-starts, and crossed out after its data was set aside), so that any action may be repeated.
+Rule: what must survive a crash is on disk before the action begins. A replica is recorded before its process starts, and
+its record is removed after its data was set aside, so that any action may be repeated.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class LocalBackend:
             case _:
                 await perform_remote(action, self._admin, self)
 
-    # What `remote` asks: where is whom to be found?
+    # The addresses and secrets for `requests`.
 
     def group_address(self, group: str) -> str:
         """Return the stable address of a group."""
@@ -176,10 +176,10 @@ class LocalBackend:
         self._directory.save(self._state)
         self._report(name, f"was removed; its data is kept in {place}")
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- observing -------------------------------------------------------------------------------
 
     async def observe(self) -> Observed:
-        """Look at everything at once; who does not answer within a second is reported as silent."""
+        """Observe everything at the same time; who does not answer within a second is reported as silent."""
         programs = {name: keeper.program for name, keeper in self._keepers.items()}
         groups = [group for group in self._cluster.group_names if group in self._state.replicas]
         async with asyncio.TaskGroup() as tasks:

@@ -1,5 +1,5 @@
 """
-How commands talk to a supervisor: HTTP on loopback, opened by a secret that only the owner of the data can read.
+Commands reach a supervisor by HTTP on loopback, with a secret that only the owner of the data can read.
 
 `ControlServer` is the supervisor's end, `ControlClient` the end of the commands, which are synchronous. The secret
 keeps other users of the machine and web pages in a browser out.

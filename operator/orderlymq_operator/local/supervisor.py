@@ -1,9 +1,9 @@
 """
-The supervisor: looks, asks the planner, does what it says, and again, until somebody ends it.
+The supervisor: it observes, plans and acts, again and again, until it is stopped.
 
-Rules: one pass at a time, and a change of what is wanted waits for the pass that runs; the first action that
-fails ends its pass, and the next look decides anew; a change is judged as a whole before anything is written
-or touched. `control` makes it reachable for commands, `session` prepares what it needs.
+Rules: one reconcile at a time, and a change of the manifests waits for the one that runs. The first action that fails ends
+its reconcile, and the next one decides again. A change is judged as a whole before anything is written or touched.
+`control` makes the supervisor reachable for commands, `session` prepares what it needs.
 """
 
 import asyncio
@@ -37,9 +37,9 @@ from orderlymq_runtime.client import RemotingClient
 
 _log = logging.getLogger(__name__)
 
-_BUSY_S: Final = 0.1  # between passes while there is something to do or to wait for
+_BUSY_S: Final = 0.1  # between reconciles while there is something to do or to wait for
 _IDLE_S: Final = (
-    2.0  # between looks at a cluster that is as it should be: drift is repaired this fast
+    2.0  # between reconciles of a cluster that is as it should be: drift is repaired this fast
 )
 _EVENTS_MAX: Final = 200
 _DOUBLINGS_MAX: Final = 6  # beyond it the pause is at its longest anyway
@@ -89,7 +89,7 @@ class Supervisor:
 
     @property
     def settled(self) -> bool:
-        """Whether the newest change is in force everywhere."""
+        """Whether the newest change is effective everywhere."""
         return self._settled_generation == self._generation
 
     async def run(self) -> None:
@@ -131,7 +131,7 @@ class Supervisor:
             await self._rest(_IDLE_S if calm else busy_s)
 
     async def _reconcile(self) -> None:
-        """Tend the consumer groups, while every raft group can say what it has."""
+        """Reconcile the consumer groups while every raft group can say what it has."""
         backend, groups = self._running_backend(), self._observed.groups
         whole = all(found.topics is not None for found in groups.values())
         if self._consumer_groups is None or not groups or not whole:
@@ -147,7 +147,7 @@ class Supervisor:
         )
 
     async def _rest(self, duration_s: float) -> None:
-        """Wait until there is a reason to look again."""
+        """Wait until there is a reason to reconcile again."""
         try:
             async with asyncio.timeout(duration_s):
                 await self._wake.wait()
@@ -156,7 +156,7 @@ class Supervisor:
         self._wake.clear()
 
     async def _pass(self) -> bool:
-        """Look, plan, act; return whether the cluster is as it should be."""
+        """Observe, plan, act; return whether the cluster is as it should be."""
         backend = self._running_backend()
         self._observed = await backend.observe()
         actions, refused = plan_accepted(self.desired, self._observed)
@@ -255,7 +255,7 @@ class Supervisor:
         self.stop_requested.set()
         self._wake.set()
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------
 
     def event(self, text: str) -> None:
         """Tell people that something happened."""

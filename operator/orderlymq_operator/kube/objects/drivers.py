@@ -1,8 +1,8 @@
 """
-The pods of a Pipeline: the driver, what it is told about Spark, and the form of executors.
+The pods of a Pipeline: the driver, its settings of Spark, and the template of executors.
 
-Pure. Rules: the working directory is the volume, so that a manifest with relative paths works in a pod and on a laptop;
-"alive" is that the driver's process answers, "ready" that Spark has begun.
+Pure. Rules: the working directory is the volume, so that a manifest with relative paths works in a pod and on a laptop.
+"Alive" means that the driver's process answers, "ready" that Spark has begun.
 """
 
 import math

@@ -1,8 +1,8 @@
 """
-Looks at what there is of a Cluster: objects, pods, and what the processes in them say.
+Observed state of one Cluster: its objects, its pods, and what the processes in them report.
 
-Rule: pods and StatefulSets are read live at the beginning of a pass; what a watch showed is never used. Who does not answer
-within a second is reported as silent.
+Rule: pods and StatefulSets are read at the beginning of every reconcile; what a watch showed is never used. A process
+that does not answer within a second is reported as silent.
 """
 
 import asyncio
@@ -123,7 +123,7 @@ def _by_name(claims: Iterable[Json]) -> dict[str, ClaimFacts]:
 
 
 def _are_settled(claims: Mapping[str, ClaimFacts], pods: Iterable[str]) -> bool:
-    """Tell whether no claim is about to change, so that one look a minute is enough."""
+    """Return whether no claim is about to change, so that one look a minute is enough."""
     return all(f"data-{name}" in claims for name in pods) and all(
         claim.phase == "Bound"
         and not claim.deleting

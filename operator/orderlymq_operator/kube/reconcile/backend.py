@@ -1,8 +1,8 @@
 """
-Carries out the planner's actions on one Cluster in Kubernetes.
+The backend of one Cluster in Kubernetes: it observes the Cluster and performs the planner's actions.
 
-Rules: what must survive a crash stands in annotations of the StatefulSet before the action begins; replicas come and
-go at the upper end, as StatefulSets have them; a pod is deleted only as the one that was looked at (by its UID).
+Rules: what must survive a crash is in annotations of the StatefulSet before the action begins. Replicas come and go at
+the upper end, as StatefulSets have them. A pod is deleted only by the UID that was observed.
 """
 
 import asyncio
@@ -72,13 +72,13 @@ class Defaults:
 
 @dataclass(slots=True)
 class KubeBackend:
-    """One Cluster during one pass.
+    """One Cluster during one reconcile.
 
     Attributes:
         secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
         reports: what the planner says about objects, filled by `perform`.
-        expanding: topics that were expanding at the last look.
-        detector: what the looks of former passes found silent.
+        expanding: topics that were expanding at the last reconcile.
+        detector: what previous reconciles found silent.
         held: why pods that are to be replaced must stay for now.
     """
 
@@ -96,7 +96,7 @@ class KubeBackend:
     detector: FailureDetector = field(default_factory=FailureDetector)
     held: list[str] = field(default_factory=list)
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- observing -------------------------------------------------------------------------------
 
     async def observe(self) -> Observed:
         """Ask brokers and name servers; objects were read before."""
@@ -179,7 +179,7 @@ class KubeBackend:
             return None
         return dict(zip(groups, found, strict=True))
 
-    # -- what `remote` asks ----------------------------------------------------------------------
+    # -- the addresses and secrets for `requests` ----------------------------------------------------------------------
 
     def group_address(self, group: str) -> str:
         """Return where the leader itself answers, which needs no Service to follow it first."""
@@ -201,7 +201,7 @@ class KubeBackend:
         ]
 
     def secret_of(self, user: str) -> str | None:
-        """Return what the Secret of a User held at the beginning of the pass."""
+        """Return what the Secret of a User held at the beginning of the reconcile."""
         return self.secrets.get(user)
 
     # -- objects -------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class KubeBackend:
         if join and name in self.live.claims:
             # Left over from a replica that was taken away: one that joins begins empty.
             await self.api.delete(CLAIMS, self.desired.cluster.metadata.namespace, name)
-            raise AdminError(f"volume claim {name} of a former replica is being deleted")
+            raise AdminError(f"volume claim {name} of a removed replica is being deleted")
         await self._apply_group(group, replace(form, replicas=node))
 
     async def _stop_replica(self, group: str, node: int) -> None:
@@ -302,7 +302,7 @@ class KubeBackend:
         Where no container runs there is nothing that a disruption budget could protect.
 
         Raises:
-            EvictionRefusedError: the budget keeps it for now; a later pass tries again.
+            EvictionRefusedError: the budget keeps it for now; a later reconcile tries again.
         """
         pod = self.live.pods.get(name)
         if pod is None or pod.deleting:

@@ -1,8 +1,8 @@
 """
-Volumes: they grow with spec.storage.size, and those of replicas that were taken away go.
+Volumes: they grow with spec.storage.size, and those of removed replicas are deleted.
 
-Rule: a claim is deleted only when its number is above the planner's, no pod has it, and the leader says that the
-replica is no member; everything else is left for people.
+Rule: a claim is deleted only when its number is above the planner's, no pod has it, and the leader reports that the
+replica is no member. Everything else is left to people.
 """
 
 from decimal import Decimal
