@@ -38,7 +38,6 @@ _READY_TIMEOUT_S: Final = 30.0
 _FINISH_TIMEOUT_S: Final = 60.0
 _DRAIN_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 10.0
-_LEADER_TIMEOUT_S: Final = 10.0
 _LINE_MAX: Final = 1 << 20
 
 

@@ -63,7 +63,6 @@ SPARK_APPLICATIONS: Final = Resource(
 PODS: Final = Resource("v1", "Pod", "pods")
 CLAIMS: Final = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
-NAMESPACES: Final = Resource("v1", "Namespace", "namespaces", namespaced=False)
 STORAGE_CLASSES: Final = Resource(
     "storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False
 )
