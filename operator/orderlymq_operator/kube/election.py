@@ -186,8 +186,8 @@ class Election:
     def _lapsed(self, found: Json) -> bool:
         namespace, spec, now = found["metadata"]["namespace"], found["spec"], time.monotonic()
         seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
-        former, since = self._seen.get(namespace, (None, now))
-        if seen != former:
+        previous, since = self._seen.get(namespace, (None, now))
+        if seen != previous:
             self._seen[namespace] = seen, now
             return False
         return now - since > float(spec.get("leaseDurationSeconds") or LEASE_S)
@@ -201,11 +201,13 @@ class Election:
             "namespace": self._namespace,
             "annotations": notes(self._serves, claims=claims),
         }
-        former: Json = {}
+        previous: Json = {}
         if found is not None:
             meta["resourceVersion"] = found["metadata"]["resourceVersion"]
-            former = found.get("spec") or {}
-        taken = former.get("acquireTime") if former.get("leaseTransitions") == transitions else now
+            previous = found.get("spec") or {}
+        taken = (
+            previous.get("acquireTime") if previous.get("leaseTransitions") == transitions else now
+        )
         return {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,

@@ -41,7 +41,7 @@ CLUSTERS: Final = Resource(_OWN, "Cluster", "clusters")
 TOPICS: Final = Resource(_OWN, "Topic", "topics")
 CONSUMER_GROUPS: Final = Resource(_OWN, "ConsumerGroup", "consumergroups")
 USERS: Final = Resource(_OWN, "User", "users")
-# Where somebody else keeps the definitions they may be those of a former version.
+# Where somebody else keeps the definitions they may be those of a previous version.
 PIPELINES: Final = Resource(_OWN, "Pipeline", "pipelines", optional=True)
 # What belongs to a Cluster, and what only uses one.
 PARTS: Final = (TOPICS, CONSUMER_GROUPS, USERS)

@@ -163,12 +163,12 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
     if refusal is not None:
         return [_report("Waiting", refusal, seen.pods)]
     own = [each for each in seen.workloads if _is_own(each, form, work)]
-    former = [each for each in seen.workloads if each not in own]
-    if former:
+    previous = [each for each in seen.workloads if each not in own]
+    if previous:
         stops: list[PipelineAction] = [
-            StopDriver(each.form, each.name) for each in former if not each.deleting
+            StopDriver(each.form, each.name) for each in previous if not each.deleting
         ]
-        return [*stops, _previous(former[0].name, seen.pods)]
+        return [*stops, _previous(previous[0].name, seen.pods)]
     for pod in seen.pods:
         if not pod.ended and _is_previous(pod, form, work, own):
             return [_previous(pod.name, seen.pods)]

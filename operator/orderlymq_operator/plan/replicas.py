@@ -66,9 +66,9 @@ def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
 def stale_name_server(
     stale: Collection[int], servers: Mapping[int, ObservedNameServer]
 ) -> int | None:
-    """Return which name server with a former form is to be replaced now; None while one is being replaced or unhealthy.
+    """Return which name server with a previous form is to be replaced now; None while one is being replaced or unhealthy.
 
-    One that fails anyway goes first; the former form may be why.
+    One that fails anyway goes first; the previous form may be why.
     """
     if any(server.leaving for server in servers.values()):
         return None
@@ -97,9 +97,9 @@ def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> l
 
 
 def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]:
-    """Restart, in a group without a leader, what does not even run and has former settings.
+    """Restart, in a group without a leader, what does not even run and has previous settings.
 
-    Such a replica gives its group nothing, and the former settings may be why: an image that does not exist.
+    Such a replica gives its group nothing, and the previous settings may be why: an image that does not exist.
     """
     if any(replica.leaving for replica in found.replicas.values()):
         return []

@@ -207,7 +207,7 @@ def variables(pipeline: Pipeline) -> list[Json]:
 
 
 def _local_master(given: SparkSettings, pipeline: Pipeline) -> str:
-    """Return as many threads as the pod may use processors: a JVM counts those of the node where it is not limited."""
+    """Return as many threads as the pod may use CPUs: a JVM counts those of the node where it is not limited."""
     if given.master != _LOCAL_ANY:
         return given.master
     room = pipeline.spec.resources

@@ -150,9 +150,9 @@ def pause_of(form: Form, *, suspend: bool) -> Json:
     return {"replicas": 0 if suspend else 1} if form == "StatefulSet" else {"suspend": suspend}
 
 
-def status_facts(report: ReportPipeline, former: Mapping[str, Any], claim: str) -> Json:
+def status_facts(report: ReportPipeline, previous: Mapping[str, Any], claim: str) -> Json:
     """Return the status beside its conditions; a figure stays until a newer one is known."""
-    facts = dict(former)
+    facts = dict(previous)
     facts.pop("driver", None)
     facts |= {"phase": report.phase, "claim": claim}
     if report.pod is not None:

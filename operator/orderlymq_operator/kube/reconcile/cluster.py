@@ -210,9 +210,9 @@ class ClusterReconciler:
 
     async def _write_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
-        former, facts = previous_conditions(item), previous_facts(item)
+        previous, facts = previous_conditions(item), previous_facts(item)
         try:
-            await self._writer.write(item, {**former, "Ready": report}, facts)
+            await self._writer.write(item, {**previous, "Ready": report}, facts)
         except ApiError as error:
             _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
 
@@ -353,7 +353,7 @@ class ClusterReconciler:
         return actions
 
     async def _replace_name_server(self, scope: Scope, observed: Observed) -> int:
-        """Replace one name server that has a former form; return how many there were."""
+        """Replace one name server that has a previous form; return how many there were."""
         pods = scope.live.name_server_pods()
         current = scope.backend.environment.name_server_revision
         stale = {
@@ -432,10 +432,10 @@ class ClusterReconciler:
 
     def _is_debounced(self, scope: Scope, ready: ConditionReport) -> bool:
         item = scope.item
-        former = condition_of(item.status, "Ready")
+        previous = condition_of(item.status, "Ready")
         now_ms = time.monotonic_ns() // 1_000_000
         return self._debounce.hold(
-            (item.namespace, item.name), former, ready, item.generation, now_ms
+            (item.namespace, item.name), previous, ready, item.generation, now_ms
         )
 
     async def _consumer_groups(self, scope: Scope) -> dict[str, ObservedConsumerGroup]:

@@ -68,8 +68,8 @@ class ConsumerGroupLoop:
         known = self._consumer_groups.get(key)
         # A new leader decides again, under its own token.
         if known is None or known[0] != one.admin.operator_token:
-            tending = GroupReconciler(one.admin, self._zones.of_address)
-            known = self._consumer_groups[key] = (one.admin.operator_token, tending)
+            reconciler = GroupReconciler(one.admin, self._zones.of_address)
+            known = self._consumer_groups[key] = (one.admin.operator_token, reconciler)
         now_ms = time.monotonic_ns() // 1_000_000
         try:
             zones = {group: self._zones.of_node(node) for group, node in one.nodes.items()}

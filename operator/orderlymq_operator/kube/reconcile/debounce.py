@@ -25,16 +25,16 @@ class Debounce:
     def hold(
         self,
         key: Hashable,
-        former: Mapping[str, Any] | None,
+        previous: Mapping[str, Any] | None,
         ready: ConditionReport,
         generation: int,
         now_ms: int,
     ) -> bool:
-        """Return whether to keep quiet for now: *former* is the condition Ready as it was last written."""
+        """Return whether to keep quiet for now: *previous* is the condition Ready as it was last written."""
         debounced = (
-            former is not None
-            and former.get("status") == "True"
-            and former.get("observedGeneration") == generation
+            previous is not None
+            and previous.get("status") == "True"
+            and previous.get("observedGeneration") == generation
             and ready.status != "True"
             and ready.reason in _PASSING
         )

@@ -256,7 +256,7 @@ class PipelineReconciler:
             async with self._session.get(url) as answer:
                 text = (await _body(answer)).decode(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return replace(pod, word=None)  # what a former container said is no news of this one
+            return replace(pod, word=None)  # what a previous container said is no news of this one
         return replace(pod, word=read_report(text))
 
     async def _spark_definition(self) -> Json | None:
@@ -301,11 +301,11 @@ class PipelineReconciler:
     async def _report(
         self, key: PipelineKey, item: Item, report: ReportPipeline, claim: str
     ) -> None:
-        former = previous_facts(item)
-        facts = status_facts(report, former, claim)
+        previous = previous_facts(item)
+        facts = status_facts(report, previous, claim)
         now = time.monotonic()
         news = report.condition != previous_conditions(item).get("Ready") or any(
-            facts.get(name) != former.get(name)
+            facts.get(name) != previous.get(name)
             for name in ("phase", "driver", "result", "lastError")
         )
         if not news and now - self._reported_at.get(key, -FIGURES_S) < FIGURES_S:

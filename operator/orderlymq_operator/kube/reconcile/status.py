@@ -88,11 +88,11 @@ def status_object(
 
 
 def _conditions(item: Item, reports: Mapping[str, ConditionReport], now: str) -> list[Json]:
-    former = {condition["type"]: condition for condition in item.status.get("conditions") or []}
+    previous = {condition["type"]: condition for condition in item.status.get("conditions") or []}
     made = []
     for kind, report in reports.items():
         assert report.reason in BY_NAME, f"reason {report.reason} is not in the table"
-        before = former.get(kind)
+        before = previous.get(kind)
         kept = before is not None and before.get("status") == report.status
         made.append(
             {

@@ -18,7 +18,7 @@ from orderlymq_operator.plan.actions import ConditionReport, Observed
 
 
 async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> int:
-    """Let volumes grow and former ones go; return how many changes were made.
+    """Let volumes grow and previous ones go; return how many changes were made.
 
     Raises:
         ApiError: the API server refused.

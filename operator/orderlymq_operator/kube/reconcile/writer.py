@@ -123,8 +123,8 @@ class StatusWriter:
 
     async def _announce(self, item: Item, ready: ConditionReport) -> None:
         """Write an event when an object becomes ready or stops being so for a reason worth one."""
-        former = condition_of(item.status, "Ready")
-        known = (former or {}).get("reason")
+        previous = condition_of(item.status, "Ready")
+        known = (previous or {}).get("reason")
         if ready.reason in {known, *_QUIET} or known in {None, *_QUIET}:
             return
         await self.event(

@@ -43,7 +43,7 @@ class Proof:
     A connection that is still there belongs to a client that was bound wrongly, or to one that is ending.
 
     Attributes:
-        whole: all processes of the pod have ended or are being killed, not only those of former containers.
+        whole: all processes of the pod have ended or are being killed, not only those of previous containers.
         overrules: it holds whatever becomes of the connection: from a machine that is off nobody closes it.
     """
 
