@@ -99,7 +99,7 @@ def _assert_each_once(found: Json, wanted: dict[tuple[str, int], int]) -> None:
 
 
 def _settled(space: Space) -> Callable[[], bool]:
-    """Tell whether the archive has everything that is in the topic."""
+    """Return whether the archive has everything that is in the topic."""
     total = sum(_ends(space).values())
 
     def sight() -> bool:

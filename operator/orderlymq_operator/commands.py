@@ -1,9 +1,9 @@
 """
 The commands `orderlymq up`, `down`, `apply` and `demo`.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was touched), 4 nobody answers. With
-`--output json` the result, or the error, is one JSON object on standard output. What the commands do stands in
-`local` and `demo`; here is only how they are called and how it is shown.
+Exit codes: 0 done, 1 failed, 2 wrong usage or manifests, 3 refused (nothing was touched), 4 no supervisor answers. With
+`--output json` the result, or the error, is one JSON object on standard output. `local` and `demo` do the work; this
+module parses the options and shows the result.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ _timeout = click.option(
     type=click.FloatRange(min=1),
     default=60.0,
     show_default=True,
-    help="Seconds to wait until everything is in force.",
+    help="Seconds to wait until everything is effective.",
 )
 
 
@@ -279,7 +279,7 @@ async def _play(directory: DataDirectory, options: DemoOptions, output: Output) 
 def _wait_until_settled(
     directory: DataDirectory, timeout_s: float, output: Output, *, after: int = 0
 ) -> dict[str, Any]:
-    """Show progress until everything is in force; return the last snapshot."""
+    """Show progress until everything is effective; return the last snapshot."""
     client = ControlClient(directory)
     deadline = time.monotonic() + timeout_s
     with Progress(quiet=output == "json", after=after) as progress:
@@ -301,7 +301,7 @@ def _unsettled(snapshot: dict[str, Any], directory: DataDirectory, timeout_s: fl
     ]
     reason = snapshot["problem"] or "; ".join(waiting) or "it has not looked yet"
     return (
-        f"not everything is in force after {timeout_s:g} s ({reason}); the supervisor goes on trying, "
+        f"not everything is effective after {timeout_s:g} s ({reason}); the supervisor goes on trying, "
         f"its logs are in {directory.path / 'logs'}"
     )
 

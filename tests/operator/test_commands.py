@@ -114,7 +114,7 @@ def test_ctrl_c_ends_everything_within_seconds(directory: DataDirectory, manifes
 def test_a_supervisor_that_was_killed_leaves_nothing_that_stands_in_the_way(
     directory: DataDirectory, manifest: Path
 ) -> None:
-    """Its children live on; the next `up` ends them and begins anew."""
+    """Its children live on; the next `up` ends them and begins again."""
     process = _start_in_foreground(directory, manifest)
     children = _children(directory)
     process.kill()

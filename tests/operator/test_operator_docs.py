@@ -1,7 +1,7 @@
 """
 docs/operator.md tells what can be set, what conditions say and what alarms mean; tests compare it with the code.
 
-`python -m tests.operator.test_operator_docs` writes the tables anew; the text environment them is written by hand.
+`python -m tests.operator.test_operator_docs` writes the tables again; the text environment them is written by hand.
 """
 
 import re

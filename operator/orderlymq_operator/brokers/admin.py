@@ -1,8 +1,8 @@
 """
-Calls to brokers and name servers: what exists, and changes to it.
+Requests to brokers and name servers: reading what they have, and changing it.
 
-Rule: every call goes to a group's stable address, behind which the leader is, and ends within seconds with a
-value or `AdminError`, which says who answered what. What is to be called is decided by the planner.
+Rule: every request goes to the leader of a raft group or to a name server. It ends within seconds with a value or with
+`AdminError`, which names the server and its answer. The planner decides which requests are sent.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -74,7 +74,7 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A queue lock in force.
+    """A valid queue lock.
 
     Attributes:
         wanted_by: the client that was refused it a moment ago; empty when nobody was.
@@ -102,7 +102,7 @@ class Admin:
     Args:
         operator_token: rises with every operator that takes over; rides with requests that free locks or
             let topics grow, and brokers refuse one that is smaller than they have seen.
-        overtaken: is told a greater token that a broker has seen.
+        overtaken: is called with a greater token that a broker has seen.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """
-Tending the consumer groups of one cluster: look at each, ask its assigner, carry out what it says.
+The reconcile of the consumer groups of one cluster: read each group, ask its assigner, send its steps.
 
-Rule: what fails is tried again at the next look; a group that cannot be seen whole is left alone, because half of its
-members would get all of its queues. What is decided stands in `tending` and `assignment`.
+Rule: what fails is tried again at the next reconcile. A group that cannot be read from every raft group is left alone,
+because half of its members would get all of its queues. `plan.consumergroups` and `plan.assignment` decide.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from orderlymq_protocol.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)
 
-# Members that ask learn of a decision by a notice; looking more often would find nothing earlier.
+# Members that ask learn of a decision by a notice; reading more often would find nothing earlier.
 RECONCILE_PAUSE_MS: Final = 1_000
 
 
 class GroupReconciler:
-    """Tends all consumer groups of a cluster; lives as long as its operator.
+    """Reconciles all consumer groups of a cluster; lives as long as its operator.
 
     Args:
         zone_of: the zone of a member by its address (`host:port`), empty where it is not known.
@@ -44,7 +44,7 @@ class GroupReconciler:
         now_ms: int,
         zones: Mapping[str, str] | None = None,
     ) -> None:
-        """Look at every group, unless the last look was just now.
+        """Reconcile every group, unless the last reconcile was just now.
 
         Args:
             desired: whose consumer groups.
@@ -65,7 +65,7 @@ class GroupReconciler:
             # One table holds the locks of all groups.
             tables = {place: await self._admin.locks(at) for place, at in addresses.items()}
         except AdminError as error:
-            _log.debug("no group is assignment_targets now: %s", error)
+            _log.debug("consumer groups are not reconciled now: %s", error)
             return
         locks: dict[str, dict[MessageQueue, Lock]] = {}
         for place, table in tables.items():
@@ -77,9 +77,7 @@ class GroupReconciler:
             try:
                 await self._reconcile_one(group, addresses, queues, held, now_ms, zones or {})
             except AdminError as error:
-                _log.debug(
-                    "the group %s is not assignment_targets now: %s", group.group_name, error
-                )
+                _log.debug("consumer group %s is not reconciled now: %s", group.group_name, error)
 
     async def _reconcile_one(
         self,
@@ -99,7 +97,7 @@ class GroupReconciler:
         }
         assigner = self._assigners.setdefault(name, GroupAssigner(name))
         view = _view(group, seen, locks, queues, zones)
-        for step in assigner.look(group.spec.assignment, view, now_ms):
+        for step in assigner.decide(group.spec.assignment, view, now_ms):
             for address in addresses.values():
                 if isinstance(step, SetAssignment):
                     await self._admin.set_assignment(address, step)

@@ -1,29 +1,41 @@
 """
-The planner's actions that are requests to brokers and name servers; every backend carries them out alike.
+The actions of a plan that are requests to brokers and name servers, alike for every backend.
 
-Rule: a backend only knows where a group answers, which name servers there are and where secrets stand. Every
-action may be repeated.
+Rule: a backend only knows the addresses of raft groups, replicas and name servers, and the secrets. Every action may be
+repeated.
 """
 
-from typing import Protocol, assert_never
+from collections.abc import Mapping
+from typing import Final, Protocol, assert_never
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
+    AddLearner,
     CreateTopic,
     DeleteGroup,
     DeleteOrderConfig,
     DeleteTopic,
     DeleteUser,
     FenceTopic,
+    PromoteReplica,
     PublishTopic,
     PutOrderConfig,
     RemoteAction,
+    RemoveReplica,
     SetGroup,
     SetUser,
     SwitchTopic,
+    TransferLeadership,
     UpdateTopic,
 )
+
+# What a broker is asked for, by action.
+_MEMBERSHIP_CHANGES: Final[Mapping[type, str]] = {
+    AddLearner: "add-learner",
+    PromoteReplica: "promote",
+    RemoveReplica: "remove",
+}
 
 
 class Places(Protocol):
@@ -36,6 +48,9 @@ class Places(Protocol):
             AdminError: nobody leads at present.
         """
 
+    def replica_address(self, group: str, node: int) -> str:
+        """Return where the other replicas of a group reach replica *node*."""
+
     def name_server_addresses(self) -> list[str]:
         """Return where each name server answers."""
 
@@ -43,7 +58,7 @@ class Places(Protocol):
         """Return the secret of a User as it stands now; it is not kept."""
 
 
-async def perform_remote(  # noqa: C901 - one per kind
+async def perform_remote(  # noqa: C901, PLR0912 - one per kind
     action: RemoteAction, admin: Admin, places: Places
 ) -> None:
     """Carry out one action.
@@ -54,6 +69,12 @@ async def perform_remote(  # noqa: C901 - one per kind
     match action:
         case CreateTopic(topic, group, config) | UpdateTopic(topic, group, config):
             await admin.set_topic(places.group_address(group), topic, config)
+        case AddLearner(group, node) | PromoteReplica(group, node) | RemoveReplica(group, node):
+            address = places.replica_address(group, node)
+            change = _MEMBERSHIP_CHANGES[type(action)]
+            await admin.change_membership(places.group_address(group), change, node, address)
+        case TransferLeadership(group, target):
+            await admin.transfer_leadership(places.group_address(group), target)
         case DeleteTopic(topic, group):
             await admin.delete_topic(places.group_address(group), topic)
         case FenceTopic() | AbortExpansion() | SwitchTopic() | PublishTopic():

@@ -1,8 +1,8 @@
 """
-What replicas say about themselves on /status, and what follows from it for their group.
+What replicas report on /status, and what follows from it for their raft group.
 
-Rule: a replica is believed about itself; about the others only the leader of the highest term is, because
-a leader that was cut off goes on believing in its membership for a moment.
+Rule: a replica is believed about itself. About the others only the leader of the highest term is believed: a leader that
+was cut off still takes itself for the leader for a moment.
 """
 
 from collections.abc import Mapping
@@ -121,7 +121,7 @@ def _member(node: int, replica: ObservedReplica, leader: ReplicaStatus) -> Membe
 
 
 def _caught_up(node: int, leader: int, leading: Mapping[int, ReplicaStatus]) -> tuple[bool, bool]:
-    """Tell whether a replica has nearly the leader's whole log, and whether the leader hears of it."""
+    """Return whether a replica has nearly the leader's whole log, and whether the leader hears of it."""
     if node == leader:
         return True, True
     peer = leading[leader].peers.get(node)

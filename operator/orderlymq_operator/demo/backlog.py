@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from orderlymq_operator.demo.credentials import Admission
+from orderlymq_operator.demo.credentials import Credentials
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.configbodies import TopicConfigTable
@@ -12,19 +12,19 @@ from orderlymq_runtime.client import RemotingError
 _TIMEOUT_S: Final = 3.0
 # More than any topic holds: what cannot be asked counts as not consumed.
 UNKNOWN: Final = 1 << 62
-NO_ADMISSION: Final = Admission()
+NO_ADMISSION: Final = Credentials()
 
 _Ask: TypeAlias = Callable[[str, RemotingCommand], Awaitable[RemotingCommand]]
 
 
 async def backlog(
-    addresses: Sequence[str], topic: str, group: str, admission: Admission = NO_ADMISSION
+    addresses: Sequence[str], topic: str, group: str, credentials: Credentials = NO_ADMISSION
 ) -> int:
     """Return the number of messages of *topic* that *group* has not committed, `UNKNOWN` when nobody can tell."""
-    client = admission.client()
+    client = credentials.client()
 
     async def ask(address: str, command: RemotingCommand) -> RemotingCommand:
-        return await client.invoke(address, admission.sign(command), _TIMEOUT_S)
+        return await client.invoke(address, credentials.sign(command), _TIMEOUT_S)
 
     try:
         return sum([await _of_group(ask, address, topic, group) for address in addresses])

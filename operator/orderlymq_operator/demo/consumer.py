@@ -1,5 +1,5 @@
 """
-An ordered consumer process of the demo: it records what it is given, and when it is done with it.
+An ordered consumer process of the demo: it records each message when it gets it and when it is done with it.
 
 It runs until SIGTERM. Messages of other runs that are left in the topic are consumed and not recorded.
 """

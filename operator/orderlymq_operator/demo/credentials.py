@@ -1,8 +1,8 @@
 """
-How the demo is let into the cluster of its data directory: the operator's own account, and TLS where it is enforced.
+The demo's access to the cluster of its data directory: the operator's account, and TLS where it is enforced.
 
-Rule: whoever can read the data directory may do so, nobody else; the demo's processes get the secret in their
-environment, which other users of the machine cannot see, never on a command line.
+Rule: only who can read the data directory gets access. The demo's processes get the secret in their environment, which
+other users of the machine cannot see, never on a command line.
 """
 
 import os
@@ -18,7 +18,7 @@ from orderlymq_runtime.client import RemotingClient
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class Credentials:
     """What a cluster asks of its clients, and what answers it.
 
     Attributes:
@@ -31,7 +31,7 @@ class Admission:
     tls: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, directory: DataDirectory) -> "Admission":
+    def of(cls, directory: DataDirectory) -> "Credentials":
         """Return what the cluster of a data directory asks for."""
         state = directory.load()
         if state is None:

@@ -1,4 +1,4 @@
-"""What the demo and its processes are told; the processes get theirs as JSON on the command line."""
+"""The options of the demo and of its processes; the processes get theirs as JSON on the command line."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class DemoOptions:
 
 
 class ProducerOptions(msgspec.Struct, frozen=True):
-    """What a producer process is told."""
+    """The options of a producer process."""
 
     run: str
     process: str
@@ -34,7 +34,7 @@ class ProducerOptions(msgspec.Struct, frozen=True):
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True):
-    """What a consumer process is told."""
+    """The options of a consumer process."""
 
     run: str
     process: str

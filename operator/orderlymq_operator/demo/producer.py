@@ -1,8 +1,8 @@
 """
 A producer process of the demo: it sends the steps of several orders at a time and records every outcome.
 
-Rule: the next step of an order is sent only after the one before is acknowledged; a send that failed is repeated
-as the same message, so that the broker can recognise it. It ends by itself when its orders are done.
+Rule: the next step of an order is sent only after the one before is acknowledged. A send that failed is repeated as the
+same message, so that the broker can recognise it. The process ends by itself when its orders are done.
 """
 
 import argparse

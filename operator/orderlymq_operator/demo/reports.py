@@ -1,7 +1,7 @@
 """
-How the processes of the demo tell the one that shows it: a JSON line of counts, some times a second.
+How the processes of the demo report their progress: a JSON line of counts, several times a second.
 
-Only counts travel here; every single event stands in the history file.
+Only counts travel here; the history file has every event.
 """
 
 import asyncio

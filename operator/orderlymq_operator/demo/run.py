@@ -1,8 +1,8 @@
 """
-Play the demo: start its processes, kill the leader in the middle, wait until all is consumed, let the oracle judge.
+Run the demo: start its processes, kill the leader in the middle, wait until all is consumed, ask the oracle.
 
-Rule: the processes are owned here and none outlives the call; the history file is the only witness. What the
-processes do stands in `producing` and `consuming`.
+Rule: this module owns the processes and none outlives the call; the history file is the only evidence. `producer` and
+`consumer` say what the processes do.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ import msgspec
 from orderlymq.oracle import history
 from orderlymq.oracle.verdict import Event, Kind, Verdict, judge
 from orderlymq_operator.demo.backlog import backlog
-from orderlymq_operator.demo.credentials import Admission
+from orderlymq_operator.demo.credentials import Credentials
 from orderlymq_operator.demo.display import Display, Scoreboard
 from orderlymq_operator.demo.options import ConsumerOptions, DemoOptions, ProducerOptions
 from orderlymq_operator.demo.reports import Report, parse
@@ -38,7 +38,6 @@ _READY_TIMEOUT_S: Final = 30.0
 _FINISH_TIMEOUT_S: Final = 60.0
 _DRAIN_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 10.0
-_LEADER_TIMEOUT_S: Final = 10.0
 _LINE_MAX: Final = 1 << 20
 
 
@@ -111,10 +110,10 @@ async def run_demo(directory: DataDirectory, options: DemoOptions, *, quiet: boo
 
     board = Scoreboard()
     with history.Recorder(path, process="demo") as recorder, Display(board, quiet=quiet) as display:
-        admission = Admission.of(directory)
-        play = _Play(options, run, path, servers, recorder, board, control, admission)
+        credentials = Credentials.of(directory)
+        running = _Run(options, run, path, servers, recorder, board, control, credentials)
         async with _showing(display):
-            await play.all_acts()
+            await running.perform()
         events = await asyncio.to_thread(lambda: list(history.read(path)))
         verdict = await asyncio.to_thread(judge, events)
     result = DemoResult(verdict, acknowledged_per_second(events), path)
@@ -129,7 +128,7 @@ def acknowledged_per_second(events: Iterable[Event]) -> float:
     return len(acks) * 1e9 / (max(acks) - min(sends)) if acks else 0.0
 
 
-class _Play:
+class _Run:
     """One performance."""
 
     def __init__(
@@ -141,7 +140,7 @@ class _Play:
         recorder: history.Recorder,
         board: Scoreboard,
         control: ControlClient,
-        admission: Admission,
+        credentials: Credentials,
     ) -> None:
         self._options = options
         self._run = run
@@ -150,10 +149,10 @@ class _Play:
         self._recorder = recorder
         self._board = board
         self._control = control
-        self._admission = admission
+        self._credentials = credentials
         self._log = path.with_suffix(".log")
 
-    async def all_acts(self) -> None:
+    async def perform(self) -> None:
         """Play from the first process to the last consumed message."""
         async with self._members(self._consumers()) as consumers:
             await self._wait_until_ready(consumers)
@@ -237,7 +236,7 @@ class _Play:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env=self._admission.environment(),
+                env=self._credentials.environment(),
                 limit=_LINE_MAX,
                 # Ctrl-C in a terminal is for the one that started them; it ends them in order.
                 start_new_session=True,
@@ -281,7 +280,7 @@ class _Play:
         async with _deadline(_DRAIN_TIMEOUT_S, "the consumers did not finish", self._log):
             while True:
                 topic, group = self._options.topic, self._options.group
-                if await backlog(addresses, topic, group, self._admission) == 0:
+                if await backlog(addresses, topic, group, self._credentials) == 0:
                     return
                 await asyncio.sleep(_REFRESH_S)
 

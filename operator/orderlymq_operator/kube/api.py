@@ -2,8 +2,8 @@
 The API server: reads and writes of plain JSON objects, counted, with errors named by what to do next.
 
 It uses the asynchronous client of the `kubernetes` package for addresses, certificates and tokens, and none of its
-models: objects stay JSON, so that a field that this version does not know survives. Rule: one request per
-call, nothing is retried here; who calls decides, because only a pass that begins anew sees the present.
+models: objects stay JSON, so that a field that this version does not know survives. Rule: one request per call, and no
+retry here. The caller decides, because only a new reconcile reads the present state.
 """
 
 import os
@@ -58,7 +58,7 @@ class ApiError(Exception):
 
 
 class RetryLaterError(ApiError):
-    """Nobody answered, or the server is overloaded or unhealthy (429, 5xx): try the pass again."""
+    """Nobody answered, or the server is overloaded or unhealthy (429, 5xx): reconcile again."""
 
 
 class ForbiddenError(ApiError):

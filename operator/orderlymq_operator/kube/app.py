@@ -1,8 +1,8 @@
 """
-The operator process: everything is made here and put together, and ends here.
+The operator process: it makes all parts, connects them and ends them.
 
-Rules: only the holder of the lease makes passes; every worker takes one key at a time from the queue; whatever the
-watches say, everything is read anew at intervals, and a process that no longer tries that says that it is unhealthy.
+Rules: only the holder of the lease reconciles. Every worker takes one key at a time from the queue. Everything is read
+again at intervals, whatever the watches show. A process that stops trying reports itself as unhealthy.
 """
 
 import asyncio
@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 
 # Clusters that are worked on at the same time.
 _WORKERS: Final = 4
-# Likewise Pipelines: a pass waits for a driver at most.
+# Likewise Pipelines: a reconcile waits for a driver at most.
 _DRIVER_WORKERS: Final = 2
-# Several changes that arrive together are one pass.
+# Several changes that arrive together are one reconcile.
 _GATHER_S: Final = 0.05
 
 
@@ -103,7 +103,7 @@ class OperatorProcess:
                 tasks.create_task(self._resync(), name="resync")
                 tasks.create_task(self._watch(), name="watches")
                 tasks.create_task(self._takeover.run(), name="takeover")
-                tasks.create_task(self._consumer_groups.run(), name="tending")
+                tasks.create_task(self._consumer_groups.run(), name="consumer groups")
                 for number in range(_WORKERS):
                     work = self._work(self._queue, self._reconciler.reconcile)
                     tasks.create_task(work, name=f"worker {number}")
@@ -124,7 +124,7 @@ class OperatorProcess:
     # -- hints ---------------------------------------------------------------------------------
 
     def _hint(self, kind: str, found: Json, gone: bool) -> None:
-        """Wake whoever a change may concern."""
+        """Wake the workers that a change may concern."""
         meta = found["metadata"]
         self._audit.shown(kind, found, gone=gone)
         if kind in KINDS:
@@ -173,7 +173,7 @@ class OperatorProcess:
             self._inventory.invalidate()
             self._wake_all()
         else:
-            self._metrics.forget_groups()  # whoever leads tells
+            self._metrics.forget_groups()  # the leader reports
 
     def _wake_all(self) -> None:
         for key in self._inventory.cluster_keys():
@@ -181,7 +181,7 @@ class OperatorProcess:
         for item in self._inventory.pipelines():
             self._pipelines.add((item.namespace, item.name))
 
-    # -- passes --------------------------------------------------------------------------------
+    # -- reconciles --------------------------------------------------------------------------------
 
     async def _work(
         self,
@@ -191,7 +191,7 @@ class OperatorProcess:
         while True:
             key = await queue.take()
             if not self._election.leads:
-                queue.done(key)  # whoever leads is woken by the same watches
+                queue.done(key)  # the leader is woken by the same watches
                 continue
             try:
                 delay_s = await reconcile(key)
@@ -200,17 +200,17 @@ class OperatorProcess:
                 pause_s = queue.failed(key, getattr(error, "retry_after_s", 0.0))
                 _log.warning("%s/%s: %s; again in %.1f s", *key, error, pause_s)
             except Exception:
-                # A pass over one object must not end those over others.
+                # The reconcile of one object must not end those of others.
                 self._metrics.failures.inc()
                 queue.failed(key)
-                _log.exception("the pass over %s/%s failed", *key)
+                _log.exception("the reconcile of %s/%s failed", *key)
             else:
                 queue.done(key)
                 if delay_s is not None:
                     queue.add_after(key, delay_s)
 
     async def _resync(self) -> None:
-        """Read everything anew at intervals, and compare it with what the watches show."""
+        """Read everything again at intervals, and compare it with what the watches show."""
         while True:
             try:
                 self._health.begin()
@@ -238,7 +238,7 @@ class OperatorProcess:
     def _label_of(self, node: str, key: str) -> str:
         return self._zones.label(node, key)
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------
 
     def _ready(self) -> tuple[bool, str]:
         if self._health.problem:

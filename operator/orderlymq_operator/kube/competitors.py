@@ -1,9 +1,9 @@
 """
-Operators of other releases that serve the same namespaces: each holds a Lease of its own, in its own namespace.
+Operators of other releases that serve the same namespaces; each holds a Lease in its own namespace.
 
-Pure. Rule: a Lease says which namespaces its operator serves and whether it claims them; nobody acts beside another
-claim, and of two that claim the one whose Lease is younger withdraws. So the first one that was installed acts, and a
-second one takes its place when it is gone.
+Pure. Rule: a Lease names the namespaces that its operator serves and whether it claims them. No operator acts beside
+another claim; of two that claim, the one with the younger Lease withdraws. So the operator that was installed first acts,
+and the second one takes its place when the first is gone.
 """
 
 from collections.abc import Iterable
@@ -68,7 +68,7 @@ def age_of(lease: Json) -> tuple[str, str]:
 
 
 def is_forgotten(lease: Json, now: datetime) -> bool:
-    """Tell whether a Lease was left so long ago that nobody has to wait for its end."""
+    """Return whether a Lease was left so long ago that nobody has to wait for its end."""
     renewed = str((lease.get("spec") or {}).get("renewTime") or "")
     try:
         return (now - datetime.fromisoformat(renewed)).total_seconds() > _FORGOTTEN_S

@@ -1,10 +1,10 @@
 """
-Who may act: the holder of the Lease `orderlymq-operator`.
+Leader election: the holder of the Lease `orderlymq-operator` acts.
 
-Rules: times are compared by this process's own clock from when it saw a renewal, never with a clock of another machine;
-who could not renew for RENEW_LIMIT_S stops acting before anybody else may begin. The number of holders so far is
-the fencing token: brokers refuse whoever comes with a smaller one, so that it is never below the time, nor below
-that of an operator of another release. Who holds the lease still stands by for one that serves the same, see `competitors`.
+Rules: a process compares times by its own clock, from when it saw a renewal, never with a clock of another machine. A
+holder that could not renew for RENEW_LIMIT_S stops before another one may begin. The token counts the holders and is
+never below the time: brokers refuse requests with a smaller token. A holder still stands by for a competing operator that
+serves the same namespaces, see `competitors`.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 NAME: Final = "orderlymq-operator"
 # Long enough for an API server that is busy for some seconds; a process that ends gives the lease back, and
-# one that crashed takes it again under its own name at once.
+# one that crashed takes it again under its own name immediately.
 LEASE_S: Final = 30
 RENEW_S: Final = 5.0
 # A third of the lease remains: nobody else acts before this one has stopped.
@@ -129,7 +129,7 @@ class Election:
         begun = time.monotonic()
         found = await self._api.get(LEASES, self._namespace, NAME)
         holder = ((found or {}).get("spec") or {}).get("holderIdentity") or ""
-        # Also after a restart under the same name, which stands for one process at a time: the lease is taken anew.
+        # Also after a restart under the same name, which stands for one process at a time: the lease is taken again.
         if found is not None and holder not in {"", self._identity} and not self._lapsed(found):
             self._holds = self._claims = False
             self._note_rival("")
@@ -186,8 +186,8 @@ class Election:
     def _lapsed(self, found: Json) -> bool:
         namespace, spec, now = found["metadata"]["namespace"], found["spec"], time.monotonic()
         seen = (spec.get("holderIdentity"), spec.get("renewTime"), spec.get("leaseTransitions"))
-        former, since = self._seen.get(namespace, (None, now))
-        if seen != former:
+        previous, since = self._seen.get(namespace, (None, now))
+        if seen != previous:
             self._seen[namespace] = seen, now
             return False
         return now - since > float(spec.get("leaseDurationSeconds") or LEASE_S)
@@ -201,11 +201,13 @@ class Election:
             "namespace": self._namespace,
             "annotations": notes(self._serves, claims=claims),
         }
-        former: Json = {}
+        previous: Json = {}
         if found is not None:
             meta["resourceVersion"] = found["metadata"]["resourceVersion"]
-            former = found.get("spec") or {}
-        taken = former.get("acquireTime") if former.get("leaseTransitions") == transitions else now
+            previous = found.get("spec") or {}
+        taken = (
+            previous.get("acquireTime") if previous.get("leaseTransitions") == transitions else now
+        )
         return {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
@@ -220,7 +222,7 @@ class Election:
         }
 
     async def _give_back(self) -> None:
-        """Let a successor begin at once."""
+        """Let a successor begin immediately."""
         try:
             async with asyncio.timeout(_WAIT_S):
                 found = await self._api.get(LEASES, self._namespace, NAME)

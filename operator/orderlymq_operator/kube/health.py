@@ -1,8 +1,8 @@
 """
 Whether the process works, apart from whether the API server does.
 
-Rule: alive is who tries to read everything again and again, with success or without. A restart cures a process that
-hangs; it cures no API server, and while that is away a restarted process knows less than the one before.
+Rule: a process is alive while it tries to read everything again and again, with success or without. A restart helps a
+process that hangs. It does not help against an API server that is away.
 """
 
 import time

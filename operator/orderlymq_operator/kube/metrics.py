@@ -1,4 +1,4 @@
-"""What the operator measures: requests to the API server, passes, hand-overs of queues."""
+"""The operator's metrics: requests to the API server, reconciles, takeovers of queues."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -26,23 +26,23 @@ class OperatorMetrics:
         )
         self.passes = Histogram(
             "orderlymq_operator_reconcile_seconds",
-            "Time of one pass over one cluster",
+            "Duration of one reconcile of a Cluster or a Pipeline",
             buckets=_PASS_BUCKETS_S,
             registry=registry,
         )
         self.failures = Counter(
             "orderlymq_operator_reconcile_errors",
-            "Passes that ended with an error and are tried again",
+            "Reconciles that ended with an error and are tried again",
             registry=registry,
         )
         self.stale_objects = Counter(
             "orderlymq_operator_stale_watch_objects",
-            "Objects that a watch still showed although they were gone",
+            "Objects that a watch still showed although they no longer existed",
             registry=registry,
         )
         self.takeovers = Histogram(
             "orderlymq_operator_takeover_seconds",
-            "From the first sign that a consumer's pod is gone until its queues were free",
+            "Time from the first hint that a consumer's pod is gone until its queues were free",
             buckets=_TAKEOVER_BUCKETS_S,
             registry=registry,
         )
@@ -64,7 +64,7 @@ class OperatorMetrics:
         )
         self._replicas = Gauge(
             "orderlymq_operator_group_replicas",
-            "Replicas of the raft group that the operator finds well",
+            "Healthy replicas of the raft group, as the operator observes them",
             _GROUP_LABELS,
             registry=registry,
         )
@@ -78,7 +78,7 @@ class OperatorMetrics:
         self.clusters = Gauge("orderlymq_operator_clusters", "Clusters known", registry=registry)
         self.last_resync = Gauge(
             "orderlymq_operator_last_resync_timestamp_seconds",
-            "When everything was last read anew, whatever the watches said",
+            "Time of the last complete read of all objects, in seconds since the epoch",
             registry=registry,
         )
 

@@ -41,7 +41,7 @@ CLUSTERS: Final = Resource(_OWN, "Cluster", "clusters")
 TOPICS: Final = Resource(_OWN, "Topic", "topics")
 CONSUMER_GROUPS: Final = Resource(_OWN, "ConsumerGroup", "consumergroups")
 USERS: Final = Resource(_OWN, "User", "users")
-# Where somebody else keeps the definitions they may be those of a former version.
+# Where somebody else keeps the definitions they may be those of a previous version.
 PIPELINES: Final = Resource(_OWN, "Pipeline", "pipelines", optional=True)
 # What belongs to a Cluster, and what only uses one.
 PARTS: Final = (TOPICS, CONSUMER_GROUPS, USERS)
@@ -63,7 +63,6 @@ SPARK_APPLICATIONS: Final = Resource(
 PODS: Final = Resource("v1", "Pod", "pods")
 CLAIMS: Final = Resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 NODES: Final = Resource("v1", "Node", "nodes", namespaced=False)
-NAMESPACES: Final = Resource("v1", "Namespace", "namespaces", namespaced=False)
 STORAGE_CLASSES: Final = Resource(
     "storage.k8s.io/v1", "StorageClass", "storageclasses", namespaced=False
 )

@@ -15,7 +15,7 @@ SPARK_IMAGE_DEFAULT: Final = "orderlymq-spark:dev"
 
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
-    """What the operator is told.
+    """The settings of the operator.
 
     Attributes:
         namespaces: those that are watched; empty for all.
@@ -23,7 +23,7 @@ class OperatorSettings:
         spark_image: of drivers and executors whose Pipeline names none.
         namespace: where the operator itself runs and keeps its lease.
         identity: who this process is among the holders of the lease.
-        resync_s: how often everything is read anew, whatever the watches say.
+        resync_s: how often everything is read again, whatever the watches show.
         release: take the finalizers off every object and end, before the operator is uninstalled.
     """
 
@@ -65,7 +65,7 @@ def parse(
     setting("OPERATOR_NAMESPACE", "default", "namespace of the operator")
     setting("POD_NAME", socket.gethostname(), "name of this process")
     setting("HTTP_PORT", str(HTTP_PORT_DEFAULT), "port of /healthz, /readyz, /metrics")
-    setting("RESYNC_SECONDS", str(RESYNC_DEFAULT_S), "how often everything is read anew")
+    setting("RESYNC_SECONDS", str(RESYNC_DEFAULT_S), "seconds between two complete reads")
     setting("LOG_LEVEL", "INFO", "least important line that is logged")
     setting("LOG_FORMAT", "text", "text or json")
     parser.add_argument(

@@ -1,8 +1,8 @@
 """
-Watches of the API server, by kopf: they wake somebody, and do nothing else.
+Watches of the API server, by kopf: they wake workers and do nothing else.
 
-Rules: no handler here decides, writes or waits; what a watch shows is a hint, because one that was interrupted never
-shows what disappeared meanwhile. kopf keeps no state on objects for such handlers and puts no finalizer on them.
+Rules: no handler here decides, writes or waits. What a watch shows is a hint, because an interrupted watch never shows
+what disappeared meanwhile. kopf keeps no state on objects for such handlers and puts no finalizer on them.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ async def watch(namespaces: tuple[str, ...], on_hint: OnHint, ready: asyncio.Eve
     kopf listens for SIGTERM and SIGINT itself, so that its end is the end of the process.
 
     Raises:
-        Exception: kopf gave up; the process should end and be started anew.
+        Exception: kopf gave up; the process should end and be started again.
     """
     registry = kopf.OperatorRegistry()
 

@@ -1,8 +1,8 @@
 """
-The work queue: keys that wait for a pass, each at most once, each handled by one worker at a time.
+The work queue: keys that wait for a reconcile, each at most once, each handled by one worker at a time.
 
-Rule: a key that is added while it is handled is handled once more afterwards, because the pass may have read before
-whatever happened. Failures come again later and later; success forgets them.
+Rule: a key that is added while it is handled is handled once more, because the reconcile may have read the objects before
+the change. A key that fails comes back later and later; a success resets that.
 """
 
 import asyncio

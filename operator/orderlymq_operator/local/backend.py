@@ -1,8 +1,8 @@
 """
-Carries out the planner's actions with processes on this machine, and looks at what is there.
+The local backend: it observes the processes of one machine and performs the planner's actions with them.
 
-Rule: what must survive a crash is on disk before the action begins (a replica is written down before its process
-starts, and crossed out after its data was set aside), so that any action may be repeated.
+Rule: what must survive a crash is on disk before the action begins. A replica is recorded before its process starts, and
+its record is removed after its data was set aside, so that any action may be repeated.
 """
 
 import asyncio
@@ -12,9 +12,10 @@ from typing import Any
 
 import aiohttp
 
-from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.requests import perform_remote
 from orderlymq_operator.brokers.status import ReplicaStatus, observe_replicas, read_status
+from orderlymq_operator.brokers.tables import Tables, read_name_server, read_tables
 from orderlymq_operator.local.directory import DataDirectory, State
 from orderlymq_operator.local.keeper import Keeper, Report
 from orderlymq_operator.local.processes import (
@@ -29,28 +30,19 @@ from orderlymq_operator.local.processes import (
 from orderlymq_operator.local.secrets import read_secret
 from orderlymq_operator.plan.actions import (
     Action,
-    AddLearner,
     ConditionReport,
-    GroupConfig,
     Observed,
-    ObservedExpansion,
     ObservedGroup,
-    ObservedNameServer,
     ObservedReplica,
-    PromoteReplica,
     Refuse,
-    RemoveReplica,
     ReportCondition,
     RestartReplica,
     StartNameServer,
     StartReplica,
     StopReplica,
     Subject,
-    TopicConfig,
-    TransferLeadership,
-    UserConfig,
 )
-from orderlymq_operator.plan.expansion import expanding_topics
+from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector, ProcessState
 from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import Cluster, User
@@ -83,7 +75,7 @@ class LocalBackend:
         self._keepers: dict[str, Keeper] = {}
         self._name_servers: dict[int, Keeper] = {}
         self._revisions: dict[str, str] = {}
-        self._expanding: set[str] = set()
+        self._expanding: frozenset[str] = frozenset()
         self._detector = FailureDetector()
 
     @property
@@ -120,14 +112,6 @@ class LocalBackend:
                 self._start_replica(group, node, join=self._state.replicas[group][node])
             case StopReplica(group, node):
                 await self._stop_replica(group, node)
-            case AddLearner(group, node):
-                await self._change_membership(group, "add-learner", node)
-            case PromoteReplica(group, node):
-                await self._change_membership(group, "promote", node)
-            case RemoveReplica(group, node):
-                await self._change_membership(group, "remove", node)
-            case TransferLeadership(group, target):
-                await self._admin.transfer_leadership(self.group_address(group), target)
             case ReportCondition(subject, condition):
                 self.conditions[subject] = condition
             case Refuse():
@@ -135,11 +119,16 @@ class LocalBackend:
             case _:
                 await perform_remote(action, self._admin, self)
 
-    # What `remote` asks: where is whom to be found?
+    # The addresses and secrets for `requests`.
 
     def group_address(self, group: str) -> str:
         """Return the stable address of a group."""
         return group_address(self._cluster, group)
+
+    def replica_address(self, group: str, node: int) -> str:
+        """Return where the other replicas reach one."""
+        local = self._cluster.spec.local
+        return f"{local.host}:{local.raft(group_index(group), node)}"
 
     def name_server_addresses(self) -> list[str]:
         """Return the addresses of all name servers."""
@@ -187,15 +176,10 @@ class LocalBackend:
         self._directory.save(self._state)
         self._report(name, f"was removed; its data is kept in {place}")
 
-    async def _change_membership(self, group: str, action: str, node: int) -> None:
-        local = self._cluster.spec.local
-        address = f"{local.host}:{local.raft(group_index(group), node)}"
-        await self._admin.change_membership(self.group_address(group), action, node, address)
-
-    # -- looking -------------------------------------------------------------------------------
+    # -- observing -------------------------------------------------------------------------------
 
     async def observe(self) -> Observed:
-        """Look at everything at once; who does not answer within a second is reported as silent."""
+        """Observe everything at the same time; who does not answer within a second is reported as silent."""
         programs = {name: keeper.program for name, keeper in self._keepers.items()}
         groups = [group for group in self._cluster.group_names if group in self._state.replicas]
         async with asyncio.TaskGroup() as tasks:
@@ -203,44 +187,37 @@ class LocalBackend:
                 name: tasks.create_task(read_status(self._session, program.url))
                 for name, program in programs.items()
             }
-            tables = {group: tasks.create_task(self._tables(group)) for group in groups}
-            expansions = {group: tasks.create_task(self._expansion(group)) for group in groups}
-            routes = {index: tasks.create_task(self._routes(index)) for index in self._name_servers}
-            orders = {
-                index: tasks.create_task(self._order_config(index)) for index in self._name_servers
+            tables = {
+                group: tasks.create_task(
+                    read_tables(self._admin, self.group_address(group), self._state.desired)
+                )
+                for group in groups
+            }
+            servers = {
+                index: tasks.create_task(
+                    read_name_server(
+                        self._admin,
+                        name_server_address(self._cluster, index),
+                        self._expanding,
+                        registered=False,
+                    )
+                )
+                for index in self._name_servers
             }
         self.statuses = {
             name: status for name, task in statuses.items() if (status := task.result()) is not None
         }
-        observed = {
-            group: self._observed(group, *tables[group].result(), expansions[group].result())
-            for group in groups
-        }
-        self._expanding = {
-            name
-            for found in observed.values()
-            for name, expansion in found.expansion.items()
-            if expansion.phase != "open"
-        }
+        observed = {group: self._observed(group, task.result()) for group, task in tables.items()}
+        self._expanding = topics_under_way(observed)
         return Observed(
             accepted=self._state.desired,
-            name_servers={
-                index: ObservedNameServer(task.result(), routes[index].result())
-                for index, task in orders.items()
-            },
+            name_servers={index: task.result() for index, task in servers.items()},
             groups=observed,
             conditions=dict(self.conditions),
             secrets={user.metadata.name: self._fingerprint(user) for user in self._users},
         )
 
-    def _observed(
-        self,
-        group: str,
-        topics: Mapping[str, TopicConfig] | None,
-        consumer_groups: Mapping[str, GroupConfig] | None,
-        users: Mapping[str, UserConfig] | None,
-        expansion: Mapping[str, ObservedExpansion] | None,
-    ) -> ObservedGroup:
+    def _observed(self, group: str, tables: Tables) -> ObservedGroup:
         nodes = self._state.replicas[group]
         names = {node: replica_name(group, node) for node in nodes}
         running = {
@@ -255,11 +232,7 @@ class LocalBackend:
             node: self.statuses[name] for node, name in names.items() if name in self.statuses
         }
         leader, replicas = observe_replicas(running, statuses)
-        found = (
-            ObservedGroup(leader, replicas)
-            if expansion is None
-            else ObservedGroup(leader, replicas, topics, consumer_groups, users, expansion)
-        )
+        found = ObservedGroup(leader, replicas, *tables)
         # A process is no better known here than by its answers, but whether there is one is.
         process_states = {
             node: ProcessState(
@@ -269,43 +242,6 @@ class LocalBackend:
         }
         return self._detector.group(group, found, process_states, time.monotonic_ns() // 1_000_000)
 
-    async def _tables(
-        self, group: str
-    ) -> tuple[
-        dict[str, TopicConfig] | None, dict[str, GroupConfig] | None, dict[str, UserConfig] | None
-    ]:
-        address = self.group_address(group)
-        try:
-            topics = await self._admin.topics(address)
-            groups = await self._admin.consumer_groups(address)
-            # Asked for only where it matters, so that nothing depends on it elsewhere.
-            declared = self._users or self._state.desired.deleted_users
-            users = await self._admin.users(address) if declared else {}
-        except AdminError:
-            return None, None, None
-        return topics, groups, users
-
-    async def _expansion(self, group: str) -> dict[str, ObservedExpansion] | None:
-        """Return how far topics grow; None while nobody answers for the group."""
-        if not any(topic.ordered for topic in self._state.desired.topics):
-            return {}
-        try:
-            return await self._admin.expansion(
-                self.group_address(group), expanding_topics(self._state.desired.topics)
-            )
-        except AdminError:
-            return None
-
-    async def _routes(self, index: int) -> dict[str, Mapping[str, int]]:
-        """Return the routes that a name server tells of the topics that were expanding a look ago."""
-        address = name_server_address(self._cluster, index)
-        try:
-            return {
-                name: await self._admin.route(address, name) for name in sorted(self._expanding)
-            }
-        except AdminError:
-            return {}
-
     @property
     def _users(self) -> tuple[User, ...]:
         return self._state.desired.users
@@ -314,12 +250,6 @@ class LocalBackend:
     def _fingerprint(user: User) -> str | None:
         secret = read_secret(user)
         return None if secret is None else fingerprint(user.access_key, secret)
-
-    async def _order_config(self, index: int) -> Mapping[str, str] | None:
-        try:
-            return await self._admin.order_config(name_server_address(self._cluster, index))
-        except AdminError:
-            return None
 
     # -- ending --------------------------------------------------------------------------------
 

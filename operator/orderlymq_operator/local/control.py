@@ -1,5 +1,5 @@
 """
-How commands talk to a supervisor: HTTP on loopback, opened by a secret that only the owner of the data can read.
+Commands reach a supervisor by HTTP on loopback, with a secret that only the owner of the data can read.
 
 `ControlServer` is the supervisor's end, `ControlClient` the end of the commands, which are synchronous. The secret
 keeps other users of the machine and web pages in a browser out.
@@ -64,15 +64,15 @@ class ControlServer:
         return web.json_response(self._supervisor.snapshot())
 
     async def _post_apply(self, request: web.Request) -> web.Response:
-        wish = await request.json()
+        body = await request.json()
         try:
             found = [
                 item
-                for file in wish["files"]
+                for file in body["files"]
                 for item in manifests.parse(file["text"], file["name"])
             ]
             steps = await self._supervisor.apply(
-                found, prune=bool(wish["prune"]), dry_run=bool(wish["dryRun"])
+                found, prune=bool(body["prune"]), dry_run=bool(body["dryRun"])
             )
         except manifests.OtherClusterError as error:
             return web.json_response({"refusals": [str(error)]}, status=409)

@@ -1,4 +1,4 @@
-"""Say in words what an action does; for progress, logs and dry runs."""
+"""Actions in words; for progress, logs and dry runs."""
 
 from orderlymq_operator.plan.actions import (
     AbortExpansion,
@@ -60,7 +60,7 @@ def describe(action: Action) -> str:  # noqa: C901, PLR0911, PLR0912 - one line 
         case FenceTopic(topic, group, attempt, total):
             return f"fence writes to {topic} on {group}: expansion {attempt}, to {total} queues"
         case AbortExpansion(topic, group, attempt, reason):
-            return f"let writes to {topic} in again on {group}, expansion {attempt} is given up: {reason}"
+            return f"let writes to {topic} in again on {group}, expansion {attempt} is aborted: {reason}"
         case SwitchTopic(topic, group, _, total, queues):
             return f"switch {topic} to {total} queues, {queues} of them on {group}"
         case PublishTopic(topic, group, total):

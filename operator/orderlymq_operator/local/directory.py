@@ -210,7 +210,7 @@ class DataDirectory:
             os.close(descriptor)
 
     def is_supervised(self) -> bool:
-        """Tell whether a supervisor holds the directory."""
+        """Return whether a supervisor holds the directory."""
         file = self.path / "supervisor.lock"
         if not file.exists():
             return False

@@ -1,10 +1,10 @@
 """
-Keep one process alive: start it, watch it, start it again, stop it in good order.
+The keeper of one process: it starts it, watches it, starts it again and stops it in good order.
 
-Rules: a dead process is started again at once, and more slowly each time it dies young; a process that does not
-answer /healthz any more is killed, since a stopped leader would hold its group's port for ever; the process id is
-written down with its start time, so that whoever comes after a crash of the supervisor finds the orphans and
-kills nobody else. Children have sessions of their own: Ctrl-C in a terminal is the supervisor's business.
+Rules: a dead process is started again immediately, and more slowly each time it dies young. A process that stops
+answering /healthz is killed, since a stopped leader would hold its group's port for ever. The process id is recorded with
+its start time, so that the next supervisor after a crash finds the orphans and kills nothing else. Children have sessions
+of their own: Ctrl-C in a terminal is the supervisor's business.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """
 Which processes a cluster has on this machine: their names, ports, commands and settings files.
 
-Pure but for the two functions that look at ports. The settings are those of the broker and name server
-programs; the ports follow from the manifest alone (`Local` in `cluster`).
+Pure but for the two functions that check ports. The settings are those of the broker and name server programs; the ports
+follow from the manifest alone (`Local` in `resources.cluster`).
 """
 
 import json

@@ -1,9 +1,9 @@
 """
-The supervisor: looks, asks the planner, does what it says, and again, until somebody ends it.
+The supervisor: it observes, plans and acts, again and again, until it is stopped.
 
-Rules: one pass at a time, and a change of what is wanted waits for the pass that runs; the first action that
-fails ends its pass, and the next look decides anew; a change is judged as a whole before anything is written
-or touched. `control` makes it reachable for commands, `session` prepares what it needs.
+Rules: one reconcile at a time, and a change of the manifests waits for the one that runs. The first action that fails ends
+its reconcile, and the next one decides again. A change is judged as a whole before anything is written or touched.
+`control` makes the supervisor reachable for commands, `session` prepares what it needs.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ from orderlymq_operator.plan.actions import (
     ReportCondition,
     Subject,
 )
-from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.plan.planner import plan, plan_accepted
 from orderlymq_operator.resources.kinds import Desired
 from orderlymq_operator.resources.manifests import Manifest, combine
 from orderlymq_runtime.client import RemotingClient
 
 _log = logging.getLogger(__name__)
 
-_BUSY_S: Final = 0.1  # between passes while there is something to do or to wait for
+_BUSY_S: Final = 0.1  # between reconciles while there is something to do or to wait for
 _IDLE_S: Final = (
-    2.0  # between looks at a cluster that is as it should be: drift is repaired this fast
+    2.0  # between reconciles of a cluster that is as it should be: drift is repaired this fast
 )
 _EVENTS_MAX: Final = 200
 _DOUBLINGS_MAX: Final = 6  # beyond it the pause is at its longest anyway
@@ -89,7 +89,7 @@ class Supervisor:
 
     @property
     def settled(self) -> bool:
-        """Whether the newest change is in force everywhere."""
+        """Whether the newest change is effective everywhere."""
         return self._settled_generation == self._generation
 
     async def run(self) -> None:
@@ -131,7 +131,7 @@ class Supervisor:
             await self._rest(_IDLE_S if calm else busy_s)
 
     async def _reconcile(self) -> None:
-        """Tend the consumer groups, while every raft group can say what it has."""
+        """Reconcile the consumer groups while every raft group can say what it has."""
         backend, groups = self._running_backend(), self._observed.groups
         whole = all(found.topics is not None for found in groups.values())
         if self._consumer_groups is None or not groups or not whole:
@@ -147,7 +147,7 @@ class Supervisor:
         )
 
     async def _rest(self, duration_s: float) -> None:
-        """Wait until there is a reason to look again."""
+        """Wait until there is a reason to reconcile again."""
         try:
             async with asyncio.timeout(duration_s):
                 await self._wake.wait()
@@ -156,13 +156,11 @@ class Supervisor:
         self._wake.clear()
 
     async def _pass(self) -> bool:
-        """Look, plan, act; return whether the cluster is as it should be."""
+        """Observe, plan, act; return whether the cluster is as it should be."""
         backend = self._running_backend()
         self._observed = await backend.observe()
-        actions = plan(self.desired, self._observed)
-        refused = [action for action in actions if isinstance(action, Refuse)]
-        if refused:
-            actions = self._without_refused(refused)
+        actions, refused = plan_accepted(self.desired, self._observed)
+        self._report_refused(refused)
         work = [action for action in actions if not isinstance(action, ReportCondition)]
         for action in actions:
             if not await self._perform(action):
@@ -181,20 +179,13 @@ class Supervisor:
             self._settle()
         return ready
 
-    def _without_refused(self, refused: Sequence[Refuse]) -> list[Action]:
-        """Plan without the topics that became something else under the cluster's feet.
-
-        They were accepted once, so the world has changed: say so, leave them alone, keep the rest in order.
-        """
-        self._say_problem(str(refused[0]))
+    def _report_refused(self, refused: Sequence[Refuse]) -> None:
+        if refused:
+            self._say_problem(str(refused[0]))
         for refusal in refused:
-            subject = Subject(refusal.kind, refusal.name)
             report = ConditionReport("False", "ResourceConflict", str(refusal))
+            subject = Subject(refusal.kind, refusal.name)
             self._running_backend().conditions[subject] = report
-        names = {refusal.name for refusal in refused if refusal.kind == "Topic"}
-        topics = tuple(topic for topic in self.desired.topics if topic.metadata.name not in names)
-        actions = plan(replace(self.desired, topics=topics), self._observed)
-        return [] if any(isinstance(action, Refuse) for action in actions) else actions
 
     async def _perform(self, action: Action) -> bool:
         # What failed a moment ago and is tried again is no news.
@@ -264,7 +255,7 @@ class Supervisor:
         self.stop_requested.set()
         self._wake.set()
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------
 
     def event(self, text: str) -> None:
         """Tell people that something happened."""

@@ -1,8 +1,8 @@
 """
-What a plan may ask of a backend (one closed union), and what a backend reports about the world.
+The actions that a plan may ask of a backend (one closed union), and the observed state that a backend returns.
 
-Rule: an action names what is to be done, never how; the same actions serve processes on one machine and pods.
-Every action may be repeated: a backend that crashed half way is asked again. `plan` makes them.
+Rule: an action names what is to be done, never how. The same actions serve processes on one machine and pods.
+Every action may be repeated, because a backend that crashed half way is asked again.
 """
 
 from collections.abc import Mapping
@@ -187,7 +187,7 @@ class FenceTopic:
 
 @dataclass(frozen=True, slots=True)
 class AbortExpansion:
-    """Give an expansion up on one raft group: the old list stays, writes are let in."""
+    """Abort an expansion on one raft group: the old list stays, writes are let in."""
 
     topic: str
     group: str
@@ -293,7 +293,11 @@ ExpansionStep: TypeAlias = FenceTopic | AbortExpansion | SwitchTopic | PublishTo
 ExpansionAction: TypeAlias = ExpansionStep | PutOrderConfig
 # Requests to brokers and name servers, which every backend carries out alike: `remote`.
 RemoteAction: TypeAlias = (
-    PutOrderConfig
+    AddLearner
+    | PromoteReplica
+    | RemoveReplica
+    | TransferLeadership
+    | PutOrderConfig
     | DeleteOrderConfig
     | CreateTopic
     | UpdateTopic
@@ -309,10 +313,6 @@ Action: TypeAlias = (
     | StartReplica
     | RestartReplica
     | StopReplica
-    | AddLearner
-    | PromoteReplica
-    | RemoveReplica
-    | TransferLeadership
     | RemoteAction
     | ReportCondition
     | Refuse
@@ -386,7 +386,7 @@ class ObservedExpansion:
         write_queues: queues of this raft group that are written by the valid list.
         attempt: number of the last expansion.
         age_ms: time since the phase began.
-        reason: why the last expansion was given up; empty when it was not.
+        reason: why the last expansion was aborted; empty when it was not.
         barriers: (queue, offset), while fenced.
         readers: consumer groups that read the topic here.
     """

@@ -1,14 +1,13 @@
 """
-Which member of a consumer group takes which queue, and what is wrong with how the queues are held.
+Which member of a consumer group gets which queue, and whether the present owners match that.
 
-For members that ask (QUERY_ASSIGNMENT) `assign_queues` decides and the decision is stored at the brokers, which complete
-it by the same rule when a member goes while no operator is there. For members that assign_queues by themselves
-`examine` compares: every queue of an ordered group should have one living holder, the one that everybody's own
-computation gives it to.
+For members that ask (QUERY_ASSIGNMENT) `assign_queues` decides. The brokers store the decision and complete it by the
+same rule when a member leaves while no operator runs. For members that compute their share themselves, `examine`
+compares: every queue of an ordered group should have one living owner, the one that this computation names.
 
-Rules: pure. Sticky moves a queue of a living member only when nobody has come or gone for a while; so a rolling
-restart that starts the new before it ends the old moves each queue once. Order is not at stake here: whoever is
-named, the queue's lock decides who may consume.
+Rules: pure. Sticky moves a queue of a living member only when no member has come or gone for a while. A rolling restart
+that starts the new member before it ends the old one therefore moves each queue once. The order of messages does not
+depend on this module: the lock of a queue decides which member may consume it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -69,23 +68,23 @@ class AssignmentInput:
 
 
 def assign_queues(
-    strategy: Strategy, group: str, division: AssignmentInput
+    strategy: Strategy, group: str, given: AssignmentInput
 ) -> dict[MessageQueue, str]:
     """Return the owner of each queue; the last ones while nobody is there."""
-    names = sorted(member.client_id for member in division.members)
+    names = sorted(member.client_id for member in given.members)
     if not names:
         # The last owners are kept in mind: who comes back takes up where it was.
-        return {queue: o for queue in division.queues if (o := division.present.get(queue))}
+        return {queue: o for queue in given.queues if (o := given.present.get(queue))}
     if strategy in _ALONE:
         alone = _ALONE[strategy]
-        shares = {name: assign_alone(alone, group, name, division.queues, names) for name in names}
+        shares = {name: assign_alone(alone, group, name, given.queues, names) for name in names}
         return {queue: name for name, share in shares.items() for queue in share}
-    return _stick(division, by_zone=strategy == "Zone")
+    return _stick(given, by_zone=strategy == "Zone")
 
 
-def _stick(division: AssignmentInput, *, by_zone: bool) -> dict[MessageQueue, str]:
-    zones = {member.client_id: member.zone for member in division.members}
-    since = {member.client_id: member.since_ms for member in division.members}
+def _stick(given: AssignmentInput, *, by_zone: bool) -> dict[MessageQueue, str]:
+    zones = {member.client_id: member.zone for member in given.members}
+    since = {member.client_id: member.since_ms for member in given.members}
     everybody = sorted(zones)
     residents: dict[str, list[str]] = {}
     for name in everybody:
@@ -93,18 +92,18 @@ def _stick(division: AssignmentInput, *, by_zone: bool) -> dict[MessageQueue, st
 
     def candidates(queue: MessageQueue) -> list[str]:
         """Return who should take a queue: the members of its zone, everybody where there is none."""
-        zone = division.zones.get(queue.broker_name, "") if by_zone else ""
+        zone = given.zones.get(queue.broker_name, "") if by_zone else ""
         return (residents.get(zone) if zone else None) or everybody
 
-    queues = sorted(division.queues)
-    owners = {q: o for q in queues if (o := division.present.get(q)) is not None and o in zones}
+    queues = sorted(given.queues)
+    owners = {q: o for q in queues if (o := given.present.get(q)) is not None and o in zones}
     loads = dict.fromkeys(everybody, 0)
     for owner in owners.values():
         loads[owner] += 1
     for queue in queues:
         if queue not in owners:
             _give(queue, _least(candidates(queue), loads, since), owners, loads)
-    if division.calm:
+    if given.calm:
         for queue, owner in sorted(owners.items()):  # first into their zone, then evenly inside it
             near = candidates(queue)
             if owner not in near:
@@ -176,8 +175,8 @@ class AssignmentState:
         members: by raft group that was asked: they may differ for a moment.
         queues: of all topics that the group reads.
         holdings: of queues whose state is known; an ordered group's queue that is missing was never locked.
-        decided: owners by the operator's decision; empty for members that assign_queues by themselves.
-        wanted: who was refused a queue a moment ago; the brokers tell, because only members know how they assign_queues.
+        decided: owners by the operator's decision; empty for members that compute it themselves.
+        wanted: who was refused a queue a moment ago; the brokers tell, because only members know how they assign.
     """
 
     ordered: bool
@@ -204,7 +203,7 @@ class Examination:
 
     @property
     def notify(self) -> bool:
-        """Whether a notice would help: the members should assign_queues and lock again."""
+        """Whether a notice would help: the members should assign and lock again."""
         return bool(self.orphans or self.contended or self.parted)
 
 

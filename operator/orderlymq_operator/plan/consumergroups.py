@@ -1,8 +1,8 @@
 """
-Tending a consumer group: keep its division decided and stored, and tell its members to look again when that helps.
+The assigner of one consumer group: it keeps the assignment stored and notifies members when that helps.
 
-The assigner remembers between looks what no broker tells: since when the members are the same, since when a queue has
-nobody. Forgetting it (a restart of the operator) only makes it wait longer. Pure: time is given, steps are returned.
+The assigner remembers what no broker reports: since when the members are the same, and since when a queue has no owner.
+A restart of the operator forgets both and only makes it wait longer. Pure: the caller gives the time and performs the steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +66,7 @@ class AssignmentView:
 
 
 class GroupAssigner:
-    """Tends one consumer group; `look` as often as its members should be served."""
+    """Assigns the queues of one consumer group; call `decide` as often as its members should be served."""
 
     def __init__(self, consumer_group: str) -> None:
         self._group = consumer_group
@@ -75,7 +75,7 @@ class GroupAssigner:
         self._holders: dict[MessageQueue, tuple[str, int]] = {}
         self._notified_ms: int | None = None
 
-    def look(
+    def decide(
         self, spec: Assignment, view: AssignmentView, now_ms: int
     ) -> list[SetAssignment | NotifyMembers]:
         """Return what to do now."""

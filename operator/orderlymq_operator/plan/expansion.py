@@ -1,14 +1,14 @@
 """
-The planner's part about expanding ordered topics: fence, drain, switch, publish, settle, one look at a time.
+Queue expansion of ordered topics: fence, drain, switch, publish, propagate.
 
-A key belongs to `hash % queues`, so a topic may only get more queues when nothing of the old mapping is left to be
-consumed: writes are fenced on every raft group, the ordered groups drain, every raft group switches, the list is
-published, and senders that do not say which list they chose from wait until everybody must have seen it.
+A key belongs to `hash % queues`. A topic may therefore get more queues only when everything of the old mapping is
+consumed: every raft group fences writes, the ordered consumer groups drain, every raft group switches, the name servers
+publish the list. Senders that do not name the list they chose from wait until every client must have read the new one.
 
-Rules: pure and level-based like `plan`; every state in which a crash can leave the raft groups and name servers
-leads on. Nobody learns the new list before every raft group has switched. A raft group whose fence was lifted by
-its leader ends the expansion for all, unless one has switched already: then there is no way but forward, and it
-is fenced anew. After an expansion that was given up, writes stay open for a while before the next try.
+Rules: pure and level-based like `planner`; every state in which a crash can leave raft groups and name servers leads on.
+No client learns the new list before every raft group has switched. When a leader lifts its fence the expansion is aborted
+on all raft groups, unless one has switched already: then the raft group is fenced again and follows. After an aborted
+expansion writes stay open for a while before the next attempt.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +21,7 @@ from orderlymq_operator.plan.actions import (
     FenceTopic,
     Observed,
     ObservedExpansion,
+    ObservedGroup,
     PublishTopic,
     PutOrderConfig,
     SwitchTopic,
@@ -37,7 +38,7 @@ from orderlymq_operator.resources.topic import (
 
 # With more than this to consume a fence would likely be in vain: writes stay open until the groups are nearer.
 LAG_MAX: Final = 10_000
-# After an expansion that was given up writes stay open for this many times the fence's limit.
+# After an aborted expansion writes stay open for this many times the fence's limit.
 PAUSE_FACTOR: Final = 3
 # A fence that is about to be lifted is not switched any more: the raft groups would part.
 SWITCH_MARGIN_MS: Final = 1_000
@@ -81,13 +82,13 @@ class ExpansionPlan:
 
     @property
     def holds(self) -> bool:
-        """Tell whether nothing else may touch the topic now."""
+        """Return whether nothing else may touch the topic now."""
         begun = self.status is not None and self.status.phase not in ("Waiting", "Aborted")
         return begun or bool(self.actions)
 
 
 @dataclass(slots=True)
-class _Aim:
+class _Layout:
     """One expansion: to how many queues, and how they stand."""
 
     total: int
@@ -101,6 +102,16 @@ def expanding_topics(topics: Iterable[Topic]) -> list[str]:
         for topic in topics
         if topic.ordered and topic.spec.effective_queue_change_policy == "DrainAndSwitch"
     ]
+
+
+def topics_under_way(groups: Mapping[str, ObservedGroup]) -> frozenset[str]:
+    """Return the topics whose expansion has begun in a raft group and has not ended."""
+    return frozenset(
+        name
+        for group in groups.values()
+        for name, expansion in group.expansion.items()
+        if expansion.phase != "open"
+    )
 
 
 def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> ExpansionPlan | None:
@@ -127,14 +138,14 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
         config = server.order_config if server is not None else None
         lists.append(None if config is None else _layout(config.get(name, "")))
         routes.append(None if server is None else server.routes.get(name))
-    wish = ExpansionRequest(
+    request = ExpansionRequest(
         name,
         topic.spec.queues,
         PERMISSION_BITS[topic.spec.permission],
         topic.spec.drain_timeout.milliseconds,
         topic.spec.route_propagation_time.milliseconds,
     )
-    plan = plan_expansion(wish, ExpansionState(groups, tuple(lists), tuple(routes)))
+    plan = plan_expansion(request, ExpansionState(groups, tuple(lists), tuple(routes)))
     return plan if plan.status is not None else None
 
 
@@ -143,7 +154,7 @@ def expansion_reason(plan: ExpansionPlan) -> str:
     return "Expanding" if plan.status is None else f"Expansion{plan.status.phase}"
 
 
-def plan_expansion(wish: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
+def plan_expansion(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:
     """Return the next steps of a topic's expansion; without actions when there is something to wait for."""
     present = {name: found for name, found in world.groups.items() if found is not None}
     published = _published(world)
@@ -154,34 +165,34 @@ def plan_expansion(wish: ExpansionRequest, world: ExpansionState) -> ExpansionPl
 
     if valid > before or _unpublished(world, present, valid):
         # At least one raft group has switched: forward only.
-        return _go_on(wish, world, _aim(valid, world, published), switched)
+        return _go_on(request, world, _layout_of(valid, world, published), switched)
     if any(found.phase in ("switched", "settling") for found in present.values()):
-        return _publish(wish, world, _aim(valid, world, published))
+        return _publish(request, world, _layout_of(valid, world, published))
     if fenced:
-        return _drain(wish, world, fenced, published)
-    if wish.queues <= before:
+        return _drain(request, world, fenced, published)
+    if request.queues <= before:
         return ExpansionPlan()
-    return _begin(wish, world, present, published)
+    return _begin(request, world, present, published)
 
 
 # -- the phases ----------------------------------------------------------------------------------------
 
 
 def _begin(
-    wish: ExpansionRequest,
+    request: ExpansionRequest,
     world: ExpansionState,
     present: Mapping[str, ObservedExpansion],
     published: Mapping[str, int],
 ) -> ExpansionPlan:
     """Fence, unless the last try was just now, or the groups are too far behind to drain in time."""
     last = max(present.values(), key=lambda found: found.attempt)
-    status = _status("Aborted" if last.reason else "Waiting", wish.queues, world, published)
+    status = _status("Aborted" if last.reason else "Waiting", request.queues, world, published)
     given_up = [found for found in present.values() if found.reason]
-    pause_ms = PAUSE_FACTOR * wish.limit_ms - min((g.age_ms for g in given_up), default=1 << 62)
+    pause_ms = PAUSE_FACTOR * request.limit_ms - min((g.age_ms for g in given_up), default=1 << 62)
     if pause_ms > 0:
         reason = min(given_up, key=lambda found: found.age_ms).reason
         return ExpansionPlan(
-            (), status, f"given up {reason}; tried again in {-(-pause_ms // 1000)} s"
+            (), status, f"aborted {reason}; tried again in {-(-pause_ms // 1000)} s"
         )
     hopeless = _hopeless(present)
     if hopeless is not None:
@@ -189,18 +200,20 @@ def _begin(
     silent = [name for name, found in enumerate(world.lists) if found is None]
     if silent:
         return ExpansionPlan((), status, f"not begun: name server {silent[0]} does not answer")
-    aim = _aim(wish.queues, world, published)
+    target = _layout_of(request.queues, world, published)
     attempt = 1 + max(found.attempt for found in present.values())
     fences = tuple(
-        FenceTopic(wish.topic, name, attempt, aim.total, aim.layout[name], wish.limit_ms)
+        FenceTopic(
+            request.topic, name, attempt, target.total, target.layout[name], request.limit_ms
+        )
         for name in present
     )
-    status = _status("Fencing", aim.total, world, published)
+    status = _status("Fencing", target.total, world, published)
     return ExpansionPlan(fences, status, "writes are being fenced")
 
 
 def _drain(
-    wish: ExpansionRequest,
+    request: ExpansionRequest,
     world: ExpansionState,
     fenced: Mapping[str, ObservedExpansion],
     published: Mapping[str, int],
@@ -211,26 +224,26 @@ def _drain(
     total = max(found.next_total for found in fenced.values() if found.attempt == attempt)
     lifted = [f for f in present.values() if f.phase == "open" and f.attempt == attempt]
     stray = [name for name, found in fenced.items() if found.attempt != attempt]
-    if lifted or stray or total != wish.queues:
+    if lifted or stray or total != request.queues:
         reason = (
             lifted[0].reason
             if lifted
             else "another number of queues is wanted now"
-            if total != wish.queues
+            if total != request.queues
             else "a newer expansion has begun"
         )
-        gone = stray if stray and not lifted and total == wish.queues else list(fenced)
+        gone = stray if stray and not lifted and total == request.queues else list(fenced)
         aborts = tuple(
-            AbortExpansion(wish.topic, n, fenced[n].attempt, reason or "lifted") for n in gone
+            AbortExpansion(request.topic, n, fenced[n].attempt, reason or "lifted") for n in gone
         )
         return ExpansionPlan(
-            aborts, _status("Aborted", total, world, published), f"given up: {reason}"
+            aborts, _status("Aborted", total, world, published), f"aborted: {reason}"
         )
-    aim = _aim(total, world, published)
+    target = _layout_of(total, world, published)
     missing = [name for name in present if name not in fenced]
     if missing:
         fences = tuple(
-            FenceTopic(wish.topic, name, attempt, total, aim.layout[name], wish.limit_ms)
+            FenceTopic(request.topic, name, attempt, total, target.layout[name], request.limit_ms)
             for name in missing
         )
         return ExpansionPlan(
@@ -240,34 +253,34 @@ def _drain(
     blockers = _blockers(world)
     if blockers:
         return ExpansionPlan((), status, f"writes are fenced: {blockers[0].reason}")
-    if max(found.age_ms for found in fenced.values()) > wish.limit_ms - SWITCH_MARGIN_MS:
+    if max(found.age_ms for found in fenced.values()) > request.limit_ms - SWITCH_MARGIN_MS:
         return ExpansionPlan((), status, "too late to switch: the fence is about to be lifted")
-    switches = tuple(_switches(wish, world, aim, attempt, set()))
+    switches = tuple(_switches(request, world, target, attempt, set()))
     return ExpansionPlan(switches, _status("Switching", total, world, published), "switching")
 
 
 def _go_on(
-    wish: ExpansionRequest, world: ExpansionState, aim: _Aim, switched: set[str]
+    request: ExpansionRequest, world: ExpansionState, target: _Layout, switched: set[str]
 ) -> ExpansionPlan:
     """Bring the raft groups forward that have not switched; then publish."""
-    status = _status("Switching", aim.total, world, _published(world))
+    status = _status("Switching", target.total, world, _published(world))
     attempt = max(f.attempt for f in world.groups.values() if f is not None)
     fences: list[ExpansionAction] = []
     late: dict[str, ObservedExpansion] = {}
     for name, found in world.groups.items():
-        if found is None or name in switched or not aim.layout.get(name):
+        if found is None or name in switched or not target.layout.get(name):
             continue
         late[name] = found
         if found.phase == "open":
             # Its leader lifted the fence at the last moment; the others wait for it.
             fences.append(
                 FenceTopic(
-                    wish.topic,
+                    request.topic,
                     name,
                     max(attempt, found.attempt + 1),
-                    aim.total,
-                    aim.layout[name],
-                    wish.limit_ms,
+                    target.total,
+                    target.layout[name],
+                    request.limit_ms,
                 )
             )
     if fences:
@@ -275,21 +288,21 @@ def _go_on(
     blockers = [blocker for found in late.values() for blocker in found.blockers]
     if blockers:
         return ExpansionPlan((), status, f"writes are fenced: {blockers[0].reason}")
-    switches = tuple(_switches(wish, world, aim, attempt, switched))
+    switches = tuple(_switches(request, world, target, attempt, switched))
     if switches:
         return ExpansionPlan(switches, status, "switching")
-    return _publish(wish, world, aim)
+    return _publish(request, world, target)
 
 
-def _publish(wish: ExpansionRequest, world: ExpansionState, aim: _Aim) -> ExpansionPlan:
+def _publish(request: ExpansionRequest, world: ExpansionState, target: _Layout) -> ExpansionPlan:
     """Publish the list everywhere; when every route tells it, let it settle."""
-    status = _status("Switching", aim.total, world, _published(world))
-    if any(found != aim.layout for found in world.lists):
+    status = _status("Switching", target.total, world, _published(world))
+    if any(found != target.layout for found in world.lists):
         # Also those that do not answer: the action fails until they do.
-        put = PutOrderConfig(wish.topic, order_text(aim.layout))
+        put = PutOrderConfig(request.topic, order_text(target.layout))
         return ExpansionPlan((put,), status, "publishing the new queue list")
-    if any(found != aim.layout for found in world.routes):
-        return ExpansionPlan((), status, "waiting for the name servers to tell the new queues")
+    if any(found != target.layout for found in world.routes):
+        return ExpansionPlan((), status, "waiting for the name servers to serve the new queues")
     waiting = [
         name
         for name, found in world.groups.items()
@@ -297,10 +310,11 @@ def _publish(wish: ExpansionRequest, world: ExpansionState, aim: _Aim) -> Expans
     ]
     if waiting:
         actions = tuple(
-            PublishTopic(wish.topic, name, aim.total, wish.propagation_ms) for name in waiting
+            PublishTopic(request.topic, name, target.total, request.propagation_ms)
+            for name in waiting
         )
         return ExpansionPlan(actions, status, "the new queue list is published")
-    status = _status("Propagating", aim.total, world, _published(world))
+    status = _status("Propagating", target.total, world, _published(world))
     return ExpansionPlan(
         (), status, "clients that do not say which list they use may have the old one"
     )
@@ -310,19 +324,21 @@ def _publish(wish: ExpansionRequest, world: ExpansionState, aim: _Aim) -> Expans
 
 
 def _switches(
-    wish: ExpansionRequest, world: ExpansionState, aim: _Aim, attempt: int, done: set[str]
+    request: ExpansionRequest, world: ExpansionState, target: _Layout, attempt: int, done: set[str]
 ) -> Iterator[SwitchTopic]:
     readers = tuple(
         sorted({name for found in world.groups.values() if found for name in found.readers})
     )
-    for name, queues in aim.layout.items():
+    for name, queues in target.layout.items():
         if name not in done:
             found = world.groups.get(name)
             number = attempt if found is None else found.attempt
-            yield SwitchTopic(wish.topic, name, number, aim.total, queues, wish.permission, readers)
+            yield SwitchTopic(
+                request.topic, name, number, target.total, queues, request.permission, readers
+            )
 
 
-def _aim(total: int, world: ExpansionState, published: Mapping[str, int]) -> _Aim:
+def _layout_of(total: int, world: ExpansionState, published: Mapping[str, int]) -> _Layout:
     """Return where *total* queues stand: as raft groups know it already, the rest spread evenly."""
     known: dict[str, int] = {}
     for name, found in world.groups.items():
@@ -334,7 +350,7 @@ def _aim(total: int, world: ExpansionState, published: Mapping[str, int]) -> _Ai
             known[name] = found.queues
         else:
             known[name] = found.write_queues or published.get(name, 0)
-    return _Aim(total, spread(total, tuple(world.groups), known))
+    return _Layout(total, spread(total, tuple(world.groups), known))
 
 
 def _published(world: ExpansionState) -> Mapping[str, int]:

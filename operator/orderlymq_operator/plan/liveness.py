@@ -1,8 +1,8 @@
 """
-How long replicas and name servers have been silent: what one look cannot show.
+The failure detector: how long replicas and name servers have not answered.
 
-Pure: time is given. Rule: somebody is taken for lost only after several looks in a row over some seconds, and only when
-whoever keeps the process (the kubelet, the supervisor) says so, too. A busy machine answers late and is not lost.
+Pure: the caller gives the time. Rule: a process counts as lost only after several observations in a row over some
+seconds, and only when its keeper (the kubelet, the supervisor) agrees. A busy machine answers late and is not lost.
 """
 
 from collections.abc import Hashable, Mapping

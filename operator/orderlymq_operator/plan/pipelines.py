@@ -1,9 +1,9 @@
 """
-The planner of Pipelines: what must be done so that the right driver runs, and no other beside it.
+The planner of Pipelines: the next steps until the right driver runs, and no other beside it.
 
-Pure and level-based, as `plan`. Rules: two drivers never work on one checkpoint, so a driver of another kind or of
-former work is ended, and its pods are gone, before the next one is made; a run that has ended is repeated only when
-its work has changed; what cannot be served leaves alone what runs.
+Pure and level-based, as `planner`. Rules: two drivers never work on one checkpoint. A driver of another kind or of
+previous work is ended, and its pods are gone, before the next one is made. A run that has ended is repeated only when its
+work has changed. A Pipeline that cannot be served leaves what runs alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ Phase = Literal["Waiting", "Starting", "Running", "Scheduled", "Suspended", "Fin
 
 
 @dataclass(frozen=True, slots=True)
-class DriverWord:
+class DriverReport:
     """What a driver says of itself, or said last.
 
     Attributes:
@@ -53,7 +53,7 @@ class DriverPod:
     succeeded: bool = False
     ready: bool = False
     trouble: ConditionReport | None = None
-    word: DriverWord | None = None
+    word: DriverReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class ReportPipeline:
 
     phase: Phase
     condition: ConditionReport
-    word: DriverWord | None = field(default=None)
+    word: DriverReport | None = field(default=None)
     pod: str | None = None
 
 
@@ -163,16 +163,16 @@ def plan_pipeline(pipeline: Pipeline, work: str, seen: ObservedPipeline) -> list
     if refusal is not None:
         return [_report("Waiting", refusal, seen.pods)]
     own = [each for each in seen.workloads if _is_own(each, form, work)]
-    former = [each for each in seen.workloads if each not in own]
-    if former:
+    previous = [each for each in seen.workloads if each not in own]
+    if previous:
         stops: list[PipelineAction] = [
-            StopDriver(each.form, each.name) for each in former if not each.deleting
+            StopDriver(each.form, each.name) for each in previous if not each.deleting
         ]
-        return [*stops, _previous(former[0].name, seen.pods)]
+        return [*stops, _previous(previous[0].name, seen.pods)]
     for pod in seen.pods:
         if not pod.ended and _is_previous(pod, form, work, own):
             return [_previous(pod.name, seen.pods)]
-    return [*_steps(pipeline.spec, form, own, seen), _told(pipeline.spec, form, own, seen)]
+    return [*_steps(pipeline.spec, form, own, seen), _state_report(pipeline.spec, form, own, seen)]
 
 
 def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> ConditionReport | None:
@@ -191,7 +191,7 @@ def _refusal(pipeline: Pipeline, form: Form, seen: ObservedPipeline) -> Conditio
 
 
 def _is_own(each: Workload, form: Form, work: str) -> bool:
-    """Tell whether a workload may become what is wanted; of a Job only `suspend` can change."""
+    """Return whether a workload may become what is wanted; of a Job only `suspend` can change."""
     if each.form != form or each.deleting:
         return False
     if form != "Job":
@@ -206,7 +206,7 @@ def _is_previous(pod: DriverPod, form: Form, work: str, own: Sequence[Workload])
 
 
 def _previous(name: str, pods: Sequence[DriverPod]) -> ReportPipeline:
-    text = f"{name} of the former spec is ending"
+    text = f"{name} of the previous spec is ending"
     return _report("Starting", ConditionReport(_NOT, "PreviousDriverTerminating", text), pods)
 
 
@@ -223,7 +223,7 @@ def _steps(
         yield SuspendDriver(form, present.name, spec.suspend)
 
 
-# -- telling -----------------------------------------------------------------------------------
+# -- reporting -----------------------------------------------------------------------------------
 
 
 def newest(pods: Sequence[DriverPod]) -> DriverPod | None:
@@ -231,7 +231,7 @@ def newest(pods: Sequence[DriverPod]) -> DriverPod | None:
     return max(pods, key=lambda pod: (not pod.ended, pod.created, pod.name), default=None)
 
 
-def _told(
+def _state_report(
     spec: PipelineSpec, form: Form, own: Sequence[Workload], seen: ObservedPipeline
 ) -> ReportPipeline:
     present = own[0] if own else None
@@ -252,7 +252,7 @@ def _told(
     return _report(phase, condition, seen.pods)
 
 
-_Told: TypeAlias = tuple[Phase, ConditionReport]
+_Outcome: TypeAlias = tuple[Phase, ConditionReport]
 
 
 def _last_failure(pods: Sequence[DriverPod]) -> DriverPod | None:
@@ -260,7 +260,7 @@ def _last_failure(pods: Sequence[DriverPod]) -> DriverPod | None:
     return newest([pod for pod in pods if pod.form == "Job" and pod.ended and not pod.succeeded])
 
 
-def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Told:
+def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Outcome:
     if present is None or pod is None:
         return _starting("the driver is being made")
     if pod.ready:
@@ -268,7 +268,7 @@ def _of_stream(present: Workload | None, pod: DriverPod | None) -> _Told:
     return _trouble(pod) or _starting(f"{pod.name} starts")
 
 
-def _of_job(present: Workload | None, pod: DriverPod | None, before: DriverPod | None) -> _Told:
+def _of_job(present: Workload | None, pod: DriverPod | None, before: DriverPod | None) -> _Outcome:
     if present is None:
         return _starting("the driver is being made")
     if present.ended:
@@ -279,7 +279,7 @@ def _of_job(present: Workload | None, pod: DriverPod | None, before: DriverPod |
     return _on_its_way(pod, before)
 
 
-def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Told:
+def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Outcome:
     if present is None:
         return _starting("the schedule is being made")
     if pod is not None and not pod.ended:
@@ -292,7 +292,7 @@ def _of_schedule(present: Workload | None, pod: DriverPod | None) -> _Told:
     return "Scheduled", ConditionReport(_READY, "Scheduled", "waits for its time")
 
 
-def _of_application(present: Workload | None, pod: DriverPod | None) -> _Told:
+def _of_application(present: Workload | None, pod: DriverPod | None) -> _Outcome:
     if present is None:
         return _starting("the SparkApplication is being made")
     if present.state in _SPARK_RUNS:
@@ -306,7 +306,7 @@ def _of_application(present: Workload | None, pod: DriverPod | None) -> _Told:
     return _starting(f"the SparkApplication is {present.state or 'new'}")
 
 
-def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Told:
+def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Outcome:
     if pod is None:
         return _starting("the driver's pod is being made")
     if pod.succeeded:
@@ -320,30 +320,30 @@ def _on_its_way(pod: DriverPod | None, before: DriverPod | None) -> _Told:
     return trouble or _starting(f"{pod.name} starts")
 
 
-def _ended_well(word: DriverWord | None) -> _Told:
-    text = (word.result if word is not None else None) or "the run has ended well"
+def _ended_well(word: DriverReport | None) -> _Outcome:
+    text = (word.result if word is not None else None) or "the run succeeded"
     return "Finished", ConditionReport(_READY, "Finished", text)
 
 
-def _found(word: DriverWord | None) -> _Told | None:
+def _found(word: DriverReport | None) -> _Outcome | None:
     if word is None or word.passed is not False:
         return None
     text = word.result or "the audit has found something"
     return "Finished", ConditionReport(_NOT, "FindingsFound", text)
 
 
-def _failed(word: DriverWord | None, otherwise: str) -> _Told:
+def _failed(word: DriverReport | None, otherwise: str) -> _Outcome:
     text = (word.error if word is not None else None) or otherwise
     return "Failed", ConditionReport(_NOT, "DriverFailed", text)
 
 
-def _trouble(pod: DriverPod) -> _Told | None:
+def _trouble(pod: DriverPod) -> _Outcome | None:
     if pod.word is not None and pod.word.phase == "Failed":
         return _failed(pod.word, f"{pod.name} has failed")
     return None if pod.trouble is None else ("Failed", pod.trouble)
 
 
-def _starting(text: str) -> _Told:
+def _starting(text: str) -> _Outcome:
     return "Starting", ConditionReport(_NOT, "Progressing", text)
 
 

@@ -1,14 +1,14 @@
 """
-The planner: what must be done so that the world becomes what is wanted.
+The planner of Clusters: the next safe steps from the observed to the desired state.
 
-Pure and level-based: it looks at what is wanted and what is, never at what happened, and returns the steps that
-are safe now. The caller does them in order, looks again and asks again, until the answer is empty. Rules: a
-plan that refuses anything does nothing else; of one raft group at most one replica is touched at a time, and
-only while the others are well; the queue list of an ordered topic changes only as `expansion` says. `membership`
-holds the part about replicas.
+Pure and level-based: it compares states and knows no history. The caller performs the steps in order, observes and asks
+again until the answer is empty. Rules: a plan that refuses anything does nothing else. At most one replica of a raft
+group changes at a time, and only while the others are healthy. The queue list of an ordered topic changes only as
+`expansion` says. `replicas` plans the members of raft groups.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from orderlymq_operator.plan.actions import (
@@ -23,6 +23,7 @@ from orderlymq_operator.plan.actions import (
     Observed,
     ObservedGroup,
     PutOrderConfig,
+    Refuse,
     ReportCondition,
     SetGroup,
     SetUser,
@@ -43,9 +44,10 @@ from orderlymq_operator.plan.replicas import group_problem, replica_actions
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired, Resource, Topic, User
 from orderlymq_operator.resources.topic import PERMISSION_BITS
 
-__all__ = ["plan"]
+__all__ = ["plan", "plan_accepted"]
 
 _MINUTE_MS: Final = 60_000
+_ATTEMPTS: Final = 4  # plans: each leaves out what the one before refused
 
 
 def plan(desired: Desired, observed: Observed) -> list[Action]:
@@ -70,6 +72,29 @@ def plan(desired: Desired, observed: Observed) -> list[Action]:
         work += actions
     work += _deletions(desired, observed)
     return work + list(_conditions(desired, observed, about))
+
+
+def plan_accepted(desired: Desired, observed: Observed) -> tuple[list[Action], list[Refuse]]:
+    """Plan without the Topics and ConsumerGroups that are refused; return the steps and all refusals.
+
+    What is refused here was accepted once, so the brokers have changed: it is left alone, and the rest is planned.
+    """
+    refused: list[Refuse] = []
+    for _ in range(_ATTEMPTS):
+        actions = plan(desired, observed)
+        found = [action for action in actions if isinstance(action, Refuse)]
+        if not found:
+            return actions, refused
+        refused += found
+        out = {(refusal.kind, refusal.name) for refusal in found}
+        desired = replace(
+            desired,
+            topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
+            groups=tuple(
+                g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out
+            ),
+        )
+    return [], refused
 
 
 def _name_servers(desired: Desired, observed: Observed) -> Iterator[Action]:
@@ -152,7 +177,7 @@ def _group(group: ConsumerGroup, desired: Desired, observed: Observed) -> Iterat
 
 
 def group_config(group: ConsumerGroup) -> GroupConfig:
-    """Return what the brokers are told about *group*."""
+    """Return the settings in the brokers of *group*."""
     minutes = -(
         -group.spec.consume_timeout.milliseconds // _MINUTE_MS
     )  # rounded up: never too short
@@ -178,7 +203,7 @@ def _user(user: User, desired: Desired, observed: Observed) -> Iterator[Action]:
 
 
 def user_config(user: User, secret: str) -> UserConfig:
-    """Return what the brokers are told about *user*, whose secret has the fingerprint *secret*."""
+    """Return the settings in the brokers of *user*, whose secret has the fingerprint *secret*."""
     spec = user.spec
     return UserConfig(
         admin=spec.admin,
@@ -258,9 +283,9 @@ def _conditions(
         elif expansion is not None:
             report = ConditionReport("False", expansion_reason(expansion), expansion.message)
         elif actions:
-            report = ConditionReport("False", "Progressing", "not in force everywhere yet")
+            report = ConditionReport("False", "Progressing", "not effective everywhere yet")
         else:
-            report = ConditionReport("True", "Synced", "in force")
+            report = ConditionReport("True", "Synced", "effective in every raft group")
         reports[subject] = report
     for subject, report in reports.items():
         if observed.conditions.get(subject) != report:
@@ -279,7 +304,7 @@ def _cluster_condition(desired: Desired, observed: Observed) -> ConditionReport:
         server = observed.name_servers.get(index)
         if server is None or server.order_config is None:
             return ConditionReport(
-                "False", "NameServerUnavailable", f"name server {index} is silent"
+                "False", "NameServerUnavailable", f"name server {index} does not answer"
             )
     for name in desired.cluster.group_names:
         problem = group_problem(desired.cluster, observed.groups.get(name))

@@ -1,9 +1,8 @@
 """
 Which changes of a running cluster are refused, why, and what to do instead.
 
-Rule: everything is judged before anything is touched; one refusal refuses the whole change. What was wanted
-before is compared field by field; what really exists in the brokers is compared too, because a topic may have
-been made by a client or a tool.
+Rule: the whole change is judged before anything is touched; one refusal refuses all of it. The new manifests are compared
+with the previous ones field by field, and with what the brokers have, because a client or a tool may have made a topic.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from orderlymq_operator.resources.kinds import Cluster, ConsumerGroup, Desired, 
 
 
 def refusals(desired: Desired, observed: Observed) -> list[Refuse]:
-    """Return every reason why *desired* must not be put in force."""
+    """Return every reason why *desired* is refused."""
     found: list[Refuse] = []
     before = observed.accepted
     if before is not None:
@@ -183,7 +182,7 @@ def topic_layout(name: str, observed: Observed) -> dict[str, TopicConfig]:
 
 
 def expands(name: str, observed: Observed) -> bool:
-    """Tell whether a raft group is in the midst of an expansion of the topic."""
+    """Return whether a raft group is in the midst of an expansion of the topic."""
     return any(
         found.expansion[name].phase != "open"
         for found in observed.groups.values()

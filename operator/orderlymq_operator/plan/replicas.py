@@ -1,10 +1,10 @@
 """
-The planner's part about replicas: start, add, remove and restart them, one of a group at a time.
+The planner of replicas: start, add, remove and restart them, one of a raft group at a time.
 
-Rules: only a leader knows who is a member, so without one nothing but missing processes is started; a replica
-is touched only while all other voters are well; a learner votes after it has caught up (raft dissertation
-section 4.2.1); followers go before the leader, and the leader hands over first. What is taken for lost was so in
-several looks (`silence`): one look without an answer only makes the planner wait.
+Rules: only a leader knows the members, so without a leader only missing processes are started. A replica is changed only
+while all other voters are healthy. A learner gets its vote after it has caught up (raft dissertation, section 4.2.1).
+Followers are restarted before the leader, and the leader transfers leadership first. `liveness` decides what is lost;
+one observation without an answer only makes the planner wait.
 """
 
 from collections.abc import Collection, Mapping
@@ -51,7 +51,7 @@ def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
     if voters != set(nodes):
         return f"its voters are {sorted(voters)}"
     if set(found.replicas) != set(nodes):
-        return "a former replica still runs"
+        return "a removed replica still runs"
     unhealthy = sorted(node for node, replica in found.replicas.items() if not replica.healthy)
     if unhealthy:
         return f"replica {unhealthy[0]} does not answer"
@@ -59,16 +59,16 @@ def group_problem(cluster: Cluster, found: ObservedGroup | None) -> str | None:
         return "its address does not answer"
     current = revision(cluster)
     if any(replica.revision != current for replica in found.replicas.values()):
-        return "a replica runs with former settings"
+        return "a replica runs with previous settings"
     return None
 
 
 def stale_name_server(
     stale: Collection[int], servers: Mapping[int, ObservedNameServer]
 ) -> int | None:
-    """Return which name server with a former form is to be replaced now; None while one is being replaced or unhealthy.
+    """Return which name server with a previous form is to be replaced now; None while one is being replaced or unhealthy.
 
-    One that fails anyway goes first; the former form may be why.
+    One that fails anyway goes first; the previous form may be why.
     """
     if any(server.leaving for server in servers.values()):
         return None
@@ -97,9 +97,9 @@ def _next_step(name: str, nodes: range, found: ObservedGroup, current: str) -> l
 
 
 def _replace_dead(name: str, found: ObservedGroup, current: str) -> list[Action]:
-    """Restart, in a group without a leader, what does not even run and has former settings.
+    """Restart, in a group without a leader, what does not even run and has previous settings.
 
-    Such a replica gives its group nothing, and the former settings may be why: an image that does not exist.
+    Such a replica gives its group nothing, and the previous settings may be why: an image that does not exist.
     """
     if any(replica.leaving for replica in found.replicas.values()):
         return []
@@ -163,7 +163,7 @@ def _restart_one(name: str, stale: list[int], found: ObservedGroup) -> list[Acti
 
 
 def _hand_over(name: str, targets: list[int], found: ObservedGroup) -> list[Action]:
-    """Transfer leadership to the first replica that could lead at once; wait when there is none."""
+    """Transfer leadership to the first replica that could lead immediately; wait when there is none."""
     for node in sorted(targets):
         replica = found.replicas[node]
         if node != found.leader and replica.member == "voter" and _fit(replica):

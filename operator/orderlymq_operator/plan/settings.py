@@ -1,8 +1,8 @@
 """
-Broker settings that follow from a Cluster, as plain data, and the revision that tells whether they changed.
+The broker settings that follow from a Cluster, as plain data, and their revision.
 
-The keys are those of the broker's settings file; addresses and identities are added by the backend. Two
-clusters with equal options need no restart between them, whatever else differs in their manifests.
+The keys are those of the broker's settings file; the backend adds addresses and identities. Two Clusters with equal
+settings need no restart between them, whatever else differs in their manifests.
 """
 
 import hashlib

@@ -1,9 +1,8 @@
 """
-Settings of brokers under RocketMQ's names: what a manifest's `config` takes over from a broker.conf.
+The broker settings of a manifest's `config` that have RocketMQ's names.
 
-Rule: a key has RocketMQ's name, default and unit; a number of milliseconds or bytes may stand there as plainly
-as in RocketMQ. A key without a meaning here is refused with the reason, which `orderlymq_protocol.brokerkeys`
-knows, because whoever wrote it expects something of it.
+Rule: a key has RocketMQ's name, default and unit. Milliseconds and bytes may be plain numbers, as in RocketMQ. A key
+without a meaning here is refused with the reason from `orderlymq_protocol.brokerkeys`, because its author expects an effect.
 """
 
 from typing import Annotated, Any, Final, Literal

@@ -1,7 +1,7 @@
 """
 The kind Cluster: raft groups of brokers, their name servers, their storage and their settings.
 
-What changes of a running cluster are allowed stands in `changes`; here only what one manifest may say.
+`plan.refusals` decides which changes of a running cluster are allowed; this module says what one manifest may contain.
 """
 
 from typing import Annotated, Final, Literal, Self
@@ -368,7 +368,7 @@ class ReplicaStatus(Model):
     role: Literal["Leader", "Follower", "Learner", "Outside", "Unknown"] = Field(
         default="Unknown", description="What it is in the group."
     )
-    caught_up: bool = Field(default=False, description="Whether it could lead at once.")
+    caught_up: bool = Field(default=False, description="Whether it could lead immediately.")
     zone: str | None = Field(default=None, description="Failure domain that it runs in.")
     revision: str | None = Field(default=None, description="Settings that it runs with.")
 

@@ -1,8 +1,8 @@
 """
-Every reason that a condition may give, with the sentence that explains it; the table of docs/operator.md.
+Every reason that a condition may give, with its explanation; the table of docs/operator.md.
 
-Rule: nothing writes a reason that does not stand here, and a reason goes when its cause goes. Tests compare this
-table with the docs and with what the code writes.
+Rule: no other reason is written, and a reason goes when its cause goes. Tests compare this table with the docs and with
+what the code writes.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ REASONS: Final = (
         "See that the operator runs and watches this namespace.",
     ),
     Reason("Ready", (CLUSTER,), _READY, "True", "Every group has a leader and all its replicas."),
-    Reason("Synced", _PARTS, _READY, "True", "In force in every raft group."),
+    Reason("Synced", _PARTS, _READY, "True", "Effective in every raft group."),
     Reason(
         "Progressing",
         _ALL,
@@ -72,7 +72,7 @@ REASONS: Final = (
         _READY,
         "False",
         "There is no Cluster of the name in clusterRef.",
-        "Create the Cluster, or correct clusterRef; either is noticed at once.",
+        "Create the Cluster, or correct clusterRef; the operator notices either immediately.",
     ),
     Reason(
         "Conflict",
@@ -135,7 +135,7 @@ REASONS: Final = (
         _READY,
         "False",
         "Writes are refused until every ordered group is past the barriers; status.expansion.blockers names who is not.",
-        "Start or speed up the consumers that are named; after drainTimeout the expansion is given up for now.",
+        "Start or speed up the consumers that are named; after drainTimeout the expansion is aborted for now.",
     ),
     Reason(
         "ExpansionSwitching",
@@ -156,7 +156,7 @@ REASONS: Final = (
         (TOPIC,),
         _READY,
         "False",
-        "The expansion was given up for now, writes are open again with the former queues.",
+        "The expansion was aborted for now, writes are open again with the previous queues.",
         "Let the consumers that are named catch up; it is tried again by itself.",
     ),
     Reason(
@@ -172,7 +172,7 @@ REASONS: Final = (
         (CLUSTER,),
         _READY,
         "False",
-        "A raft group has no leader, lacks replicas or runs former settings; the message says which.",
+        "A raft group has no leader, lacks replicas or runs previous settings; the message says which.",
         "Nothing while Progressing is True; otherwise look at the pods of the group.",
     ),
     Reason(
@@ -237,7 +237,9 @@ REASONS: Final = (
         "True",
         "Runs begin by spec.schedule; the last one did not fail.",
     ),
-    Reason("Finished", (PIPELINE,), _READY, "True", "The run has ended well; status.result tells."),
+    Reason(
+        "Finished", (PIPELINE,), _READY, "True", "The run succeeded; status.result has its result."
+    ),
     Reason(
         "Suspended",
         (PIPELINE,),
@@ -251,7 +253,7 @@ REASONS: Final = (
         (PIPELINE,),
         _READY,
         "False",
-        "An audit has ended and has found something; the message tells what.",
+        "An audit has ended and has found something; the message says what.",
         "Look at spec.findings; the order is broken at the places that stand there.",
     ),
     Reason(
@@ -260,7 +262,7 @@ REASONS: Final = (
         _READY,
         "False",
         "The last run failed; the message is its error. Nothing that was finished is lost.",
-        "Cure what the message names. A stream and a Job begin again by themselves; a Job that has given up "
+        "Repair what the message names. A stream and a Job begin again by themselves; a Job that has given up "
         "does so when the spec changes.",
     ),
     Reason(
@@ -268,7 +270,7 @@ REASONS: Final = (
         (PIPELINE,),
         _READY,
         "False",
-        "The driver of the former spec is ending; two must not work on one checkpoint.",
+        "The driver of the previous spec is ending; two must not work on one checkpoint.",
         "If it stays: look at the pod that is named.",
     ),
     Reason(
@@ -326,7 +328,7 @@ REASONS: Final = (
         (CLUSTER,),
         ("FaultTolerant",),
         "True",
-        "Whatever single failure domain is lost, each group keeps a majority; the message tells how many more "
+        "Whichever single failure domain is lost, each group keeps a majority; the message says how many more "
         "replicas may go then.",
     ),
     Reason(
@@ -444,7 +446,7 @@ REASONS: Final = (
         "False",
         "A member was refused a queue in the last half minute because another has it; "
         "the lock decides, and the message names both.",
-        "None when it passes. If it stays, members assign_queues the queues differently: give all the same "
+        "None when it passes. If it stays, members assign the queues differently: give all the same "
         "strategy and the same topics.",
     ),
     Reason(
@@ -452,7 +454,7 @@ REASONS: Final = (
         (CONSUMER_GROUP,),
         ("Balanced",),
         "False",
-        "Raft groups know different members, who then assign_queues the queues differently; the message names the groups.",
+        "Raft groups know different members, who then assign the queues differently; the message names the groups.",
         "None when it passes: the members are told to look again. If it stays, a client does not reach every group.",
     ),
     Reason(

@@ -1,8 +1,8 @@
 """
-Which field belongs to which type of pipelines, and what a spec may say.
+Which field belongs to which type of pipelines, and which combinations are allowed.
 
-Pure. The model's checks and the CEL rules of the schema are made from one table; a test compares it with the models
-that `orderlymq pipeline run` has.
+Pure. The model's checks and the CEL rules of the schema come from one table; a test compares it with the models of
+`orderlymq pipeline run`.
 """
 
 from typing import Final, Literal

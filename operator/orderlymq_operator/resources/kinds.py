@@ -1,8 +1,8 @@
 """
 All kinds of manifests in one place, and `Desired`: one cluster with everything that belongs to it.
 
-The kinds stand in `cluster`, `topic`, `consumergroup`, `user` and `pipeline`; reading files in `manifests`; what
-follows from a `Desired` in `plan`. A Pipeline belongs to no `Desired`: it uses a cluster as any client does.
+`cluster`, `topic`, `consumergroup`, `user` and `pipeline` define the kinds, `manifests` reads files, `plan` decides what
+follows from a `Desired`. A Pipeline belongs to no `Desired`: it uses a cluster as any client does.
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,9 @@
 """
 Files of manifests to models, with errors that a person can act on.
 
-Rule: every problem of every file is reported at once, each with file, line, field path, what was found and
-the nearest valid name; nothing is accepted when anything is wrong. `combine` then puts the resources of one
-cluster together, the way `kubectl apply` does: what a file does not mention stays as it was.
+Rule: all problems of all files are reported together, each with file, line, field path, the value that was found and the
+nearest valid name; nothing is accepted when anything is wrong. `combine` then puts the resources of one cluster together
+as `kubectl apply` does: what a file does not mention stays as it was.
 """
 
 import difflib
@@ -135,7 +135,7 @@ def combine(
 
     Args:
         manifests: what was read now.
-        present: what the cluster was told before, or None for a new one.
+        present: the manifests before, or None for a new one.
         prune: whether resources that are not in *manifests* are given up.
 
     Raises:
@@ -370,8 +370,8 @@ def _explain(details: ErrorDetails, model: type[BaseModel]) -> str:
         case "string_pattern_mismatch":
             return f"found {found}, expected {_described(str(context['pattern']))}"
         case _:
-            wish = details["msg"].removeprefix("Input should be ").removeprefix("Input should ")
-            return f"found {found}, expected {wish[0].lower()}{wish[1:]}"
+            expected = details["msg"].removeprefix("Input should be ").removeprefix("Input should ")
+            return f"found {found}, expected {expected[0].lower()}{expected[1:]}"
 
 
 def _described(pattern: str) -> str:

@@ -1,8 +1,7 @@
 """
 What every manifest has: version, metadata, a reference to its cluster, conditions.
 
-Rule: unknown fields are errors and types are exact, because a manifest with a typo must not be
-half obeyed. The kinds themselves stand in `cluster`, `topic` and `consumergroup`.
+Rule: unknown fields are errors and types are exact, because a manifest with a typo must not be half obeyed.
 """
 
 from typing import Annotated, Any, Final, Literal

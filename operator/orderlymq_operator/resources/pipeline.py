@@ -1,9 +1,9 @@
 """
 The kind Pipeline: what a Spark pipeline does, and how the operator runs it.
 
-Rules: the first part of the spec is what `orderlymq pipeline run` reads from the same file, with one flat list of
-fields for all types, because a schema of Kubernetes knows no alternatives; which field belongs to which type says
-`pipelinetypes`. The second part only Kubernetes obeys. What the operator does next stands in `pipelineplan`.
+Rules: `orderlymq pipeline run` reads the first part of the spec from the same file. It is one flat list of fields for all
+types, because a schema of Kubernetes has no alternatives; `jobtypes` says which field belongs to which type. Only
+Kubernetes obeys the second part. `plan.pipelines` decides what the operator does next.
 """
 
 from typing import Annotated, Any, Final, Literal, Self
@@ -103,7 +103,8 @@ class PipelineSpec(Model):
         default=None, description="order-audit: property with the numbers of each sharding key."
     )
     epoch_property: Text | None = Field(
-        default=None, description="order-audit: property that rises when a producer numbers anew."
+        default=None,
+        description="order-audit: property that rises when a producer starts its numbers again.",
     )
     stream: bool | None = Field(
         default=None, description="order-audit: audit the topic as it grows; needs checkpoint."
@@ -128,7 +129,7 @@ class PipelineSpec(Model):
         Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=LIST_MAX)] | None
     ) = Field(default=None, description="skew-report: numbers of queues to compare.")
     top: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        default=None, description="skew-report: hottest keys that are told, 20 when absent."
+        default=None, description="skew-report: hottest keys that are reported, 20 when absent."
     )
     html: PathText | None = Field(
         default=None, description="skew-report: file that gets a page with plots."
@@ -199,7 +200,7 @@ class PipelineSpec(Model):
     )
     schedule: Cron | None = Field(
         default=None,
-        description="When a run begins, in cron's form and UTC, for pipelines that end; at once and once "
+        description="When a run begins, in cron's form and UTC, for pipelines that end; immediately and once "
         "when absent. Only in Kubernetes.",
     )
     suspend: bool = Field(

@@ -1,7 +1,7 @@
 """
-The parts of a Pipeline's spec: what is read, how Spark runs, where the checkpoint stands, executors, variables.
+The parts of a Pipeline's spec: source, Spark settings, checkpoint storage, executors, variables.
 
-`pipeline` puts them together; nothing here knows of types of pipelines.
+`pipeline` puts them together; nothing here depends on the type of a pipeline.
 """
 
 from typing import Annotated, Any, Final, Literal

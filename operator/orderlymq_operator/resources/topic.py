@@ -1,8 +1,8 @@
 """
 The kind Topic: a named set of queues.
 
-The rule that matters: the queue count of an ordered topic is part of its order (a key goes to
-`hash % queues`), so it is chosen once. Which changes are refused stands in `changes`.
+The number of queues of an ordered topic is part of its order (a key goes to `hash % queues`), so it is chosen once.
+`plan.refusals` says which changes are refused.
 """
 
 from typing import Annotated, Final, Literal, Self
@@ -62,7 +62,7 @@ class TopicSpec(Model):
         default=Duration("40s"),
         description="DrainAndSwitch: how long after the new list is published the sends of RocketMQ "
         "clients are refused. They ask for it every 30 s (pollNameServerInterval) and may be "
-        "sending by the old one for a send time-out more. The SDK is served at once.",
+        "sending by the old one for a send time-out more. The SDK is served immediately.",
     )
     permission: Literal["ReadOnly", "WriteOnly", "ReadWrite"] = Field(
         default="ReadWrite", description="What clients may do."
@@ -119,7 +119,7 @@ class ExpansionStatus(Model):
     phase: Literal["Waiting", "Fencing", "Draining", "Switching", "Propagating", "Aborted"] = Field(
         description="Waiting: not begun, writes are open. Fencing, Draining: writes are refused "
         "until every ordered group is past the barriers. Switching: the new list becomes valid. "
-        "Propagating: only senders that know the new list are served. Aborted: given up for now."
+        "Propagating: only senders that know the new list are served. Aborted: tried again later."
     )
     from_queues: Annotated[int, Field(ge=0)]
     to_queues: Annotated[int, Field(ge=0)]
@@ -138,7 +138,7 @@ class TopicStatus(Status):
         default=[], max_length=64, description="Where the queues stand."
     )
     expansion: ExpansionStatus | None = Field(
-        default=None, description="The expansion under way, or the last one that was given up."
+        default=None, description="The expansion under way, or the last one that was aborted."
     )
 
 

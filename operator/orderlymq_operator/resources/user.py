@@ -1,8 +1,8 @@
 """
-The kind User: an account of a Cluster with access control, and what it may do.
+The kind User: an account of a Cluster with access control, and its rights.
 
-The rule: a manifest never holds a secret, it says where the secret stands. The rights are RocketMQ's: PUB to
-send, SUB to consume, DENY neither; an administrator may do everything.
+Rule: a manifest never holds a secret, it names the place of the secret. The rights are RocketMQ's: PUB to send, SUB to
+consume, DENY neither; an administrator may do everything.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """
 The part of a Cluster that only Kubernetes obeys: images, resources, placement, updates, scaling down.
 
-Rule: the local backend ignores all of it, as Kubernetes ignores `spec.local`; the descriptions say so. Names
-and forms are those of Kubernetes' own pod fields.
+Rule: the local backend ignores all of it, as Kubernetes ignores `spec.local`; the descriptions say so. Names and forms
+are those of Kubernetes' own pod fields.
 """
 
 from typing import Annotated, Final, Literal

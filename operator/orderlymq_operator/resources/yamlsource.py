@@ -1,8 +1,8 @@
 """
-YAML to plain data, remembering on which line every value stands.
+YAML to plain data, with the line of every value.
 
-Rule: only the types of JSON come out (a date stays text), a key that stands twice is an error, and an anchor
-cannot make a small file huge. What the data must look like is checked in `manifests`.
+Rule: only the types of JSON come out (a date stays text), a key that occurs twice is an error, and an anchor cannot make a
+small file huge. `manifests` checks the content.
 """
 
 from collections.abc import Iterator, Mapping

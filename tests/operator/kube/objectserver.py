@@ -158,7 +158,7 @@ async def _at_once() -> None:
 
 
 def _is_in(path: str, collection: str) -> bool:
-    """Tell whether an object is in a collection: of its namespace, or of all."""
+    """Return whether an object is in a collection: of its namespace, or of all."""
     place = path.rpartition("/")[0]
     if place == collection:
         return True

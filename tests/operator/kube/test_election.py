@@ -200,9 +200,9 @@ async def test_who_cannot_see_other_operators_does_not_raise_its_token(
 # -- two releases ------------------------------------------------------------------------------
 
 
-async def _until(sight: Callable[[], bool]) -> None:
+async def _until(seen: Callable[[], bool]) -> None:
     async with asyncio.timeout(15):
-        while not sight():  # noqa: ASYNC110 - elections tell nobody that they stand by
+        while not seen():  # noqa: ASYNC110 - elections tell nobody that they stand by
             await asyncio.sleep(0.02)
 
 

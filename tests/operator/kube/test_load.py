@@ -40,7 +40,7 @@ async def test_a_calm_cluster_is_read_whole_once_a_minute(small: SmallCluster) -
 
 
 async def test_what_was_changed_by_hand_is_put_right_within_a_minute(small: SmallCluster) -> None:
-    """What is kept hides it for that long, and a pass that had to do something reads all anew."""
+    """What is kept hides it for that long, and a pass that had to do something reads all again."""
     gone = "/api/v1/namespaces/shop/services/demo-0"
     small.now[0] += KEPT_S
     await small.lists()

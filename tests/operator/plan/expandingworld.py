@@ -192,9 +192,9 @@ class ExpandingWorld:
         routes = [None if number in self.down else dict(route) for number in range(len(self.lists))]
         return ExpansionState(groups, tuple(lists), tuple(routes))
 
-    def look(self, wish: ExpansionRequest, *, dies: bool = False) -> str | None:
+    def look(self, request: ExpansionRequest, *, dies: bool = False) -> str | None:
         """Plan and carry out, or die somewhere in between; return the phase that is reported."""
-        plan = plan_expansion(wish, self.observed())
+        plan = plan_expansion(request, self.observed())
         actions = list(plan.actions)
         if dies and actions:
             actions = actions[: self.random.randrange(len(actions))]
@@ -202,7 +202,7 @@ class ExpandingWorld:
             try:
                 self.perform(action)
             except Refused:
-                break  # the next look decides anew
+                break  # the next look decides again
             self.trace.append(f"{self.now_ms}: {action}")
         return plan.status.phase if plan.status is not None else None
 

@@ -34,10 +34,12 @@ def test_a_first_division_is_stored_at_once_and_then_nothing_is_done() -> None:
     owners = (("g0", 0, "a"), ("g0", 1, "b"))
     held = {0: "a", 1: "b"}
 
-    assert assigner.look(STICKY, view("a", "b"), 0) == [SetAssignment("billing", "orders", owners)]
+    assert assigner.decide(STICKY, view("a", "b"), 0) == [
+        SetAssignment("billing", "orders", owners)
+    ]
     stored = view("a", "b", stored={"orders": owners}, holders=held)
-    assert assigner.look(STICKY, stored, 100) == []
-    assert assigner.look(STICKY, stored, 10 * ORPHAN_MS) == []
+    assert assigner.decide(STICKY, stored, 100) == []
+    assert assigner.decide(STICKY, stored, 10 * ORPHAN_MS) == []
 
 
 def test_a_newcomer_gets_its_share_when_the_group_has_calmed_down() -> None:
@@ -46,8 +48,8 @@ def test_a_newcomer_gets_its_share_when_the_group_has_calmed_down() -> None:
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "a"))}
     both = {0: "a", 1: "a"}
 
-    assert assigner.look(STICKY, view("a", "b", stored=stored, holders=both), 0) == []
-    later = assigner.look(STICKY, view("a", "b", stored=stored, holders=both), 10_000)
+    assert assigner.decide(STICKY, view("a", "b", stored=stored, holders=both), 0) == []
+    later = assigner.decide(STICKY, view("a", "b", stored=stored, holders=both), 10_000)
 
     assert later == [SetAssignment("billing", "orders", (("g0", 0, "b"), ("g0", 1, "a")))]
 
@@ -57,7 +59,7 @@ def test_queues_of_who_is_gone_are_given_away_at_once() -> None:
     assigner = GroupAssigner("billing")
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "b"))}
 
-    assert assigner.look(STICKY, view("b", stored=stored), 0) == [
+    assert assigner.decide(STICKY, view("b", stored=stored), 0) == [
         SetAssignment("billing", "orders", (("g0", 0, "b"), ("g0", 1, "b")))
     ]
 
@@ -65,7 +67,7 @@ def test_queues_of_who_is_gone_are_given_away_at_once() -> None:
 def test_a_strategy_that_clients_compute_themselves_ends_a_decision() -> None:
     """An old one would go on overruling them."""
     stored: dict[str, Owners] = {"orders": (("g0", 0, "a"), ("g0", 1, "a"))}
-    steps = GroupAssigner("billing").look(AVERAGELY, view("a", stored=stored), 0)
+    steps = GroupAssigner("billing").decide(AVERAGELY, view("a", stored=stored), 0)
 
     assert steps == [SetAssignment("billing", "orders", ())]
 
@@ -75,12 +77,12 @@ def test_a_queue_that_stays_without_a_holder_gets_its_group_notified_now_and_the
     assigner = GroupAssigner("billing")
     lonely = view("a", "b", holders={0: "a"})
 
-    assert assigner.look(AVERAGELY, lonely, 0) == []
-    assert assigner.look(AVERAGELY, lonely, ORPHAN_MS - 1) == []
-    assert assigner.look(AVERAGELY, lonely, ORPHAN_MS) == [NotifyMembers("billing")]
-    assert assigner.look(AVERAGELY, lonely, ORPHAN_MS + 1_000) == []
+    assert assigner.decide(AVERAGELY, lonely, 0) == []
+    assert assigner.decide(AVERAGELY, lonely, ORPHAN_MS - 1) == []
+    assert assigner.decide(AVERAGELY, lonely, ORPHAN_MS) == [NotifyMembers("billing")]
+    assert assigner.decide(AVERAGELY, lonely, ORPHAN_MS + 1_000) == []
     again = ORPHAN_MS + NOTIFY_PAUSE_MS
-    assert assigner.look(AVERAGELY, lonely, again) == [NotifyMembers("billing")]
+    assert assigner.decide(AVERAGELY, lonely, again) == [NotifyMembers("billing")]
 
 
 def test_a_queue_that_a_member_is_refused_for_long_gets_its_group_notified() -> None:
@@ -89,9 +91,9 @@ def test_a_queue_that_a_member_is_refused_for_long_gets_its_group_notified() -> 
     held = view("a", "b", holders={0: "a", 1: "a"})
     refused = replace(held, wanted={QUEUES[1]: "b"})
 
-    assert assigner.look(AVERAGELY, refused, 0) == []
-    assert assigner.look(AVERAGELY, held, ORPHAN_MS) == []
-    assert assigner.look(AVERAGELY, refused, ORPHAN_MS) == [NotifyMembers("billing")]
+    assert assigner.decide(AVERAGELY, refused, 0) == []
+    assert assigner.decide(AVERAGELY, held, ORPHAN_MS) == []
+    assert assigner.decide(AVERAGELY, refused, ORPHAN_MS) == [NotifyMembers("billing")]
 
 
 def test_members_that_do_not_want_a_topic_get_none_of_its_queues() -> None:
@@ -100,6 +102,6 @@ def test_members_that_do_not_want_a_topic_get_none_of_its_queues() -> None:
     usual = Member("a", subscriptions=frozenset({("orders", "*")}))
     seen = AssignmentView(True, {"g0": [usual, odd]}, QUEUES, {}, {"g0": {}})
 
-    assert GroupAssigner("billing").look(STICKY, seen, 0) == [
+    assert GroupAssigner("billing").decide(STICKY, seen, 0) == [
         SetAssignment("billing", "orders", (("g0", 0, "a"), ("g0", 1, "a")))
     ]

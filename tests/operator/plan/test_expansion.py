@@ -25,7 +25,7 @@ from tests.operator.plan.expandingworld import LIMIT_MS, PROPAGATION_MS, Expandi
 
 A, B = "broker-a", "broker-b"
 OLD, NEW = {A: 2, B: 2}, {A: 4, B: 4}
-WISH = ExpansionRequest("orders", 8, 6, LIMIT_MS, PROPAGATION_MS)
+REQUEST = ExpansionRequest("orders", 8, 6, LIMIT_MS, PROPAGATION_MS)
 LAG = ObservedBlocker("billing", 1, 3, "group billing lacks 3 messages of queue 1, 1 member online")
 
 
@@ -50,13 +50,13 @@ def world(
 def test_nothing_is_done_while_the_topic_has_as_many_queues_as_are_wanted() -> None:
     """Also not when it has more: an ordered topic never shrinks."""
     for queues in (1, 4):
-        wish = ExpansionRequest("orders", queues, 6, LIMIT_MS, PROPAGATION_MS)
-        assert plan_expansion(wish, world(expansion(), expansion())).status is None
+        request = ExpansionRequest("orders", queues, 6, LIMIT_MS, PROPAGATION_MS)
+        assert plan_expansion(request, world(expansion(), expansion())).status is None
 
 
 def test_a_growth_begins_with_a_fence_on_every_raft_group() -> None:
     """All with the same attempt, and each knows how many queues it will have."""
-    plan = plan_expansion(WISH, world(expansion(attempt=3), expansion()))
+    plan = plan_expansion(REQUEST, world(expansion(attempt=3), expansion()))
 
     assert plan.actions == (
         FenceTopic("orders", A, 4, 8, 4, LIMIT_MS),
@@ -70,7 +70,7 @@ def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
     away = ObservedBlocker("audit", 0, 1, "group audit lacks 1 messages of queue 0, nobody online")
     far = ObservedBlocker("billing", 0, LAG_MAX + 1, "group billing lacks many, 1 member online")
     for blocker, part in ((away, "nobody online"), (far, f"{LAG_MAX + 1} messages behind")):
-        plan = plan_expansion(WISH, world(expansion(blockers=(blocker,)), expansion()))
+        plan = plan_expansion(REQUEST, world(expansion(blockers=(blocker,)), expansion()))
         assert (plan.actions, plan.holds) == ((), False)
         assert plan.status is not None
         assert plan.status.phase == "Waiting"
@@ -79,14 +79,14 @@ def test_a_fence_that_would_be_in_vain_is_not_raised() -> None:
 
 def test_the_rest_is_fenced_when_the_operator_died_in_between() -> None:
     """Under the same attempt."""
-    plan = plan_expansion(WISH, world(expansion("fenced"), expansion()))
+    plan = plan_expansion(REQUEST, world(expansion("fenced"), expansion()))
 
     assert plan.actions == (FenceTopic("orders", B, 1, 8, 4, LIMIT_MS),)
 
 
 def test_who_is_in_the_way_is_waited_for_and_named() -> None:
     """No action, and the blocker in the message and in the status."""
-    plan = plan_expansion(WISH, world(expansion("fenced", blockers=(LAG,)), expansion("fenced")))
+    plan = plan_expansion(REQUEST, world(expansion("fenced", blockers=(LAG,)), expansion("fenced")))
 
     assert plan.actions == ()
     assert "lacks 3 messages" in plan.message
@@ -96,7 +96,9 @@ def test_who_is_in_the_way_is_waited_for_and_named() -> None:
 
 def test_all_switch_when_all_are_drained() -> None:
     """Each learns the readers of all raft groups."""
-    plan = plan_expansion(WISH, world(expansion("fenced", readers=("audit",)), expansion("fenced")))
+    plan = plan_expansion(
+        REQUEST, world(expansion("fenced", readers=("audit",)), expansion("fenced"))
+    )
 
     assert plan.actions == (
         SwitchTopic("orders", A, 1, 8, 4, 6, ("audit", "billing")),
@@ -107,10 +109,10 @@ def test_all_switch_when_all_are_drained() -> None:
 def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
     """The expansion is given up as a whole; writes are let in for a while before the next try."""
     lifted = expansion(attempt=1, reason="after 20000 ms: group billing lacks 3 messages")
-    plan = plan_expansion(WISH, world(expansion("fenced"), lifted))
+    plan = plan_expansion(REQUEST, world(expansion("fenced"), lifted))
     assert plan.actions == (AbortExpansion("orders", A, 1, lifted.reason),)
 
-    after = plan_expansion(WISH, world(lifted, lifted))
+    after = plan_expansion(REQUEST, world(lifted, lifted))
     assert after.actions == ()
     assert "tried again in 59 s" in after.message
     assert after.status is not None
@@ -120,25 +122,27 @@ def test_a_fence_lifted_by_one_leader_is_lifted_everywhere() -> None:
 def test_once_a_raft_group_has_switched_there_is_only_forward() -> None:
     """A raft group that was lifted at the last moment is fenced anew, drained and switched."""
     open_again = expansion(attempt=1, reason="late")
-    plan = plan_expansion(WISH, world(expansion("switched"), open_again))
+    plan = plan_expansion(REQUEST, world(expansion("switched"), open_again))
     assert plan.actions == (FenceTopic("orders", B, 2, 8, 4, LIMIT_MS),)
 
-    fenced = plan_expansion(WISH, world(expansion("switched"), expansion("fenced", attempt=2)))
+    fenced = plan_expansion(REQUEST, world(expansion("switched"), expansion("fenced", attempt=2)))
     assert fenced.actions == (SwitchTopic("orders", B, 2, 8, 4, 6, ("billing",)),)
 
 
 def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
     """Also waits until the brokers have told their new queues to each of them."""
     both = (expansion("switched"), expansion("switched"))
-    assert plan_expansion(WISH, world(*both)).actions == (
+    assert plan_expansion(REQUEST, world(*both)).actions == (
         PutOrderConfig("orders", "broker-a:4;broker-b:4"),
     )
-    assert plan_expansion(WISH, world(*both, NEW, OLD)).actions == (
+    assert plan_expansion(REQUEST, world(*both, NEW, OLD)).actions == (
         PutOrderConfig("orders", "broker-a:4;broker-b:4"),
     )
-    assert plan_expansion(WISH, world(*both, NEW, None)).actions != (), "a silent one is waited for"
-    assert plan_expansion(WISH, world(*both, NEW, NEW)).actions == ()
-    assert plan_expansion(WISH, world(*both, NEW, NEW, route=NEW)).actions == (
+    assert plan_expansion(REQUEST, world(*both, NEW, None)).actions != (), (
+        "a silent one is waited for"
+    )
+    assert plan_expansion(REQUEST, world(*both, NEW, NEW)).actions == ()
+    assert plan_expansion(REQUEST, world(*both, NEW, NEW, route=NEW)).actions == (
         PublishTopic("orders", A, 8, PROPAGATION_MS),
         PublishTopic("orders", B, 8, PROPAGATION_MS),
     )
@@ -146,8 +150,8 @@ def test_the_list_is_published_on_every_name_server_before_it_settles() -> None:
 
 def test_a_fence_is_lifted_when_another_number_is_wanted_by_now() -> None:
     """Nothing has switched, so the manifest may still change its mind."""
-    wish = ExpansionRequest("orders", 16, 6, LIMIT_MS, PROPAGATION_MS)
-    plan = plan_expansion(wish, world(expansion("fenced"), expansion("fenced")))
+    request = ExpansionRequest("orders", 16, 6, LIMIT_MS, PROPAGATION_MS)
+    plan = plan_expansion(request, world(expansion("fenced"), expansion("fenced")))
 
     assert [type(action) for action in plan.actions] == [AbortExpansion, AbortExpansion]
 
@@ -156,7 +160,7 @@ def run(seed: int, groups: int, old: int, new: int, *, trouble: bool) -> Expandi
     """Let a topic grow while producers send, a group consumes and things go wrong; then in peace."""
     random = Random(seed)
     world = ExpandingWorld(random, groups, old)
-    wish = ExpansionRequest("orders", new, 6, LIMIT_MS, PROPAGATION_MS)
+    request = ExpansionRequest("orders", new, 6, LIMIT_MS, PROPAGATION_MS)
     for step in range(1_200):
         peace = step > 700
         if peace:
@@ -170,7 +174,7 @@ def run(seed: int, groups: int, old: int, new: int, *, trouble: bool) -> Expandi
         for _ in range(random.randrange(4) + 2 * peace):
             world.consume()
         if random.random() < 0.5:
-            world.look(wish, dies=trouble and not peace and random.random() < 0.3)
+            world.look(request, dies=trouble and not peace and random.random() < 0.3)
         world.pass_time(random.choice((10, 100, 1_000) if not peace else (500, 1_000)))
         world.check()
     return world
@@ -194,13 +198,13 @@ def test_keys_keep_their_order_through_any_growth(
 def test_a_growth_in_peace_refuses_senders_who_know_the_list_only_while_it_drains() -> None:
     """Who says from which list it chose is served as soon as the list is published."""
     world = ExpandingWorld(Random(1), 2, 4)
-    wish = ExpansionRequest("orders", 8, 6, LIMIT_MS, PROPAGATION_MS)
+    request = ExpansionRequest("orders", 8, 6, LIMIT_MS, PROPAGATION_MS)
     phases: list[str | None] = []
     waits: dict[bool, int] = {True: 0, False: 0}
     for producer in world.producers * 10:
         world.send(producer)
     for step in range(6_000):
-        phases.append(world.look(wish))
+        phases.append(world.look(request))
         world.pass_time(10)
         if step % 4 == 0:
             world.consume()
@@ -227,7 +231,7 @@ def test_the_worlds_oracle_notices_a_growth_that_forgets_to_wait(forgotten: str)
         if forgotten == "drain":
             for broker in world.brokers.values():
                 broker.lag = list  # type: ignore[method-assign]  # on purpose: nobody ever lags
-        wish = ExpansionRequest(
+        request = ExpansionRequest(
             "orders", 7, 6, LIMIT_MS, 0 if forgotten == "settle" else PROPAGATION_MS
         )
         consumer = ExpandingWorld.consume
@@ -242,7 +246,7 @@ def test_the_worlds_oracle_notices_a_growth_that_forgets_to_wait(forgotten: str)
                     for broker, found in zip(world.brokers.values(), lag, strict=True):
                         if found is not None:
                             broker.lag = found  # type: ignore[method-assign]  # as above
-                world.look(wish)
+                world.look(request)
                 world.pass_time(world.random.choice((10, 50, 200)))
                 world.check()
         except AssertionError:

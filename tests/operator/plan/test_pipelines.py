@@ -11,7 +11,7 @@ from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.pipelines import (
     ApplyDriver,
     DriverPod,
-    DriverWord,
+    DriverReport,
     Form,
     ObservedPipeline,
     PipelineAction,
@@ -136,7 +136,7 @@ def test_suspending_ends_the_driver_and_resuming_brings_it_back(spec: dict[str, 
 
 
 def test_without_its_cluster_a_pipeline_waits_and_what_runs_goes_on() -> None:
-    """A Cluster that is made anew under its name finds its pipelines running."""
+    """A Cluster that is made again under its name finds its pipelines running."""
     wanted = pipeline(**STREAM)
     runs = ObservedPipeline(
         (present(wanted, current=False),), (driver(wanted, ready=True),), cluster_found=False
@@ -168,9 +168,9 @@ def test_a_spark_application_without_its_definition_is_refused() -> None:
     )
 
 
-FAILED = DriverWord("Failed", error="the disk is full")
+FAILED = DriverReport("Failed", error="the disk is full")
 TROUBLE = ConditionReport("False", "ImageUnavailable", "no image")
-FINDINGS = DriverWord("Finished", "2 findings", passed=False)
+FINDINGS = DriverReport("Finished", "2 findings", passed=False)
 
 
 @pytest.mark.parametrize(
@@ -257,13 +257,13 @@ def test_a_run_that_goes_on_is_told_before_one_that_has_ended() -> None:
     pods = (
         driver(wanted, "b", created="2", ended=True, word=FAILED),
         driver(wanted, "a", created="1", ended=True, word=FAILED),
-        driver(wanted, "c", created="0", word=DriverWord("Running")),
+        driver(wanted, "c", created="0", word=DriverReport("Running")),
     )
 
     told = report(plan(wanted, ObservedPipeline((present(wanted),), pods)))
     rest = report(plan(wanted, ObservedPipeline((present(wanted),), pods[:2])))
 
-    assert (told.pod, told.word) == ("c", DriverWord("Running"))
+    assert (told.pod, told.word) == ("c", DriverReport("Running"))
     assert (rest.pod, rest.word) == (None, FAILED)
 
 

@@ -244,9 +244,9 @@ def test_what_is_wrong_with_a_group_is_said_in_words() -> None:
         "not started",
         "no leader",
         "its voters are [1]",
-        "a former replica still runs",
+        "a removed replica still runs",
         "replica 3 does not answer",
         "its address does not answer",
-        "a replica runs with former settings",
+        "a replica runs with previous settings",
         None,
     ]

@@ -1,9 +1,9 @@
 """
 A Cluster as Kubernetes objects: StatefulSets, Services, budgets, settings, rights.
 
-Pure. Rules: names and selectors never change; what Kubernetes does not let anybody change (claims of a StatefulSet)
-stays as it was made; pods are replaced by the planner alone (OnDelete), so a changed form restarts nothing by
-itself. `podforms` has the pods, `drift` tells whether an object is as it should be.
+Pure. Rules: names and selectors never change. Fields that Kubernetes does not let anybody change (claims of a
+StatefulSet) stay as they were made. Only the planner replaces pods (OnDelete), so a changed template restarts nothing by
+itself. `pods` makes the pod templates, `drift` finds objects that differ.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """
-Whether an object is as it should be, without asking the API server to compare.
+Which objects differ from what is desired, without asking the API server to compare.
 
-Pure. What is wanted carries a fingerprint of itself; a live object is right when it has the same fingerprint and every
-field that is wanted. What others added (defaults, injected containers) is theirs.
+Pure. A desired object carries a fingerprint of itself. A live object is right when it has the same fingerprint and every
+desired field. Fields that others added (defaults, injected containers) are left to them.
 """
 
 import copy
@@ -47,7 +47,7 @@ def changes(wanted: Iterable[Json], live: Iterable[Json]) -> list[Json]:
 
 
 def contains(live: Any, wanted: Any) -> bool:
-    """Tell whether *live* has everything that is *wanted*."""
+    """Return whether *live* has everything that is *wanted*."""
     if isinstance(wanted, Mapping):
         if not isinstance(live, Mapping):
             return not wanted and live is None

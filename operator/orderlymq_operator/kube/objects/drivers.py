@@ -1,8 +1,8 @@
 """
-The pods of a Pipeline: the driver, what it is told about Spark, and the form of executors.
+The pods of a Pipeline: the driver, its settings of Spark, and the template of executors.
 
-Pure. Rules: the working directory is the volume, so that a manifest with relative paths works in a pod and on a laptop;
-"alive" is that the driver's process answers, "ready" that Spark has begun.
+Pure. Rules: the working directory is the volume, so that a manifest with relative paths works in a pod and on a laptop.
+"Alive" means that the driver's process answers, "ready" that Spark has begun.
 """
 
 import math
@@ -207,7 +207,7 @@ def variables(pipeline: Pipeline) -> list[Json]:
 
 
 def _local_master(given: SparkSettings, pipeline: Pipeline) -> str:
-    """Return as many threads as the pod may use processors: a JVM counts those of the node where it is not limited."""
+    """Return as many threads as the pod may use CPUs: a JVM counts those of the node where it is not limited."""
     if given.master != _LOCAL_ANY:
         return given.master
     room = pipeline.spec.resources

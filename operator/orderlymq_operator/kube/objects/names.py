@@ -1,4 +1,4 @@
-"""Names, labels, ports and annotations of what the operator makes: one place, because brokers, chart and tests rely on them."""
+"""Names, labels, ports and annotations of the objects that the operator makes; brokers, chart and tests rely on them."""
 
 from typing import Final
 

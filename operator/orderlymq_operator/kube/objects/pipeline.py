@@ -1,9 +1,9 @@
 """
-A Pipeline as Kubernetes objects: its manifest, its volume, and what makes its drivers.
+A Pipeline as Kubernetes objects: its manifest, its volume, and the workload that makes its drivers.
 
-Pure. Rules: names and selectors never change; the volume has no owner unless it is to go with the Pipeline; nothing
-runs as root or writes to its root file system; a driver has no rights in the API server unless it makes executors.
-`driverpods` has the pods, `sparkapplication` the object for Kubeflow's operator.
+Pure. Rules: names and selectors never change. The volume has no owner unless it is to be deleted with the Pipeline.
+Nothing runs as root or writes to its root file system. A driver has no rights in the API server unless it makes
+executors. `drivers` makes the pods, `sparkapplication` the object for Kubeflow's operator.
 """
 
 import hashlib

@@ -249,24 +249,24 @@ def _pod(
 
 
 def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
-    wish = cluster.spec.placement
+    placement = cluster.spec.placement
     chosen = {"matchLabels": names.selector(cluster, component, group)}
     found: Json = {}
-    required = wish.anti_affinity == "Required"
-    spread = {wish.zone_key: required} if wish.zone_key else {}
+    required = placement.anti_affinity == "Required"
+    spread = {placement.zone_key: required} if placement.zone_key else {}
     if required:
         found["affinity"] = {
             "podAntiAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {"labelSelector": chosen, "topologyKey": wish.topology_key}
+                    {"labelSelector": chosen, "topologyKey": placement.topology_key}
                 ]
             }
         }
     else:
-        spread[wish.topology_key] = False
-    if wish.topology_key != HOSTNAME:
+        spread[placement.topology_key] = False
+    if placement.topology_key != HOSTNAME:
         spread[HOSTNAME] = False  # two of a zone on one node would go together
-    if wish.anti_affinity != "None":
+    if placement.anti_affinity != "None":
         found["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
@@ -280,7 +280,7 @@ def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
         ]
     if not found.get("topologySpreadConstraints"):
         found.pop("topologySpreadConstraints", None)
-    return found | node_choice(wish)
+    return found | node_choice(placement)
 
 
 def _volume(name: str, path: str, source: Json) -> tuple[Json, Json]:

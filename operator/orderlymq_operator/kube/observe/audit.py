@@ -1,8 +1,8 @@
 """
-The audit of watches: what they show against what there is.
+The audit of watches: it compares what they showed with what exists.
 
-A watch that was interrupted never shows what disappeared meanwhile: such stale objects are counted and named, and whoever
-relies on hints learns of them here.
+An interrupted watch never shows what disappeared meanwhile. The audit counts and names such stale objects, and informs
+the parts that rely on hints.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ class Audit:
     async def compare(
         self, api: Api, inventory: Inventory, namespaces: tuple[str, ...]
     ) -> list[tuple[str, Name]]:
-        """Read the custom resources anew; return and forget the objects that only the watches know.
+        """Read the custom resources again; return and forget the objects that only the watches know.
 
         Raises:
             ApiError: what there is cannot be read.

@@ -1,20 +1,21 @@
 """
-Looks at what there is of a Cluster: objects, pods, and what the processes in them say.
+Observed state of one Cluster: its objects, its pods, and what the processes in them report.
 
-Rule: pods and StatefulSets are read live at the beginning of a pass; what a watch showed is never used. Who does not answer
-within a second is reported as silent.
+Rule: pods and StatefulSets are read at the beginning of every reconcile; what a watch showed is never used. A process
+that does not answer within a second is reported as silent.
 """
 
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import aiohttp
 
-from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.brokers.status import ReplicaStatus, observe_replicas, read_status
+from orderlymq_operator.brokers.tables import Tables, read_name_server
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import GroupForm
@@ -23,25 +24,14 @@ from orderlymq_operator.kube.observe.lister import Lister
 from orderlymq_operator.kube.observe.pods import ClaimFacts, PodFacts, claim_facts, pod_facts
 from orderlymq_operator.kube.resources import CLAIMS, MADE, PODS, STATEFUL_SETS, Json, Resource
 from orderlymq_operator.plan.actions import (
-    GroupConfig,
-    ObservedExpansion,
     ObservedGroup,
     ObservedNameServer,
     ObservedReplica,
-    TopicConfig,
-    UserConfig,
 )
 from orderlymq_operator.plan.liveness import ProcessState
 from orderlymq_operator.resources.kinds import Cluster
 
 Found = TypeVar("Found")
-Tables = tuple[
-    Mapping[str, TopicConfig] | None,
-    Mapping[str, GroupConfig] | None,
-    Mapping[str, UserConfig] | None,
-    Mapping[str, ObservedExpansion],
-]
-SILENT: Final[Tables] = (None, None, None, {})
 
 
 @dataclass(slots=True)
@@ -133,7 +123,7 @@ def _by_name(claims: Iterable[Json]) -> dict[str, ClaimFacts]:
 
 
 def _are_settled(claims: Mapping[str, ClaimFacts], pods: Iterable[str]) -> bool:
-    """Tell whether no claim is about to change, so that one look a minute is enough."""
+    """Return whether no claim is about to change, so that one look a minute is enough."""
     return all(f"data-{name}" in claims for name in pods) and all(
         claim.phase == "Bound"
         and not claim.deleting
@@ -217,20 +207,6 @@ def _has_settled(pod: PodFacts | None, now: float, min_ready_s: float) -> bool:
     return pod is not None and pod.ready_since is not None and now - pod.ready_since >= min_ready_s
 
 
-async def read_tables(
-    admin: Admin, address: str, *, users: bool, expanding: Collection[str] | None
-) -> Tables:
-    """Return what a raft group knows: topics, consumer groups, accounts, and how far *expanding* topics are."""
-    try:
-        topics = await admin.topics(address)
-        groups = await admin.consumer_groups(address)
-        accounts = await admin.users(address) if users else {}
-        expansion = {} if expanding is None else await admin.expansion(address, expanding)
-    except AdminError:
-        return SILENT
-    return topics, groups, accounts, expansion
-
-
 async def read_name_servers(
     admin: Admin, live: Live, count: int, expanding: Collection[str]
 ) -> dict[int, ObservedNameServer]:
@@ -242,16 +218,7 @@ async def read_name_servers(
         if pod is None or not pod.running:
             return ObservedNameServer()
         address = f"{pod.ip}:{names.NAME_SERVER_PORT}"
-        try:
-            order = await admin.order_config(address)
-            brokers = await admin.registered(address)
-        except AdminError:
-            return ObservedNameServer()
-        try:
-            routes = {name: await admin.route(address, name) for name in sorted(expanding)}
-        except AdminError:
-            routes = {}
-        return ObservedNameServer(order, routes, brokers)
+        return await read_name_server(admin, address, expanding, registered=True)
 
     found = await asyncio.gather(*(ask(index) for index in range(count)))
     return dict(enumerate(found))

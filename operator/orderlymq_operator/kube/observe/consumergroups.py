@@ -1,8 +1,8 @@
 """
-What the status of a ConsumerGroup says: who is there, who has which queue, how much is left.
+Observed state of a ConsumerGroup, and its status: members, owners of queues, lag.
 
-Pure. Rules: lag is told in two digits, so that it is written when it means something; lists are cut, counts never; what
-is not known is left out.
+Pure. Rules: the lag is rounded to two digits, so that a write means something. Lists are cut, counts never. What is not
+known is left out.
 """
 
 from collections import Counter
@@ -68,18 +68,18 @@ def observe_consumer_group(
     )
 
 
-def group_facts(group: ConsumerGroup, sight: ObservedConsumerGroup, observed: Observed) -> Json:
+def group_facts(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed) -> Json:
     """Return what is known of a consumer group beside its conditions."""
-    shares = Counter(sight.owners.values())
-    members = sorted(sight.members.values(), key=lambda member: member.client_id)
+    shares = Counter(seen.owners.values())
+    members = sorted(seen.members.values(), key=lambda member: member.client_id)
     facts: Json = {
         "members": len(members),
-        "lag": coarse(sight.lag),
+        "lag": coarse(seen.lag),
         "memberList": [
             {
                 "clientId": member.client_id,
                 "address": member.address,
-                "zone": sight.zones.get(member.client_id, ""),
+                "zone": seen.zones.get(member.client_id, ""),
                 "queues": shares[member.client_id],
             }
             for member in members[:_MEMBERS_MAX]
@@ -87,64 +87,64 @@ def group_facts(group: ConsumerGroup, sight: ObservedConsumerGroup, observed: Ob
     }
     if group.spec.ordering != "Ordered":
         return facts | {"assignment": []}
-    queues = queues_of(group, sight, observed)
+    queues = queues_of(group, seen, observed)
     return facts | {
         "assignment": [
             {
                 "topic": topic,
                 "group": raft_group,
                 "queue": number,
-                "clientId": sight.owners.get((topic, raft_group, number), ""),
+                "clientId": seen.owners.get((topic, raft_group, number), ""),
             }
             for topic, raft_group, number in queues[:_QUEUES_MAX]
         ],
         "locks": {
-            "held": len(sight.owners),
-            "free": sum(queue not in sight.owners for queue in queues),
-            "contended": sum(queue in sight.wanted for queue in queues),
+            "held": len(seen.owners),
+            "free": sum(queue not in seen.owners for queue in queues),
+            "contended": sum(queue in seen.wanted for queue in queues),
         },
     }
 
 
 def group_conditions(
-    group: ConsumerGroup, sight: ObservedConsumerGroup, observed: Observed
+    group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed
 ) -> dict[str, ConditionReport]:
     """Return Balanced, for an Ordered group, and ConsistentSubscription."""
-    if not sight.members:
+    if not seen.members:
         nobody = ConditionReport("Unknown", "NoMembers", "nobody consumes")
         kinds = ["ConsistentSubscription"]
         kinds += ["Balanced"] if group.spec.ordering == "Ordered" else []
         return dict.fromkeys(kinds, nobody)
-    found = {"ConsistentSubscription": _consistency(sight)}
+    found = {"ConsistentSubscription": _consistency(seen)}
     if group.spec.ordering == "Ordered":
-        found["Balanced"] = _balance(group, sight, observed)
+        found["Balanced"] = _balance(group, seen, observed)
     return found
 
 
 def _balance(
-    group: ConsumerGroup, sight: ObservedConsumerGroup, observed: Observed
+    group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed
 ) -> ConditionReport:
-    queues = queues_of(group, sight, observed)
-    free = [queue for queue in queues if queue not in sight.owners]
+    queues = queues_of(group, seen, observed)
+    free = [queue for queue in queues if queue not in seen.owners]
     if free:
         named = ", ".join(map(_text, free[:_NAMED_MAX])) + _more(free)
         return ConditionReport("False", "QueuesWithoutOwner", f"no owner: {named}")
-    contended = [queue for queue in queues if queue in sight.wanted]
+    contended = [queue for queue in queues if queue in seen.wanted]
     if contended:
         named = ", ".join(
-            f"{_text(queue)} of {sight.owners[queue]}, wanted by {sight.wanted[queue]}"
+            f"{_text(queue)} of {seen.owners[queue]}, wanted by {seen.wanted[queue]}"
             for queue in contended[:_NAMED_MAX]
         )
         return ConditionReport("False", "QueuesContended", named + _more(contended))
-    if sight.parted:
-        named = ", ".join(sight.parted[:_NAMED_MAX]) + _more(sight.parted)
+    if seen.parted:
+        named = ", ".join(seen.parted[:_NAMED_MAX]) + _more(seen.parted)
         return ConditionReport("False", "MembersDiffer", f"other members are known to {named}")
-    shares = Counter(sight.owners[queue] for queue in queues)
-    counts = [shares[client] for client in sight.members]
+    shares = Counter(seen.owners[queue] for queue in queues)
+    counts = [shares[client] for client in seen.members]
     if counts and max(counts) - min(counts) > 1:
         text = f"between {min(counts)} and {max(counts)} of {len(queues)} queues per member"
         return ConditionReport("False", "UnevenShares", text)
-    text = f"{len(queues)} queues, {len(sight.members)} members"
+    text = f"{len(queues)} queues, {len(seen.members)} members"
     if queues and min(counts) == 0:
         return ConditionReport("True", "MembersIdle", f"{text}: {counts.count(0)} have none")
     return ConditionReport("True", "Balanced", text)
@@ -159,9 +159,9 @@ def _more(found: Sequence[object]) -> str:
     return f" and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else ""
 
 
-def _consistency(sight: ObservedConsumerGroup) -> ConditionReport:
-    wishes: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for member in sight.members.values():
+def _consistency(seen: ObservedConsumerGroup) -> ConditionReport:
+    subscriptions_of: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for member in seen.members.values():
         own = tuple(
             sorted(
                 (topic, expression)
@@ -169,11 +169,11 @@ def _consistency(sight: ObservedConsumerGroup) -> ConditionReport:
                 if not topic.startswith(_RETRY)
             )
         )
-        wishes.setdefault(own, []).append(member.client_id)
-    if len(wishes) <= 1:
+        subscriptions_of.setdefault(own, []).append(member.client_id)
+    if len(subscriptions_of) <= 1:
         return ConditionReport("True", "SameSubscription", "all members subscribe to the same")
     # The smaller parties are the likely mistake.
-    parties = sorted(wishes.items(), key=lambda party: len(party[1]))
+    parties = sorted(subscriptions_of.items(), key=lambda party: len(party[1]))
     text = "; ".join(
         f"{clients[0]}{f' and {len(clients) - 1} more' if len(clients) > 1 else ''}: "
         + (", ".join(f"{topic} {expression}" for topic, expression in own) or "nothing")
@@ -182,13 +182,11 @@ def _consistency(sight: ObservedConsumerGroup) -> ConditionReport:
     return ConditionReport("False", "DifferentSubscriptions", text)
 
 
-def queues_of(
-    group: ConsumerGroup, sight: ObservedConsumerGroup, observed: Observed
-) -> list[Queue]:
+def queues_of(group: ConsumerGroup, seen: ObservedConsumerGroup, observed: Observed) -> list[Queue]:
     """Return every queue that the group is to consume: of its topics, or of those its members ask for."""
     topics = {topic.name for topic in group.spec.topics} or {
         topic
-        for member in sight.members.values()
+        for member in seen.members.values()
         for topic in member.subscriptions
         if not topic.startswith(_RETRY)
     }

@@ -1,8 +1,8 @@
 """
-How brokers and Users' secrets are reached: connections by Cluster, signatures, certificates.
+Connections to brokers and the secrets of Users: signatures and certificates by Cluster.
 
-Rule: secrets are read when a pass begins and never kept; the operator's own secret of a Cluster with access control is
-made once and stands in a Secret of the Cluster.
+Rule: secrets are read when a reconcile begins and never kept. The operator's own secret of a Cluster with access control
+is made once and is kept in a Secret of the Cluster.
 """
 
 import asyncio
@@ -99,13 +99,13 @@ class Credentials:
                 found = await self._api.get(SECRETS, namespace, name)
         return _value(found, SECRET_KEY) or ""
 
-    async def secrets(self, wish: DesiredState) -> dict[str, str | None]:
+    async def secrets(self, state: DesiredState) -> dict[str, str | None]:
         """Return what the Secrets of the Users hold; None where that is no secret."""
-        users = wish.desired.users
-        found = await asyncio.gather(*(self._secret(wish, user) for user in users))
+        users = state.desired.users
+        found = await asyncio.gather(*(self._secret(state, user) for user in users))
         return {user.metadata.name: text for user, text in zip(users, found, strict=True)}
 
-    async def _secret(self, wish: DesiredState, user: User) -> str | None:
+    async def _secret(self, state: DesiredState, user: User) -> str | None:
         source = user.spec.secret_from.secret
         if source is None:
             return None
@@ -115,9 +115,9 @@ class Credentials:
         return text if len(text) >= SECRET_LENGTH_MIN else None
 
     @staticmethod
-    def fingerprints(wish: DesiredState, found: dict[str, str | None]) -> dict[str, str | None]:
+    def fingerprints(state: DesiredState, found: dict[str, str | None]) -> dict[str, str | None]:
         """Return what may be compared with what brokers have."""
-        keys = {user.metadata.name: user.access_key for user in wish.desired.users}
+        keys = {user.metadata.name: user.access_key for user in state.desired.users}
         return {
             name: None if text is None else fingerprint(keys[name], text)
             for name, text in found.items()

@@ -1,8 +1,8 @@
 """
-From custom resources to `Desired`: what belongs to a Cluster, what of it cannot be, what must disappear.
+Desired state of one Cluster, from its custom resources: what it has, what is refused, what must be deleted.
 
-Pure. Rules: of two objects that declare the same name the oldest wins and the other is told so; an object that is being
-deleted is wanted no more, and with deletionPolicy Delete what it stands for must go first.
+Pure. Rules: of two objects that declare the same name the older one wins, and the other one reports Conflict. An object
+that is being deleted is no longer desired; with deletionPolicy Delete the brokers delete first what it stands for.
 """
 
 from collections.abc import Iterable
@@ -52,16 +52,16 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
     found: dict[str, list[Any]] = {kind: [] for kind in NAME_FIELDS}
     gone: dict[str, set[str]] = {kind: set() for kind in NAME_FIELDS}
     claimed: dict[tuple[str, str], Item] = {}
-    wish = DesiredState(Desired(cluster))
+    state = DesiredState(Desired(cluster))
     for item in parts:
         if item.deleting_since is not None:
             if FINALIZER in item.finalizers:
-                wish.leaving.append(item)
+                state.leaving.append(item)
             continue
         subject = subject_of(item)
-        wish.subjects[subject] = item
+        state.subjects[subject] = item
         if item.manifest is None:
-            wish.verdicts[subject] = ConditionReport("False", "Invalid", item.error[:MESSAGE_MAX])
+            state.verdicts[subject] = ConditionReport("False", "Invalid", item.error[:MESSAGE_MAX])
             continue
         name = declared_name(item.manifest)
         winner = claimed.setdefault((item.kind, name), item)
@@ -69,16 +69,16 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
             text = (
                 f"{item.kind} {winner.namespace}/{winner.name} is older and declares {name!r}, too"
             )
-            wish.verdicts[subject] = ConditionReport("False", "Conflict", text)
+            state.verdicts[subject] = ConditionReport("False", "Conflict", text)
             continue
         found[item.kind].append(_renamed(item.manifest, subject.name))
-    for item in wish.leaving:
+    for item in state.leaving:
         # Another object may have taken the name over: then nothing is deleted.
         if item.manifest is not None and is_deleted_with(item.manifest):
             name = declared_name(item.manifest)
             if (item.kind, name) not in claimed:
                 gone[item.kind].add(name)
-    wish.desired = Desired(
+    state.desired = Desired(
         cluster,
         tuple(found["Topic"]),
         tuple(found["ConsumerGroup"]),
@@ -87,7 +87,7 @@ def desired_state(cluster: Cluster, parts: Iterable[Item]) -> DesiredState:
         tuple(found["User"]),
         frozenset(gone["User"]),
     )
-    return wish
+    return state
 
 
 def _renamed(manifest: Resource, name: str) -> Resource:

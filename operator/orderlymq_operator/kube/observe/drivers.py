@@ -1,8 +1,8 @@
 """
-What a Pipeline's objects and pods say, reduced to what its planner asks; and what its status says of them.
+Observed state of a Pipeline's workloads and driver pods, and the status that follows from it.
 
-Pure. A driver's last word is the termination message of its container, which is JSON when the driver could still
-write it, and otherwise the end of its log or nothing.
+Pure. The last report of a driver is the termination message of its container: JSON when the driver could still write it,
+otherwise the end of its log or nothing.
 """
 
 import json
@@ -15,7 +15,7 @@ from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport
 from orderlymq_operator.plan.pipelines import (
     DriverPod,
-    DriverWord,
+    DriverReport,
     Form,
     ReportPipeline,
     Workload,
@@ -35,7 +35,7 @@ _SPARK_ROLE: Final = "spark-role"
 
 
 def is_driver(pod: Json) -> bool:
-    """Tell whether a pod is a driver's: executors of a SparkApplication have its labels, too, and one of Spark's."""
+    """Return whether a pod is a driver's: executors of a SparkApplication have its labels, too, and one of Spark's."""
     return (pod["metadata"].get("labels") or {}).get(_SPARK_ROLE) != names.EXECUTOR
 
 
@@ -59,14 +59,14 @@ def driver_pod(pod: Json) -> DriverPod:
         trouble=None
         if trouble is None
         else ConditionReport("False", trouble.reason, trouble.text[:_TEXT_MAX]),
-        word=last_word(last) if last else None,
+        word=last_report(last) if last else None,
     )
 
 
-def last_word(terminated: Json) -> DriverWord | None:
+def last_report(terminated: Json) -> DriverReport | None:
     """Return what a container said that has ended; one that ended well without a word says nothing."""
     text = (terminated.get("message") or "").strip()
-    found = read_word(text)
+    found = read_report(text)
     if found is not None:
         return found
     if terminated.get("exitCode", 0) == 0:
@@ -74,10 +74,10 @@ def last_word(terminated: Json) -> DriverWord | None:
     why = terminated.get("reason") or "Error"
     ending = f"the driver ended with {terminated.get('exitCode')} ({why})"
     # The end of a log: its last lines tell most.
-    return DriverWord("Failed", error=f"{ending}: {text[-_TEXT_MAX // 2 :]}" if text else ending)
+    return DriverReport("Failed", error=f"{ending}: {text[-_TEXT_MAX // 2 :]}" if text else ending)
 
 
-def read_word(text: str) -> DriverWord | None:
+def read_report(text: str) -> DriverReport | None:
     """Read what a driver says as JSON; None when it is something else."""
     try:
         said = json.loads(text)
@@ -85,7 +85,7 @@ def read_word(text: str) -> DriverWord | None:
         return None
     if not isinstance(said, dict) or not isinstance(said.get("phase"), str):
         return None
-    return DriverWord(
+    return DriverReport(
         phase=said["phase"],
         result=_text(said.get("result")),
         passed=said.get("passed"),
@@ -95,7 +95,7 @@ def read_word(text: str) -> DriverWord | None:
 
 
 def is_run(live: Json) -> bool:
-    """Tell whether a Job is a run of a CronJob: it has the labels of its pods, because Kubernetes gives it those."""
+    """Return whether a Job is a run of a CronJob: it has the labels of its pods, because Kubernetes gives it those."""
     return any(
         owner.get("kind") == "CronJob" for owner in live["metadata"].get("ownerReferences") or []
     )
@@ -150,9 +150,9 @@ def pause_of(form: Form, *, suspend: bool) -> Json:
     return {"replicas": 0 if suspend else 1} if form == "StatefulSet" else {"suspend": suspend}
 
 
-def status_facts(report: ReportPipeline, former: Mapping[str, Any], claim: str) -> Json:
+def status_facts(report: ReportPipeline, previous: Mapping[str, Any], claim: str) -> Json:
     """Return the status beside its conditions; a figure stays until a newer one is known."""
-    facts = dict(former)
+    facts = dict(previous)
     facts.pop("driver", None)
     facts |= {"phase": report.phase, "claim": claim}
     if report.pod is not None:

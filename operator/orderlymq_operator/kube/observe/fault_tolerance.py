@@ -50,10 +50,10 @@ def fault_tolerance(
     cluster: Cluster, live: Live, label_of: Callable[[str, str], str]
 ) -> ConditionReport:
     """Return the condition FaultTolerant; *label_of* tells a label of a node, empty where it is not known."""
-    wish = cluster.spec.placement
+    placement = cluster.spec.placement
     texts: list[str] = []
     for key in dict.fromkeys(
-        (HOSTNAME, wish.topology_key, *([wish.zone_key] if wish.zone_key else []))
+        (HOSTNAME, placement.topology_key, *([placement.zone_key] if placement.zone_key else []))
     ):
         spare: int = cluster.spec.replicas_per_group
         for group in cluster.group_names:

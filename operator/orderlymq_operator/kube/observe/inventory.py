@@ -1,8 +1,9 @@
 """
 The custom resources as they were last read, as models.
 
-Rules: a kind is read anew when a watch says that something of it changed, and at every resync, by one reader at a time;
-whoever asks gets what was there when it asked, or newer. An object that has not changed is not parsed again. What cannot be parsed is kept with its error, for somebody must be told.
+Rules: a kind is read again when a watch reports a change of it, and at every resync, by one reader at a time. A caller
+gets what was there when it asked, or newer. An object that has not changed is not parsed again. An object that cannot be
+parsed is kept with its error, so that its status can report it.
 """
 
 import asyncio
@@ -131,7 +132,7 @@ class Inventory:
     All custom resources of the watched namespaces.
 
     Args:
-        changed: is told of every object that a list showed otherwise than it was known: whoever reads first learns what
+        changed: is told of every object that a list showed otherwise than it was known: the first reader learns what
             concerns others, and no watch wakes them, because what it shows is known by then.
     """
 
@@ -153,12 +154,12 @@ class Inventory:
         self._written: dict[str, set[tuple[str, str]]] = {kind: set() for kind in kinds}
 
     def invalidate(self, kind: str | None = None) -> None:
-        """Read a kind, or all of them, anew before the next look."""
+        """Read a kind, or all of them, again before the next use."""
         for each in [kind] if kind else self._wanted:
             self._wanted[each] += 1
 
     async def refresh(self, own: tuple[str, str] | None = None) -> None:
-        """Read what may have changed since it was read last, or wait for whoever reads it.
+        """Read what may have changed since it was read last, or wait for the caller that reads it.
 
         *own* is the Cluster or Pipeline that the caller looks at afterwards anyway.
 
@@ -167,7 +168,7 @@ class Inventory:
         """
         for resource in OWN_KINDS:
             needed = self._wanted[resource.kind]
-            # Whoever comes while a list is under way needs its answer, and another list if it is too old.
+            # A caller that comes while a list is under way needs its answer, and another list if it is too old.
             async with self._reading[resource.kind]:
                 if self._read[resource.kind] < needed:
                     begun = self._wanted[resource.kind]
@@ -203,7 +204,7 @@ class Inventory:
         self._written[resource.kind].add((item.namespace, item.name))
 
     def knows(self, kind: str, namespace: str, name: str, version: str) -> bool:
-        """Tell whether an object is known exactly as a watch shows it, as after a write of ours."""
+        """Return whether an object is known exactly as a watch shows it, as after a write of ours."""
         item = self._items[kind].get((namespace, name))
         return item is not None and item.version == version
 

@@ -1,9 +1,9 @@
 """
-Lister of the objects that were made for one Cluster or Pipeline, with as few requests as are needed.
+Lists of the objects that were made for one Cluster or Pipeline, with as few requests as possible.
 
-Rule: pods and what makes them are read anew at every pass, because decisions are made from them. What the operator
-alone changes is kept for KEPT_S as long as nothing had to be done, and read anew after anything was done or has failed:
-a hand's change of it is put right within that time.
+Rule: pods and their workloads are read at every reconcile, because decisions follow from them. Objects that only the
+operator changes are kept for KEPT_S while nothing had to be done, and are read again after an action or a failure. A
+change by hand is therefore repaired within that time.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Lister:
         self._api = api
         self._clock = clock
         self._known: dict[Hashable, _Known] = {}
-        self._read: dict[Hashable, _Known] = {}  # by passes that have not ended yet
+        self._read: dict[Hashable, _Known] = {}  # by reconciles that have not ended yet
 
     async def read(
         self,
@@ -45,7 +45,7 @@ class Lister:
     ) -> tuple[dict[Resource, list[Json]], bool]:
         """Return the objects with *labels* by kind, and whether all of them were read just now.
 
-        What is kept of another *edition* of the owner is not used; kinds that are *fresh* are read anew in any case.
+        What is kept of another *edition* of the owner is not used; kinds that are *fresh* are read again in any case.
 
         Raises:
             ApiError: they cannot be read now.
@@ -69,7 +69,7 @@ class Lister:
         return {**known.lists, **lists}, False
 
     def keep(self, owner: Hashable) -> None:
-        """Keep what was read last: nothing had to be done. What nobody says this of is read anew."""
+        """Keep what was read last: nothing had to be done. Everything else is read again."""
         found = self._read.pop(owner, None)
         if found is not None:
             self._known[owner] = found

@@ -1,5 +1,5 @@
 """
-What a pod and its volume claim say, reduced to what matters here.
+Observed state of a pod and of a volume claim, reduced to the fields that are used here.
 
 Pure. An API object of some kilobytes becomes a record of a few fields, so that thousands of pods of clients can be
 remembered.

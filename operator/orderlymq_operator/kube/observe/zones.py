@@ -1,8 +1,7 @@
 """
-Labels of nodes, and in which zone a node or a consumer is, as the label `topology.kubernetes.io/zone` says.
+Labels of nodes, and the zone of a node or a consumer by the label `topology.kubernetes.io/zone`.
 
-Rule: what watches show is enough here, and what is not known is no zone: a wrong zone costs a longer way, never the
-order.
+Rule: what watches show is enough here, and an unknown zone counts as none. A wrong zone costs a longer way, never the order.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """
-Carries out the planner's actions on one Cluster in Kubernetes.
+The backend of one Cluster in Kubernetes: it observes the Cluster and performs the planner's actions.
 
-Rules: what must survive a crash stands in annotations of the StatefulSet before the action begins; replicas come and
-go at the upper end, as StatefulSets have them; a pod is deleted only as the one that was looked at (by its UID).
+Rules: what must survive a crash is in annotations of the StatefulSet before the action begins. Replicas come and go at
+the upper end, as StatefulSets have them. A pod is deleted only by the UID that was observed.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import aiohttp
 
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.brokers.requests import perform_remote
+from orderlymq_operator.brokers.tables import SILENT, Tables, read_tables
 from orderlymq_operator.kube.api import Api, EvictionRefusedError
 from orderlymq_operator.kube.objects import drift, names
 from orderlymq_operator.kube.objects.cluster import (
@@ -29,14 +30,11 @@ from orderlymq_operator.kube.objects.cluster import (
 )
 from orderlymq_operator.kube.objects.pods import http_scheme, replica_host
 from orderlymq_operator.kube.observe.cluster import (
-    SILENT,
     Live,
-    Tables,
     observed_group,
     process_states,
     read_name_servers,
     read_statuses,
-    read_tables,
 )
 from orderlymq_operator.kube.observe.consumergroups import (
     ObservedConsumerGroup,
@@ -45,22 +43,17 @@ from orderlymq_operator.kube.observe.consumergroups import (
 from orderlymq_operator.kube.resources import CLAIMS, PODS, SERVICES, STATEFUL_SETS, Json
 from orderlymq_operator.plan.actions import (
     Action,
-    AddLearner,
     ConditionReport,
     Observed,
     ObservedGroup,
-    PromoteReplica,
     Refuse,
-    RemoveReplica,
     ReportCondition,
     RestartReplica,
     StartNameServer,
     StartReplica,
     StopReplica,
     Subject,
-    TransferLeadership,
 )
-from orderlymq_operator.plan.expansion import expanding_topics
 from orderlymq_operator.plan.liveness import FailureDetector
 from orderlymq_operator.plan.settings import revision
 from orderlymq_operator.resources.kinds import Desired
@@ -79,13 +72,13 @@ class Defaults:
 
 @dataclass(slots=True)
 class KubeBackend:
-    """One Cluster during one pass.
+    """One Cluster during one reconcile.
 
     Attributes:
         secrets: what the Users' Secrets hold, by the planner's name of the User; never kept longer.
         reports: what the planner says about objects, filled by `perform`.
-        expanding: topics that were expanding at the last look.
-        detector: what the looks of former passes found silent.
+        expanding: topics that were expanding at the last reconcile.
+        detector: what previous reconciles found silent.
         held: why pods that are to be replaced must stay for now.
     """
 
@@ -103,7 +96,7 @@ class KubeBackend:
     detector: FailureDetector = field(default_factory=FailureDetector)
     held: list[str] = field(default_factory=list)
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- observing -------------------------------------------------------------------------------
 
     async def observe(self) -> Observed:
         """Ask brokers and name servers; objects were read before."""
@@ -152,15 +145,7 @@ class KubeBackend:
             address = self.group_address(group)
         except AdminError:
             return SILENT
-        declared = bool(self.desired.users or self.desired.deleted_users)
-        # Only an ordered topic can have been expanding, whatever its manifest says now.
-        ordered = any(topic.ordered for topic in self.desired.topics)
-        return await read_tables(
-            self.admin,
-            address,
-            users=declared,
-            expanding=expanding_topics(self.desired.topics) if ordered else None,
-        )
+        return await read_tables(self.admin, address, self.desired)
 
     async def consumer_groups(
         self, groups: Sequence[str], zone_of: Callable[[str], str]
@@ -194,7 +179,7 @@ class KubeBackend:
             return None
         return dict(zip(groups, found, strict=True))
 
-    # -- what `remote` asks ----------------------------------------------------------------------
+    # -- the addresses and secrets for `requests` ----------------------------------------------------------------------
 
     def group_address(self, group: str) -> str:
         """Return where the leader itself answers, which needs no Service to follow it first."""
@@ -202,6 +187,10 @@ class KubeBackend:
         if pod is None:
             raise AdminError(f"nobody leads group {group} at present")
         return f"{pod.ip}:{names.BROKER_PORT}"
+
+    def replica_address(self, group: str, node: int) -> str:
+        """Return where the other replicas reach one."""
+        return f"{replica_host(self.desired.cluster, group, node)}:{names.RAFT_PORT}"
 
     def name_server_addresses(self) -> list[str]:
         """Return the addresses of all name servers that run."""
@@ -212,7 +201,7 @@ class KubeBackend:
         ]
 
     def secret_of(self, user: str) -> str | None:
-        """Return what the Secret of a User held at the beginning of the pass."""
+        """Return what the Secret of a User held at the beginning of the reconcile."""
         return self.secrets.get(user)
 
     # -- objects -------------------------------------------------------------------------------
@@ -279,14 +268,6 @@ class KubeBackend:
                 await self.replace_pod(names.pod_name(group, node))
             case StopReplica(group, node):
                 await self._stop_replica(group, node)
-            case AddLearner(group, node):
-                await self._change_membership(group, "add-learner", node)
-            case PromoteReplica(group, node):
-                await self._change_membership(group, "promote", node)
-            case RemoveReplica(group, node):
-                await self._change_membership(group, "remove", node)
-            case TransferLeadership(group, target):
-                await self.admin.transfer_leadership(self.group_address(group), target)
             case ReportCondition(subject, condition):
                 self.reports[subject] = condition
             case Refuse():
@@ -305,7 +286,7 @@ class KubeBackend:
         if join and name in self.live.claims:
             # Left over from a replica that was taken away: one that joins begins empty.
             await self.api.delete(CLAIMS, self.desired.cluster.metadata.namespace, name)
-            raise AdminError(f"volume claim {name} of a former replica is being deleted")
+            raise AdminError(f"volume claim {name} of a removed replica is being deleted")
         await self._apply_group(group, replace(form, replicas=node))
 
     async def _stop_replica(self, group: str, node: int) -> None:
@@ -321,7 +302,7 @@ class KubeBackend:
         Where no container runs there is nothing that a disruption budget could protect.
 
         Raises:
-            EvictionRefusedError: the budget keeps it for now; a later pass tries again.
+            EvictionRefusedError: the budget keeps it for now; a later reconcile tries again.
         """
         pod = self.live.pods.get(name)
         if pod is None or pod.deleting:
@@ -333,11 +314,6 @@ class KubeBackend:
                 text = f"pod {name} must stay for now: {error}"
                 raise EvictionRefusedError(text, error.status, error.reason) from error
             await self.api.delete(PODS, pod.namespace, name, uid=pod.uid)
-
-    async def _change_membership(self, group: str, action: str, node: int) -> None:
-        host = replica_host(self.desired.cluster, group, node)
-        address = f"{host}:{names.RAFT_PORT}"
-        await self.admin.change_membership(self.group_address(group), action, node, address)
 
 
 def forms_of(desired: Desired, live: Live, groups: tuple[str, ...]) -> dict[str, GroupForm]:

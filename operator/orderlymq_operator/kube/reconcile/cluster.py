@@ -1,9 +1,11 @@
 """
-One pass over one Cluster: read live objects, ask the planner, apply, tell.
+One reconcile of one Cluster: observe, plan, apply, report.
 
-Rules: a pass decides from what it read itself and may be repeated at any time; what could not be done is tried by the
-next pass; nothing is written that stands there already. What fails for want of a person's help becomes a
-condition, everything else a later try.
+A reader follows it in five modules: `observe.cluster` reads the objects, `observe.desired` the custom resources,
+`plan.planner` decides, `executor` performs the actions through `backend`, and `writer` writes the `status`.
+
+Rules: a reconcile decides from what it read itself and may be repeated at any time; the next one tries what failed.
+Nothing is written twice. A failure that needs a person becomes a condition, every other one a later attempt.
 """
 
 import logging
@@ -60,12 +62,12 @@ from orderlymq_operator.plan.actions import (
     Action,
     ConditionReport,
     Observed,
-    Refuse,
     ReportCondition,
     Subject,
 )
+from orderlymq_operator.plan.expansion import topics_under_way
 from orderlymq_operator.plan.liveness import FailureDetector
-from orderlymq_operator.plan.planner import plan
+from orderlymq_operator.plan.planner import plan_accepted
 from orderlymq_operator.plan.replicas import stale_name_server
 from orderlymq_operator.resources.kinds import Cluster
 
@@ -74,17 +76,16 @@ _log = logging.getLogger(__name__)
 # While there is something to do, and while something is waited for that no watch shows.
 AT_WORK_S: Final = 0.2
 EXPANDING_S: Final = 0.5  # a fence refuses writes: it must not wait for somebody to look
-# Members and lag are told at most so often: they change all the time, and metrics tell them at once.
+# Members and lag are written at most this often: they change all the time, and metrics show them immediately.
 CONSUMER_GROUPS_S: Final = 30.0
-_ATTEMPTS: Final = 4  # plans of one pass: each leaves out what the one before refused
 
 
 @dataclass(slots=True)
 class Scope:
-    """What one pass works on."""
+    """What one reconcile works on."""
 
     item: Item
-    wish: DesiredState
+    state: DesiredState
     live: Live
     backend: KubeBackend
     found: Findings
@@ -92,7 +93,7 @@ class Scope:
 
 
 class ClusterReconciler:
-    """Makes passes; `reconcile` is called for one key at a time."""
+    """Reconciles Clusters; `reconcile` is called for one key at a time."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class ClusterReconciler:
         self._finalizers = Finalizers(api, inventory)
         self._writer = StatusWriter(api, inventory)
         self._expanding: dict[ClusterKey, frozenset[str]] = {}
-        self._looked: dict[ClusterKey, float] = {}
+        self._observed_at: dict[ClusterKey, float] = {}
         self._debounce = Debounce()
         self._detectors: dict[ClusterKey, FailureDetector] = {}
         self._mislabelled: dict[ClusterKey, set[tuple[str, int]]] = {}
@@ -126,7 +127,7 @@ class ClusterReconciler:
 
     @property
     def access(self) -> Credentials:
-        """How brokers are called; shared with whoever hands queues over."""
+        """The connections to brokers; the takeover uses them, too."""
         return self._credentials
 
     async def close(self) -> None:
@@ -135,21 +136,21 @@ class ClusterReconciler:
         await self._session.close()
 
     def targets(self) -> list[Target]:
-        """Return every Cluster whose consumers are looked after, with its leaders of the last pass."""
+        """Return every Cluster whose consumers are looked after, with the leaders that the last reconcile found."""
         found = []
         for key, scope in self.seen.items():
-            cluster = scope.wish.desired.cluster
+            cluster = scope.state.desired.cluster
             if cluster.spec.lock.takeover != "ConfirmedPodDeath":
                 continue
             leaders = [scope.live.leader(group) for group in scope.backend.environment.groups]
             addresses = tuple(f"{pod.ip}:{names.BROKER_PORT}" for pod in leaders if pod is not None)
             complete = len(addresses) == len(leaders)
-            groups = tuple(sorted({each.group_name for each in scope.wish.desired.groups}))
+            groups = tuple(sorted({each.group_name for each in scope.state.desired.groups}))
             found.append(Target(key, scope.backend.admin, addresses, complete, groups))
         return found
 
     def assignment_targets(self) -> dict[ClusterKey, AssignmentTarget]:
-        """Return every Cluster whose consumer groups can be seen whole, as its last pass found it."""
+        """Return every Cluster whose consumer groups answer from every raft group, as the last reconcile found it."""
         found = {}
         for key, scope in self.seen.items():
             groups = {} if scope.observed is None else scope.observed.groups
@@ -160,7 +161,7 @@ class ClusterReconciler:
                 for name, pod in leaders.items()
                 if pod is not None and tables[name] is not None
             }
-            if groups and scope.wish.desired.groups and len(leading) == len(groups):
+            if groups and scope.state.desired.groups and len(leading) == len(groups):
                 queues = {
                     name: {topic: config.queues for topic, config in (table or {}).items()}
                     for name, table in tables.items()
@@ -168,12 +169,12 @@ class ClusterReconciler:
                 addresses = {name: f"{pod.ip}:{names.BROKER_PORT}" for name, pod in leading.items()}
                 nodes = {name: pod.node for name, pod in leading.items()}
                 found[key] = AssignmentTarget(
-                    scope.backend.admin, scope.wish.desired, addresses, nodes, queues
+                    scope.backend.admin, scope.state.desired, addresses, nodes, queues
                 )
         return found
 
     async def reconcile(self, key: ClusterKey) -> float | None:
-        """Make one pass; return after how many seconds the next is due, None for no special reason.
+        """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
 
         Raises:
             ApiError: the API server could not be read or written; try again.
@@ -188,10 +189,10 @@ class ClusterReconciler:
                 return None
             if not isinstance(item.manifest, Cluster):
                 problem = ConditionReport("False", "Invalid", item.error)
-                await self._writer.tell(item, {"Ready": problem}, {})
+                await self._writer.write(item, {"Ready": problem}, {})
                 return None
             try:
-                return await self._pass(item, item.manifest)
+                return await self._steps(item, item.manifest)
             except RetryLaterError:
                 raise
             except ForbiddenError as error:
@@ -209,9 +210,9 @@ class ClusterReconciler:
 
     async def _write_problem(self, item: Item, reason: str, text: str) -> None:
         report = ConditionReport("False", reason, text)
-        former, facts = previous_conditions(item), previous_facts(item)
+        previous, facts = previous_conditions(item), previous_facts(item)
         try:
-            await self._writer.tell(item, {**former, "Ready": report}, facts)
+            await self._writer.write(item, {**previous, "Ready": report}, facts)
         except ApiError as error:
             _log.error("%s %s/%s: %s: %s", item.kind, item.namespace, item.name, text, error)
 
@@ -224,12 +225,12 @@ class ClusterReconciler:
             if item.deleting_since is not None:
                 await self._finalizers.release(item)
             else:
-                await self._writer.tell(item, {"Ready": report}, {})
+                await self._writer.write(item, {"Ready": report}, {})
 
-    # -- a pass --------------------------------------------------------------------------------
+    # -- the steps of a reconcile --------------------------------------------------------------------------------
 
-    async def _pass(self, item: Item, cluster: Cluster) -> float | None:
-        scope = await self._look(item, cluster)
+    async def _steps(self, item: Item, cluster: Cluster) -> float | None:
+        scope = await self._observe(item, cluster)
         backend = scope.backend
         if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
             observed = await backend.observe()
@@ -239,17 +240,17 @@ class ClusterReconciler:
             found = self._plan(scope, observed)
             reports = [action for action in found if isinstance(action, ReportCondition)]
             await execute(backend, reports, self._metrics)
-            await self._tell(scope, observed, [])
+            await self._report(scope, observed, [])
             return self._pause_s(scope)
-        await self._finalizers.settle(scope.wish)
+        await self._finalizers.settle(scope.state)
         applied = await backend.ensure()
         observed = await backend.observe()
         self._set_groups(scope, observed)
         scope.observed = observed
         # Not before: until its brokers have answered nobody knows who leads, and that takes seconds when a node is
-        # lost, just when hand-overs need the leaders of the last pass.
+        # lost, just when takeovers need the leaders of the last reconcile.
         self.seen[(item.namespace, item.name)] = scope
-        expanding = self._expanding[(item.namespace, item.name)] = _expanding(observed)
+        expanding = self._expanding[(item.namespace, item.name)] = topics_under_way(observed.groups)
         actions = self._plan(scope, observed)
         scope.found.step = step_of(actions, applied)
         failed, work = await execute(backend, actions, self._metrics)
@@ -263,8 +264,8 @@ class ClusterReconciler:
         if backend.held:
             scope.found.step = ("RollingUpdate", backend.held[0])
         mislabelled = await self._repair_labels(scope)
-        await self._finalizers.finish(scope.wish, observed)
-        await self._tell(scope, observed, failed)
+        await self._finalizers.finish(scope.state, observed)
+        await self._report(scope, observed, failed)
         if failed:
             raise failed[0]
         if work or applied:
@@ -274,7 +275,7 @@ class ClusterReconciler:
         return self._pause_s(scope, mislabelled)
 
     def _pause_s(self, scope: Scope, mislabelled: int = 0) -> float | None:
-        """Return when to look again after a pass that had nothing to do; None when nothing is waited for."""
+        """Return when to reconcile again after a reconcile that had nothing to do; None when nothing is waited for."""
         key = (scope.item.namespace, scope.item.name)
         self._lists.keep(owner_of(key))
         if self._is_calm(scope) and not mislabelled:
@@ -283,16 +284,16 @@ class ClusterReconciler:
         reports = tuple(sorted(scope.backend.reports.items()))
         return self._backoff.pause_s(key, (reports, scope.found.step, mislabelled))
 
-    async def _look(self, item: Item, cluster: Cluster) -> Scope:
+    async def _observe(self, item: Item, cluster: Cluster) -> Scope:
         live = await read_objects(self._api, self._lists, cluster)
-        wish = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
+        state = desired_state(cluster, self.inventory.parts((item.namespace, item.name)))
         groups = scaling.planned_groups(cluster, live)
         if len(groups) != cluster.spec.groups:
             spec = cluster.spec.model_copy(update={"groups": len(groups)})
             wanted = cluster.model_copy(update={"spec": spec})
-            wish.desired = replace(wish.desired, cluster=wanted)
-        wish.desired = replace(
-            wish.desired, draining=frozenset(scaling.surplus_groups(cluster, live))
+            state.desired = replace(state.desired, cluster=wanted)
+        state.desired = replace(
+            state.desired, draining=frozenset(scaling.surplus_groups(cluster, live))
         )
         image = self._image(cluster, live)
         environment = Environment(
@@ -300,20 +301,20 @@ class ClusterReconciler:
             pull_policy=cluster.spec.image_pull_policy or self._defaults.pull_policy,
             revision=kube_revision(cluster, image),
             name_server_revision=name_server_revision(cluster, image),
-            groups=forms_of(wish.desired, live, groups),
+            groups=forms_of(state.desired, live, groups),
         )
         paused = cluster.spec.update.mode == "Paused"
         admin = await self._credentials.admin(cluster)
-        found_secrets = await self._credentials.secrets(wish)
+        found_secrets = await self._credentials.secrets(state)
         backend = KubeBackend(
             self._api,
             self._session,
             admin,
-            wish.desired,
+            state.desired,
             live,
             environment,
             secrets=found_secrets,
-            fingerprints=self._credentials.fingerprints(wish, found_secrets),
+            fingerprints=self._credentials.fingerprints(state, found_secrets),
             paused=paused,
             expanding=self._expanding.get((item.namespace, item.name), frozenset()),
             detector=self._detectors.setdefault((item.namespace, item.name), FailureDetector()),
@@ -323,14 +324,14 @@ class ClusterReconciler:
             default_image=self._defaults.image,
         )
         found.scale_down = scaling.refused(cluster, live)
-        found.tolerance = fault_tolerance(wish.desired.cluster, live, self._label_of)
+        found.tolerance = fault_tolerance(state.desired.cluster, live, self._label_of)
         told = previous_conditions(item).get("FaultTolerant")
         if found.tolerance.status == "Unknown" and told is not None:
             found.tolerance = told  # a pod that is on its way to a node is no news
         missing = await self._credentials.missing_certificate(cluster)
         if missing:
             found.problem = ConditionReport("False", "SecretMissing", missing)
-        return Scope(item, wish, live, backend, found)
+        return Scope(item, state, live, backend, found)
 
     def _image(self, cluster: Cluster, live: Live) -> str:
         """Return the image of the pods: a new operator alone changes none that runs."""
@@ -343,31 +344,16 @@ class ClusterReconciler:
         # An operator of an earlier version has left no note.
         return str(kept or present["spec"]["template"]["spec"]["containers"][0]["image"])
 
-    def _plan(self, scope: Scope, observed: Observed) -> list[Action]:
-        """Plan without what is refused: it was accepted once, so say so and keep the rest in order."""
-        desired = scope.wish.desired
-        for _ in range(_ATTEMPTS):
-            actions = plan(desired, observed)
-            refused = [action for action in actions if isinstance(action, Refuse)]
-            if not refused:
-                return actions
-            for refusal in refused:
-                subject = Subject(refusal.kind, refusal.name)
-                scope.wish.verdicts[subject] = ConditionReport(
-                    "False", "ResourceConflict", str(refusal)
-                )
-            out = {(refusal.kind, refusal.name) for refusal in refused}
-            desired = replace(
-                desired,
-                topics=tuple(t for t in desired.topics if ("Topic", t.metadata.name) not in out),
-                groups=tuple(
-                    g for g in desired.groups if ("ConsumerGroup", g.metadata.name) not in out
-                ),
-            )
-        return []
+    @staticmethod
+    def _plan(scope: Scope, observed: Observed) -> list[Action]:
+        actions, refused = plan_accepted(scope.state.desired, observed)
+        for refusal in refused:
+            report = ConditionReport("False", "ResourceConflict", str(refusal))
+            scope.state.verdicts[Subject(refusal.kind, refusal.name)] = report
+        return actions
 
     async def _replace_name_server(self, scope: Scope, observed: Observed) -> int:
-        """Replace one name server that has a former form; return how many there were."""
+        """Replace one name server that has a previous form; return how many there were."""
         pods = scope.live.name_server_pods()
         current = scope.backend.environment.name_server_revision
         stale = {
@@ -388,7 +374,7 @@ class ClusterReconciler:
     async def _repair_labels(self, scope: Scope) -> int:
         """Leave the leader's label only on the pod that leads, where brokers have not done so themselves.
 
-        What is wrong must have been wrong at the last pass, too, in the same term: a broker is quicker, and
+        What is wrong must have been wrong at the last reconcile, too, in the same term: a broker is quicker, and
         the look of a moment ago may be old.
         """
         key = (scope.item.namespace, scope.item.name)
@@ -415,11 +401,11 @@ class ClusterReconciler:
             reports.get(key) is not None and scope.found.step is None
         )
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------
 
-    async def _tell(self, scope: Scope, observed: Observed, failed: list[Exception]) -> None:
+    async def _report(self, scope: Scope, observed: Observed, failed: list[Exception]) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        cluster = scope.wish.desired.cluster
+        cluster = scope.state.desired.cluster
         backend = scope.backend
         conditions = cluster_conditions(
             cluster, backend.reports, observed, scope.live, scope.found, backend.environment
@@ -428,15 +414,15 @@ class ClusterReconciler:
             scope.item, cluster, observed, scope.live, backend.environment, scope.found, now
         )
         if self._is_debounced(scope, conditions["Ready"]):
-            return  # the next pass is a second away
-        await self._writer.tell(scope.item, conditions, facts)
+            return  # the next reconcile is a second away
+        await self._writer.write(scope.item, conditions, facts)
         consumer_groups = await self._consumer_groups(scope)
         await self._writer.write_parts(
-            scope.wish, backend.reports, observed, consumer_groups, said=bool(failed)
+            scope.state, backend.reports, observed, consumer_groups, said=bool(failed)
         )
 
     def _set_groups(self, scope: Scope, observed: Observed) -> None:
-        cluster = scope.wish.desired.cluster
+        cluster = scope.state.desired.cluster
         self._metrics.set_groups(
             (scope.item.namespace, scope.item.name),
             observed.groups,
@@ -446,35 +432,26 @@ class ClusterReconciler:
 
     def _is_debounced(self, scope: Scope, ready: ConditionReport) -> bool:
         item = scope.item
-        former = condition_of(item.status, "Ready")
+        previous = condition_of(item.status, "Ready")
         now_ms = time.monotonic_ns() // 1_000_000
         return self._debounce.hold(
-            (item.namespace, item.name), former, ready, item.generation, now_ms
+            (item.namespace, item.name), previous, ready, item.generation, now_ms
         )
 
     async def _consumer_groups(self, scope: Scope) -> dict[str, ObservedConsumerGroup]:
         """Look at the members of all consumer groups, if the last look is old enough."""
         key = (scope.item.namespace, scope.item.name)
         now = time.monotonic()
-        names = [group.group_name for group in scope.wish.desired.groups]
-        if not names or now - self._looked.get(key, -CONSUMER_GROUPS_S) < CONSUMER_GROUPS_S:
+        names = [group.group_name for group in scope.state.desired.groups]
+        if not names or now - self._observed_at.get(key, -CONSUMER_GROUPS_S) < CONSUMER_GROUPS_S:
             return {}
         found = await scope.backend.consumer_groups(names, self._zone_of)
         if found is None:
             return {}
-        self._looked[key] = now
+        self._observed_at[key] = now
         return found
 
 
 def owner_of(key: ClusterKey) -> tuple[str, ...]:
     """Return under which name the objects of a Cluster are kept."""
     return ("Cluster", *key)
-
-
-def _expanding(observed: Observed) -> frozenset[str]:
-    return frozenset(
-        name
-        for group in observed.groups.values()
-        for name, expansion in group.expansion.items()
-        if expansion.phase != "open"
-    )

@@ -1,8 +1,8 @@
 """
-Tends the consumer groups of every Cluster: divides queues for members that ask, and wakes groups with orphaned queues.
+The loop that reconciles the consumer groups of every Cluster about once a second.
 
-Rule: only while this process leads, and only Clusters of which every raft group had answered at the last pass; what is
-decided and how often is looked stands in `grouptending`.
+Rule: it works only while this process leads, and only on Clusters of which every raft group answered at the last
+reconcile. `brokers.consumergroups` does the work.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _LOOK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class AssignmentTarget:
-    """A Cluster at its last pass, by raft group.
+    """A Cluster as its last reconcile found it, by raft group.
 
     Attributes:
         addresses: where its leader answers.
@@ -41,7 +41,7 @@ class AssignmentTarget:
 
 
 class ConsumerGroupLoop:
-    """Tends all Clusters; `run` until cancelled."""
+    """Reconciles the consumer groups of all Clusters; `run` until cancelled."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ConsumerGroupLoop:
         self._consumer_groups: dict[ClusterKey, tuple[int, GroupReconciler]] = {}
 
     async def run(self) -> None:
-        """Look at every group about once a second until cancelled."""
+        """Reconcile every consumer group about once a second until cancelled."""
         while True:
             if self._leads():
                 clusters = self._clusters()
@@ -66,14 +66,14 @@ class ConsumerGroupLoop:
 
     async def _reconcile(self, key: ClusterKey, one: AssignmentTarget) -> None:
         known = self._consumer_groups.get(key)
-        # Whoever leads anew decides anew, under its own token.
+        # A new leader decides again, under its own token.
         if known is None or known[0] != one.admin.operator_token:
-            tending = GroupReconciler(one.admin, self._zones.of_address)
-            known = self._consumer_groups[key] = (one.admin.operator_token, tending)
+            reconciler = GroupReconciler(one.admin, self._zones.of_address)
+            known = self._consumer_groups[key] = (one.admin.operator_token, reconciler)
         now_ms = time.monotonic_ns() // 1_000_000
         try:
             zones = {group: self._zones.of_node(node) for group, node in one.nodes.items()}
             await known[1].reconcile(one.desired, one.addresses, one.queues, now_ms, zones)
         except Exception:
-            # A look at one Cluster must not end those at others, nor the operator.
-            _log.exception("tending the groups of %s/%s failed", *key)
+            # The reconcile of one Cluster must not end those of others, nor the operator.
+            _log.exception("the reconcile of the consumer groups of %s/%s failed", *key)

@@ -1,9 +1,9 @@
 """
-Whether bad news about a Cluster is believed yet.
+Debounce: whether bad news about a Cluster is reported yet.
 
-Pure: time is given. Rule: a process that stands still for a moment, as on a busy node, or an election that is over
-before anybody looks again, is no news; told at once it would be two writes to every object of the Cluster. What a
-person must see or has asked for is told at once: trouble of pods, and everything about a new generation.
+Pure: the caller gives the time. Rule: a process that stops for a moment, or an election that is over before the next
+reconcile, is not reported; it would cost two writes to every object of the Cluster. Trouble of pods and everything about
+a new generation is reported immediately.
 """
 
 from collections.abc import Hashable, Mapping
@@ -25,16 +25,16 @@ class Debounce:
     def hold(
         self,
         key: Hashable,
-        former: Mapping[str, Any] | None,
+        previous: Mapping[str, Any] | None,
         ready: ConditionReport,
         generation: int,
         now_ms: int,
     ) -> bool:
-        """Tell whether to keep quiet for now: *former* is the condition Ready as it was told last."""
+        """Return whether to keep quiet for now: *previous* is the condition Ready as it was last written."""
         debounced = (
-            former is not None
-            and former.get("status") == "True"
-            and former.get("observedGeneration") == generation
+            previous is not None
+            and previous.get("status") == "True"
+            and previous.get("observedGeneration") == generation
             and ready.status != "True"
             and ready.reason in _PASSING
         )

@@ -1,7 +1,7 @@
 """
-Carries out a plan: what belongs together in order, what does not at the same time.
+The executor of a plan: actions of one lane in order, lanes at the same time.
 
-Rule: an action that fails holds back what comes after it in its lane only; the next pass decides anew.
+Rule: an action that fails holds back the later actions of its lane only; the next reconcile decides again.
 """
 
 import asyncio

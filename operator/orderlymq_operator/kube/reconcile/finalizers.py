@@ -1,8 +1,8 @@
 """
-The operator's finalizer: on objects whose deletion deletes something in the brokers, and on no others.
+The operator's finalizer, on objects whose deletion deletes something in the brokers, and on no others.
 
-Rules: it never blocks. It goes when the brokers have let go, when there is no Cluster, when nobody answers for
-GIVE_UP_S, and with `--release-finalizers` from everything at once.
+Rules: it never blocks for ever. It is removed when the brokers have deleted what the object stands for, when there is no
+Cluster, when no broker answers for GIVE_UP_S, and by `--release-finalizers` from every object.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ class Finalizers:
         self._api = api
         self._inventory = inventory
 
-    async def settle(self, wish: DesiredState) -> None:
+    async def settle(self, state: DesiredState) -> None:
         """Give every living object the finalizer that its deletion policy asks for."""
-        for item in wish.subjects.values():
+        for item in state.subjects.values():
             if item.manifest is None:
                 continue
             needed = is_deleted_with(item.manifest)
@@ -42,13 +42,13 @@ class Finalizers:
             elif not needed and FINALIZER in item.finalizers:
                 await self.release(item)
 
-    async def finish(self, wish: DesiredState, observed: Observed) -> None:
+    async def finish(self, state: DesiredState, observed: Observed) -> None:
         """Let objects go whose topics, groups or accounts are gone, or about which nobody answers."""
-        for item in wish.leaving:
+        for item in state.leaving:
             if (
                 item.manifest is None
                 or not is_deleted_with(item.manifest)
-                or _is_gone(item, wish, observed)
+                or _is_gone(item, state, observed)
             ):
                 await self.release(item)
             elif _age_s(item) > GIVE_UP_S:
@@ -78,18 +78,18 @@ class Finalizers:
             self._inventory.written(item.resource, found)
 
 
-def _is_gone(item: Item, wish: DesiredState, observed: Observed) -> bool:
-    """Tell whether every raft group says that it has no such thing."""
+def _is_gone(item: Item, state: DesiredState, observed: Observed) -> bool:
+    """Return whether every raft group says that it has no such thing."""
     assert item.manifest is not None
     name = declared_name(item.manifest)
     wanted = {
-        "Topic": wish.desired.deleted_topics,
-        "ConsumerGroup": wish.desired.deleted_groups,
-        "User": wish.desired.deleted_users,
+        "Topic": state.desired.deleted_topics,
+        "ConsumerGroup": state.desired.deleted_groups,
+        "User": state.desired.deleted_users,
     }[item.kind]
     if name not in wanted:
         return True  # another object has taken the name over
-    for group in wish.desired.cluster.group_names:
+    for group in state.desired.cluster.group_names:
         found = observed.groups.get(group)
         table = (
             None

@@ -1,8 +1,8 @@
 """
-How soon to look again while something is waited for that no watch shows.
+How soon to reconcile again while something is expected that no watch shows.
 
-Pure. Rule: soon while things change, and for some looks after that; then ever later, because what has not come for a
-while waits for a person, whose change wakes everybody anyway.
+Pure. Rule: soon while things change and for some reconciles after that, then later and later. What has not come for a
+while waits for a person, whose change wakes the worker anyway.
 """
 
 from collections.abc import Hashable
@@ -28,5 +28,5 @@ class Backoff:
         return float(min(MAX_S, FIRST_S * 2.0 ** min(10, max(0, looks - SOON_LOOKS))))
 
     def forget(self, key: Hashable) -> None:
-        """Begin anew: nothing is waited for any more."""
+        """Start over: nothing is expected any more."""
         self._same.pop(key, None)

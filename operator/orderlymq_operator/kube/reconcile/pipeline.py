@@ -1,7 +1,7 @@
 """
-One pass over one Pipeline: read its objects, ask its drivers how they are, ask the planner, apply, tell.
+One reconcile of one Pipeline: observe its objects and drivers, plan, apply, report.
 
-Rules: as those of `reconciler`; and a driver is only read: it has no rights, and nothing that it says is carried out.
+Rules: as those of `cluster`. A driver is only read: it has no rights, and nothing that it reports is carried out.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from orderlymq_operator.kube.observe.drivers import (
     is_driver,
     is_run,
     pause_of,
-    read_word,
+    read_report,
     status_facts,
     without_pause,
     workload_of,
@@ -93,7 +93,7 @@ _DEFINITION: Final = f"{SPARK_APPLICATIONS.plural}.{SPARK_APPLICATIONS.api_versi
 
 @dataclass(slots=True)
 class _Observation:
-    """What a pass found."""
+    """What a reconcile found."""
 
     wanted: list[Json]
     workload: Json
@@ -118,7 +118,7 @@ class _Observation:
 
 
 class PipelineReconciler:
-    """Makes passes over Pipelines; `reconcile` is called for one key at a time."""
+    """Reconciles Pipelines; `reconcile` is called for one key at a time."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class PipelineReconciler:
         self._pull_policy = pull_policy
         self._writer = StatusWriter(api, inventory)
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_S))
-        self._told: dict[PipelineKey, float] = {}
+        self._reported_at: dict[PipelineKey, float] = {}
         self._lists = Lister(api, clock)
         self._backoff = Backoff()
         self._definition: tuple[float, Json | None] | None = None
@@ -147,7 +147,7 @@ class PipelineReconciler:
         await self._session.close()
 
     async def reconcile(self, key: PipelineKey) -> float | None:
-        """Make one pass; return after how many seconds the next is due, None for no special reason.
+        """Reconcile once; return after how many seconds the next reconcile is due, None for no special reason.
 
         Raises:
             ApiError: the API server could not be read or written; try again.
@@ -156,38 +156,38 @@ class PipelineReconciler:
             await self._inventory.refresh(key)
             item = self._inventory.pipeline(key)
             if item is None or item.deleting_since is not None:
-                self._told.pop(key, None)
+                self._reported_at.pop(key, None)
                 self._lists.forget(key)
                 self._backoff.forget(key)
                 return None  # what it owns goes with it
             if not isinstance(item.manifest, Pipeline):
                 problem = ConditionReport("False", "Invalid", item.error)
-                await self._writer.tell(item, {"Ready": problem}, previous_facts(item))
+                await self._writer.write(item, {"Ready": problem}, previous_facts(item))
                 return None
             if item.annotations.get(names.ANNOTATION_PAUSE) == "true":
                 return None
             try:
-                return await self._pass(key, item, item.manifest)
+                return await self._steps(key, item, item.manifest)
             except RetryLaterError:
                 raise
             except ApiError as error:
                 reason = "Forbidden" if isinstance(error, ForbiddenError) else "ApiRefused"
                 report = ConditionReport("False", reason, str(error))
-                await self._writer.tell(item, {"Ready": report}, previous_facts(item))
+                await self._writer.write(item, {"Ready": report}, previous_facts(item))
                 raise
 
-    async def _pass(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
+    async def _steps(self, key: PipelineKey, item: Item, pipeline: Pipeline) -> float | None:
         environment = DriverEnvironment(
             pipeline.spec.image or self._image,
             pipeline.spec.image_pull_policy or self._pull_policy,
         )
-        sight = await self._look(pipeline, environment)
-        actions = plan_pipeline(pipeline, work_of(pipeline), sight.observed)
+        seen = await self._observe(pipeline, environment)
+        actions = plan_pipeline(pipeline, work_of(pipeline), seen.observed)
         for action in actions:
-            await self._perform(pipeline, sight, action)
+            await self._perform(pipeline, seen, action)
         report = actions[-1]
         assert isinstance(report, ReportPipeline), "a plan ends with a report"
-        await self._tell(key, item, report, claim_name(pipeline))
+        await self._report(key, item, report, claim_name(pipeline))
         if len(actions) > 1:
             return AT_WORK_S
         self._lists.keep(key)
@@ -200,9 +200,9 @@ class PipelineReconciler:
             return None
         return max(WAITING_S, self._backoff.pause_s(key, (report.phase, report.condition)))
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- observing -------------------------------------------------------------------------------
 
-    async def _look(self, pipeline: Pipeline, environment: DriverEnvironment) -> _Observation:
+    async def _observe(self, pipeline: Pipeline, environment: DriverEnvironment) -> _Observation:
         namespace = pipeline.metadata.namespace
         chosen = f"{names.LABEL_PIPELINE}={pipeline.metadata.name}"
         definition = await self._spark_definition()
@@ -223,18 +223,18 @@ class PipelineReconciler:
         )
         workload, pause = without_pause(made)
         wanted = [_no_smaller(each, live) for each in supporting_objects(pipeline, environment)]
-        sight = _Observation(wanted, stamped(workload), pause, live)
+        seen = _Observation(wanted, stamped(workload), pause, live)
         pods = await asyncio.gather(*map(self._ask, filter(is_driver, live[PODS])))
         reference = pipeline.spec.cluster_ref
-        sight.observed = ObservedPipeline(
+        seen.observed = ObservedPipeline(
             workloads=tuple(
-                workload_of(found, sight.workload if _same(found, sight.workload) else None)
+                workload_of(found, seen.workload if _same(found, seen.workload) else None)
                 for resource in _FORMS.values()
                 for found in live.get(resource, ())
                 if not is_run(found)
             ),
             pods=tuple(pods),
-            stale=len(changes(wanted, sight.everything)) + len(sight.surplus()),
+            stale=len(changes(wanted, seen.everything)) + len(seen.surplus()),
             cluster_found=reference is None
             or self._inventory.cluster((reference.namespace or namespace or "", reference.name))
             is not None,
@@ -243,7 +243,7 @@ class PipelineReconciler:
             if definition is not None and made["kind"] == SPARK_APPLICATIONS.kind
             else (),
         )
-        return sight
+        return seen
 
     async def _ask(self, found: Json) -> DriverPod:
         """Return a driver's pod with what its driver says now."""
@@ -256,8 +256,8 @@ class PipelineReconciler:
             async with self._session.get(url) as answer:
                 text = (await _body(answer)).decode(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return replace(pod, word=None)  # what a former container said is no news of this one
-        return replace(pod, word=read_word(text))
+            return replace(pod, word=None)  # what a previous container said is no news of this one
+        return replace(pod, word=read_report(text))
 
     async def _spark_definition(self) -> Json | None:
         now = time.monotonic()
@@ -269,14 +269,14 @@ class PipelineReconciler:
     # -- carrying out --------------------------------------------------------------------------
 
     async def _perform(
-        self, pipeline: Pipeline, sight: _Observation, action: PipelineAction
+        self, pipeline: Pipeline, seen: _Observation, action: PipelineAction
     ) -> None:
         namespace = pipeline.metadata.namespace
         match action:
             case StopDriver(form, name):
                 await self._api.delete(_FORMS[form], namespace, name, propagation="Background")
             case ApplyDriver(form):
-                await self._apply(namespace, sight, form)
+                await self._apply(namespace, seen, form)
             case SuspendDriver(form, name, suspend):
                 change = {"spec": pause_of(form, suspend=suspend)}
                 await self._api.patch(_FORMS[form], namespace, name, change)
@@ -285,31 +285,33 @@ class PipelineReconciler:
         _log.info("%s/%s: did %s", namespace, pipeline.metadata.name, action)
         self._metrics.actions.labels(type(action).__name__).inc()
 
-    async def _apply(self, namespace: str | None, sight: _Observation, form: Form) -> None:
-        for made in changes(sight.wanted, sight.everything):
+    async def _apply(self, namespace: str | None, seen: _Observation, form: Form) -> None:
+        for made in changes(seen.wanted, seen.everything):
             await self._api.apply(made)
-        for found in sight.surplus():
+        for found in seen.surplus():
             resource = ROLES if found["kind"] == ROLES.kind else ROLE_BINDINGS
             await self._api.delete(resource, namespace, found["metadata"]["name"])
-        present = [each for each in sight.observed.workloads if each.form == form]
+        present = [each for each in seen.observed.workloads if each.form == form]
         if not present or (form != "Job" and not present[0].current):
-            spec = {**sight.workload["spec"], **sight.pause}
-            await self._api.apply({**sight.workload, "spec": spec})
+            spec = {**seen.workload["spec"], **seen.pause}
+            await self._api.apply({**seen.workload, "spec": spec})
 
-    # -- telling -------------------------------------------------------------------------------
+    # -- reporting -------------------------------------------------------------------------------
 
-    async def _tell(self, key: PipelineKey, item: Item, report: ReportPipeline, claim: str) -> None:
-        former = previous_facts(item)
-        facts = status_facts(report, former, claim)
+    async def _report(
+        self, key: PipelineKey, item: Item, report: ReportPipeline, claim: str
+    ) -> None:
+        previous = previous_facts(item)
+        facts = status_facts(report, previous, claim)
         now = time.monotonic()
         news = report.condition != previous_conditions(item).get("Ready") or any(
-            facts.get(name) != former.get(name)
+            facts.get(name) != previous.get(name)
             for name in ("phase", "driver", "result", "lastError")
         )
-        if not news and now - self._told.get(key, -FIGURES_S) < FIGURES_S:
+        if not news and now - self._reported_at.get(key, -FIGURES_S) < FIGURES_S:
             return
-        self._told[key] = now
-        await self._writer.tell(item, {"Ready": report.condition}, facts)
+        self._reported_at[key] = now
+        await self._writer.write(item, {"Ready": report.condition}, facts)
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:

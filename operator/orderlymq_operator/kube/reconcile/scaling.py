@@ -1,9 +1,9 @@
 """
-Groups that are to be taken away: whether they may go, what still holds them, and their end.
+Raft groups that are to be removed: whether they may go, what still holds them, and their removal.
 
-Rules: a group goes only with proof that nothing in it is needed: no queue of an Ordered topic stands there, it takes no
-more messages, and it holds none. Until then everything about it stays; whoever sets spec.groups back gets it back.
-The highest group goes first.
+Rules: a group is removed only on proof that nothing in it is needed. No queue of an Ordered topic is in it, it takes no
+more messages, and it holds none. Until then everything about it stays, and a higher spec.groups keeps it. The highest
+group goes first.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def surplus_groups(cluster: Cluster, live: Live) -> tuple[str, ...]:
 
 
 def refused(cluster: Cluster, live: Live) -> ConditionReport | None:
-    """Return the condition of a Cluster whose groups are above its wish and whose policy keeps them."""
+    """Return the condition of a Cluster whose groups are above its state and whose policy keeps them."""
     present = len(planned_groups(cluster, live))
     if present == cluster.spec.groups or cluster.spec.scale_down.policy == "Drain":
         return None

@@ -1,8 +1,8 @@
 """
-What the status of each object says: conditions and facts, made from what a pass found.
+The status of each object: conditions and facts, from what a reconcile found.
 
-Pure. Rules: a status is written only when it says something new; the time of a condition is when its status changed,
-never when it was written; a field that is not known is left out, because the schema refuses null.
+Pure. Rules: a status is written only when it says something new. The time of a condition is when its status changed. A
+field that is not known is left out, because the schema refuses null.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ _ROLES: Final = {"leader": "Leader", "follower": "Follower", "learner": "Learner
 
 @dataclass(slots=True)
 class Findings:
-    """What about a Cluster a pass found beside the planner's world.
+    """What a reconcile found about a Cluster beside the observed state.
 
     Attributes:
         scale_down: the condition ScaleDownBlocked.
@@ -88,11 +88,11 @@ def status_object(
 
 
 def _conditions(item: Item, reports: Mapping[str, ConditionReport], now: str) -> list[Json]:
-    former = {condition["type"]: condition for condition in item.status.get("conditions") or []}
+    previous = {condition["type"]: condition for condition in item.status.get("conditions") or []}
     made = []
     for kind, report in reports.items():
         assert report.reason in BY_NAME, f"reason {report.reason} is not in the table"
-        before = former.get(kind)
+        before = previous.get(kind)
         kept = before is not None and before.get("status") == report.status
         made.append(
             {
@@ -108,7 +108,7 @@ def _conditions(item: Item, reports: Mapping[str, ConditionReport], now: str) ->
 
 
 def _is_empty(value: Any) -> bool:
-    """Tell whether a value can only be a default that the API server filled in."""
+    """Return whether a value can only be a default that the API server filled in."""
     if isinstance(value, Mapping):
         return all(map(_is_empty, value.values()))
     return not value

@@ -1,8 +1,8 @@
 """
-Volumes: they grow with spec.storage.size, and those of replicas that were taken away go.
+Volumes: they grow with spec.storage.size, and those of removed replicas are deleted.
 
-Rule: a claim is deleted only when its number is above the planner's, no pod has it, and the leader says that the
-replica is no member; everything else is left for people.
+Rule: a claim is deleted only when its number is above the planner's, no pod has it, and the leader reports that the
+replica is no member. Everything else is left to people.
 """
 
 from decimal import Decimal
@@ -18,7 +18,7 @@ from orderlymq_operator.plan.actions import ConditionReport, Observed
 
 
 async def settle(backend: KubeBackend, found: Findings, observed: Observed) -> int:
-    """Let volumes grow and former ones go; return how many changes were made.
+    """Let volumes grow and previous ones go; return how many changes were made.
 
     Raises:
         ApiError: the API server refused.

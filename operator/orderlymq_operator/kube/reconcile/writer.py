@@ -1,8 +1,8 @@
 """
-Writes what is known: statuses, events, and the label of a leader that its broker could not write.
+The status writer: statuses, events, and the label of a leader that its broker could not write.
 
-Rule: every write is preceded by a comparison, so that nothing is written twice; a status that somebody else changed
-meanwhile is applied all the same, because fields have one owner.
+Rule: every write follows a comparison, so that nothing is written twice. A status that somebody else changed meanwhile is
+applied all the same, because each field has one owner.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class StatusWriter:
         self._inventory = inventory
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def tell(
+    async def write(
         self, item: Item, conditions: Mapping[str, ConditionReport], facts: Json
     ) -> None:
         """Write the status of an object, if it says something new.
@@ -74,7 +74,7 @@ class StatusWriter:
 
     async def write_parts(
         self,
-        wish: DesiredState,
+        state: DesiredState,
         reports: Mapping[Subject, ConditionReport],
         observed: Observed,
         consumer_groups: Mapping[str, ObservedConsumerGroup],
@@ -83,24 +83,24 @@ class StatusWriter:
     ) -> None:
         """Write the statuses of Topics, ConsumerGroups and Users; *consumer_groups* of groups by clients' name.
 
-        What is only under way is told when it fails (*said*): otherwise the next pass has better news at once.
+        What is only under way is told when it fails (*said*): otherwise the next reconcile has better news.
         """
         work = []
-        for subject, item in wish.subjects.items():
-            report = wish.verdicts.get(subject) or reports.get(subject)
+        for subject, item in state.subjects.items():
+            report = state.verdicts.get(subject) or reports.get(subject)
             if report is None or (report.reason in _PASSING and not said):
                 continue
             facts = previous_facts(item)
             if isinstance(item.manifest, Topic) and report.reason != "BrokerUnavailable":
-                facts = topic_facts(item.manifest, wish.desired, observed)
+                facts = topic_facts(item.manifest, state.desired, observed)
             kept = previous_conditions(item)
-            if isinstance(item.manifest, ConsumerGroup) and subject not in wish.verdicts:
-                sight = consumer_groups.get(item.manifest.group_name)
-                if sight is not None:
-                    facts = group_facts(item.manifest, sight, observed)
-                    kept = group_conditions(item.manifest, sight, observed)
+            if isinstance(item.manifest, ConsumerGroup) and subject not in state.verdicts:
+                seen = consumer_groups.get(item.manifest.group_name)
+                if seen is not None:
+                    facts = group_facts(item.manifest, seen, observed)
+                    kept = group_conditions(item.manifest, seen, observed)
             work.append(
-                self.tell(
+                self.write(
                     item,
                     {"Ready": report, **{k: v for k, v in kept.items() if k != "Ready"}},
                     facts,
@@ -123,8 +123,8 @@ class StatusWriter:
 
     async def _announce(self, item: Item, ready: ConditionReport) -> None:
         """Write an event when an object becomes ready or stops being so for a reason worth one."""
-        former = condition_of(item.status, "Ready")
-        known = (former or {}).get("reason")
+        previous = condition_of(item.status, "Ready")
+        known = (previous or {}).get("reason")
         if ready.reason in {known, *_QUIET} or known in {None, *_QUIET}:
             return
         await self.event(

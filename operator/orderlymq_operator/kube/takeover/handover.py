@@ -1,9 +1,9 @@
 """
-Hands the queues of a dead consumer over: watches hint, live reads prove, brokers forget the client.
+The takeover of the queues of a dead consumer: watches hint, reads prove, brokers expire the client.
 
-Rules: while consumers live their clients are bound to pods, at every pass of `_bind` and whenever a pod changes; a
-hint about a pod leads to a look at exactly the clients bound to it; without proof nothing happens and the lease decides.
-Whatever goes wrong on the way is tried again while the hint is fresh. See `deaths` for what counts as proof.
+Rules: while consumers live their clients are bound to pods, at every round of `_bind` and whenever a pod changes. A hint
+about a pod leads to a check of exactly the clients bound to it. Without proof nothing happens, and the lease decides.
+Whatever fails on the way is tried again while the hint is fresh. `proof` says what counts as proof.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ BIND_S: Final = 2.0
 # Between looks at a pod that may be dead, and how long one hint keeps somebody looking.
 _LOOK_FIRST_S: Final = 0.05
 _LOOK_MAX_S: Final = 0.5
-# A kubelet that has not told within some seconds is probably down: looking less often is enough.
+# A kubelet that has not reported within some seconds is probably down: looking less often is enough.
 _SOON_S: Final = 10.0
 _LATE_LOOK_S: Final = 5.0
 # Beyond the lease of any lock of RocketMQ's clients there is nothing left to hand over.
@@ -61,7 +61,7 @@ class Takeover:
     """Watches over the pods of consumers; `run` until cancelled.
 
     Args:
-        targets: the Clusters that want this, as they were at their last pass.
+        targets: the Clusters that want this, as their last reconcile found them.
         leads: whether this process may act.
     """
 
@@ -168,7 +168,7 @@ class Takeover:
             if client_id in known or not holder.connected:
                 continue
             found = bind(client_id, holder.address, self._pods)
-            # Seen twice: what a watch shows of a container that was just started anew may be old.
+            # Seen twice: what a watch shows of a container that was just restarted may be old.
             if found is not None and settled and pending.get(client_id) == found:
                 known[client_id] = found
             elif found is not None:
@@ -178,7 +178,7 @@ class Takeover:
                 del known[client_id]
         return holders, complete
 
-    # -- looking -------------------------------------------------------------------------------
+    # -- observing -------------------------------------------------------------------------------
 
     def _look(self, pod: PodFacts) -> None:
         if pod.uid not in self._looking:
@@ -272,7 +272,7 @@ class Takeover:
         return left
 
     def _is_address_of(self, pod: PodFacts, address: str) -> bool:
-        """Tell whether a client that was not seen before it died was in *pod*.
+        """Return whether a client that was not seen before it died was in *pod*.
 
         The address alone tells, unless another living pod has it by now, or another start of this one. On a lost
         node the pod itself still stands there as living.

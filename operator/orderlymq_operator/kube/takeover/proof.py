@@ -1,10 +1,10 @@
 """
-Proof that a consumer can no longer act, from live reads of its pod, its node and the node's own reports.
+Proof that a consumer can no longer act, from reads of its pod, its node and the node's own reports.
 
-Pure. Rule: a queue leaves a running lease only on proof; a lost connection or silence is none, and neither is a pod
-that does not exist any more: deleted by force it is gone before its processes are, and where its kubelet is down they
-run on. A proof is the word of who ends processes: the kubelet, or whoever says that the machine is off. What a client
-is bound to was looked up while it was alive: the pod that had its address, and when its containers had been started.
+Pure. Rule: a queue leaves a running lease only on proof. A lost connection or silence is no proof, and neither is a pod
+that no longer exists: a pod deleted by force is gone before its processes are, and they run on where its kubelet is down.
+Proof comes from who ends processes: the kubelet, or a person who declares the machine off. Each client was bound while it
+was alive to the pod that had its address and to the start times of its containers.
 """
 
 import re
@@ -43,7 +43,7 @@ class Proof:
     A connection that is still there belongs to a client that was bound wrongly, or to one that is ending.
 
     Attributes:
-        whole: all processes of the pod have ended or are being killed, not only those of former containers.
+        whole: all processes of the pod have ended or are being killed, not only those of previous containers.
         overrules: it holds whatever becomes of the connection: from a machine that is off nobody closes it.
     """
 
@@ -96,7 +96,7 @@ def proof_of(
     if pod is not None and pod.uid == was.uid:
         # One container may be a helper: only when each has ended since is the client certainly among them.
         if _has_ended(was, pod):
-            return Proof(f"every container of {name} was started anew or has ended", whole=False)
+            return Proof(f"every container of {name} was started again or has ended", whole=False)
         return None
     what = f"{name} does not exist any more" if pod is None else f"{name} is another one now"
     if last is not None and _has_ended(was, last):
@@ -109,19 +109,19 @@ def proof_of(
 
 
 def is_out_of_service(node: Json | None) -> bool:
-    """Tell whether somebody gave their word that a machine is off."""
+    """Return whether somebody gave their word that a machine is off."""
     taints = ((node or {}).get("spec") or {}).get("taints") or []
     return any(taint.get("key") == OUT_OF_SERVICE for taint in taints)
 
 
 def _has_ended(was: PodFacts, now: PodFacts) -> bool:
-    """Tell whether the kubelet says that none of the containers runs any more that ran then."""
+    """Return whether the kubelet says that none of the containers runs any more that ran then."""
     known = set(was.starts) - {None}
     return bool(known) and now.uid == was.uid and not known & set(now.starts)
 
 
 def _are_killed(was: PodFacts, kills: Sequence[Json]) -> bool:
-    """Tell whether the kubelet has begun to kill every container that ran then.
+    """Return whether the kubelet has begun to kill every container that ran then.
 
     Both times are of the clock of that node. They have seconds: what happened in the second of the start may have been
     about the container before, and proves nothing.

@@ -23,8 +23,8 @@ def _member(name: str, expression: str = "*") -> GroupMember:
 
 def _reasons(owners: list[str], *members: GroupMember, of: ConsumerGroup = BILLING) -> list[str]:
     locks = [Lock("billing", "orders", queue, owner) for queue, owner in enumerate(owners) if owner]
-    sight = observe_consumer_group("billing", {"demo-0": list(members)}, {"demo-0": locks}, [0])
-    found = group_conditions(of, sight, FOUR)
+    seen = observe_consumer_group("billing", {"demo-0": list(members)}, {"demo-0": locks}, [0])
+    found = group_conditions(of, seen, FOUR)
     return [found[kind].reason for kind in ("Balanced", "ConsistentSubscription") if kind in found]
 
 
@@ -59,24 +59,24 @@ def test_a_queue_that_a_member_was_refused_is_contended_and_both_are_named() -> 
         Lock("billing", "orders", 1, "a", wanted_by="gone"),
         *(Lock("billing", "orders", number, "b") for number in (2, 3)),
     ]
-    sight = observe_consumer_group("billing", {"demo-0": [a, b]}, {"demo-0": locks}, [0])
+    seen = observe_consumer_group("billing", {"demo-0": [a, b]}, {"demo-0": locks}, [0])
 
-    found = group_conditions(BILLING, sight, FOUR)["Balanced"]
+    found = group_conditions(BILLING, seen, FOUR)["Balanced"]
 
     assert (found.status, found.reason) == ("False", "QueuesContended")
     assert found.message == "orders@demo-0-0 of a, wanted by b"
-    assert group_facts(BILLING, sight, FOUR)["locks"] == {"held": 4, "free": 0, "contended": 1}
+    assert group_facts(BILLING, seen, FOUR)["locks"] == {"held": 4, "free": 0, "contended": 1}
 
 
 def test_raft_groups_that_know_other_members_are_named() -> None:
     """Members that ask one of them assign_queues otherwise than those that ask another."""
     a, b = _member("a"), _member("b")
     locks = [Lock("billing", "orders", number, "ab"[number // 2]) for number in range(4)]
-    sight = observe_consumer_group(
+    seen = observe_consumer_group(
         "billing", {"demo-0": [a, b], "demo-1": [a]}, {"demo-0": locks}, [0, 0]
     )
 
-    found = group_conditions(BILLING, sight, FOUR)["Balanced"]
+    found = group_conditions(BILLING, seen, FOUR)["Balanced"]
 
     assert (found.status, found.reason) == ("False", "MembersDiffer")
     assert found.message == "other members are known to demo-1"
@@ -85,9 +85,9 @@ def test_raft_groups_that_know_other_members_are_named() -> None:
 def test_members_that_subscribe_differently_are_named() -> None:
     """They take messages from each other: the queue of one holds what the other wants."""
     a, b, odd = _member("a"), _member("b"), _member("odd", "red")
-    sight = observe_consumer_group("billing", {"demo-0": [a, b, odd]}, {}, [])
+    seen = observe_consumer_group("billing", {"demo-0": [a, b, odd]}, {}, [])
 
-    found = group_conditions(BILLING, sight, FOUR)["ConsistentSubscription"]
+    found = group_conditions(BILLING, seen, FOUR)["ConsistentSubscription"]
 
     assert found.reason == "DifferentSubscriptions"
     assert found.message == "odd: orders red; a and 1 more: orders *"
@@ -101,7 +101,7 @@ def test_nobody_online_is_unknown_and_no_alarm() -> None:
 
 def test_facts_put_raft_groups_together() -> None:
     """A member that two raft groups know is one member, lag is the sum, locks of others do not count."""
-    sight = observe_consumer_group(
+    seen = observe_consumer_group(
         "billing",
         {"demo-0": [_member("a")], "demo-1": [_member("a")]},
         {
@@ -115,7 +115,7 @@ def test_facts_put_raft_groups_together() -> None:
         {"a:1": "west"}.__getitem__,
     )
 
-    facts = group_facts(BILLING, sight, FOUR)
+    facts = group_facts(BILLING, seen, FOUR)
 
     assert (facts["members"], facts["lag"]) == (1, 120)
     assert facts["memberList"] == [{"clientId": "a", "address": "a:1", "zone": "west", "queues": 1}]

@@ -20,10 +20,10 @@ def test_of_two_objects_with_one_name_the_oldest_wins() -> None:
         creationTimestamp="2026-01-01T00:00:05Z",
     )
 
-    wish = desired_state(cluster(), [first, second])
+    state = desired_state(cluster(), [first, second])
 
-    assert [topic.metadata.name for topic in wish.desired.topics] == ["shop/orders"]
-    assert wish.verdicts == {
+    assert [topic.metadata.name for topic in state.desired.topics] == ["shop/orders"]
+    assert state.verdicts == {
         Subject("Topic", "shop/other"): ConditionReport(
             "False", "Conflict", "Topic shop/orders is older and declares 'orders', too"
         )
@@ -38,9 +38,9 @@ def test_equal_names_in_two_namespaces_are_two_objects() -> None:
     mine = item("Topic", "orders")
     theirs = item("Topic", "orders", "sales", spec={"topicName": "sales-orders"})
 
-    wish = desired_state(cluster(), [mine, theirs])
+    state = desired_state(cluster(), [mine, theirs])
 
-    assert [(topic.metadata.name, topic.topic_name) for topic in wish.desired.topics] == [
+    assert [(topic.metadata.name, topic.topic_name) for topic in state.desired.topics] == [
         ("shop/orders", "orders"),
         ("sales/orders", "sales-orders"),
     ]
@@ -48,13 +48,13 @@ def test_equal_names_in_two_namespaces_are_two_objects() -> None:
 
 def test_what_cannot_be_used_is_told_and_hurts_nobody_else() -> None:
     """The field stands in the message."""
-    wish = desired_state(
+    state = desired_state(
         cluster(), [item("Topic", "bad", spec={"queues": 0}), item("Topic", "good")]
     )
 
-    (verdict,) = wish.verdicts.values()
+    (verdict,) = state.verdicts.values()
     assert (verdict.reason, "spec.queues" in verdict.message) == ("Invalid", True)
-    assert len(wish.desired.topics) == 1
+    assert len(state.desired.topics) == 1
 
 
 def test_only_deletion_policy_delete_deletes() -> None:
@@ -62,11 +62,11 @@ def test_only_deletion_policy_delete_deletes() -> None:
     kept = item("Topic", "kept", **LEAVING)
     gone = item("Topic", "gone", spec=DELETE, **LEAVING)
 
-    wish = desired_state(cluster(), [kept, gone])
+    state = desired_state(cluster(), [kept, gone])
 
-    assert wish.desired.deleted_topics == {"gone"}
-    assert wish.desired.topics == ()
-    assert wish.leaving == [kept, gone]
+    assert state.desired.deleted_topics == {"gone"}
+    assert state.desired.topics == ()
+    assert state.leaving == [kept, gone]
 
 
 def test_a_name_that_another_object_has_taken_over_is_not_deleted() -> None:

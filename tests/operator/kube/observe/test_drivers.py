@@ -11,14 +11,14 @@ from orderlymq_operator.kube.objects.pipeline import DriverEnvironment, pipeline
 from orderlymq_operator.kube.observe.drivers import (
     driver_pod,
     pause_of,
-    read_word,
+    read_report,
     status_facts,
     without_pause,
     workload_of,
 )
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.plan.actions import ConditionReport
-from orderlymq_operator.plan.pipelines import DriverWord, ReportPipeline
+from orderlymq_operator.plan.pipelines import DriverReport, ReportPipeline
 from orderlymq_operator.resources.pipeline import PipelineStatus
 from tests.operator.examples import pipeline
 from tests.operator.kube.samples import pod
@@ -60,7 +60,7 @@ def test_a_driver_that_ended_has_said_why() -> None:
         *("StatefulSet", "abc"),
         *(True, False),
     )
-    assert found.word == DriverWord(
+    assert found.word == DriverReport(
         "Failed", error="the disk is full", figures=(("last_batch", 3),)
     )
 
@@ -79,7 +79,7 @@ def test_a_driver_that_could_not_say_why_is_told_by_how_it_ended(
     """A killed one by its signal, one that never began by its last lines."""
     found = driver_pod(driver(phase="Failed", containerStatuses=[terminated]))
 
-    assert found.word == DriverWord("Failed", error=error)
+    assert found.word == DriverReport("Failed", error=error)
 
 
 def test_a_driver_that_begins_again_and_again_is_told_by_its_last_end() -> None:
@@ -94,14 +94,14 @@ def test_a_driver_that_begins_again_and_again_is_told_by_its_last_end() -> None:
     found = driver_pod(driver(containerStatuses=[waiting]))
 
     assert not found.ended
-    assert found.word == DriverWord("Failed", error="no such topic")
+    assert found.word == DriverReport("Failed", error="no such topic")
     assert found.trouble is not None
     assert found.trouble.reason == "PodFailing"
 
 
 def test_the_status_tells_the_figures_of_the_driver() -> None:
     """Offsets by queue number, rates in whole rows, in the form of the schema."""
-    word = read_word(json.dumps(WORD))
+    word = read_report(json.dumps(WORD))
     assert word is not None
     report = ReportPipeline("Running", ConditionReport("True", "DriverRunning", "x"), word, "pod-0")
 
@@ -124,7 +124,7 @@ def test_the_status_tells_the_figures_of_the_driver() -> None:
 
 
 def test_a_figure_stays_until_a_newer_one_is_known() -> None:
-    """A driver that starts anew knows nothing yet; where the checkpoint stands is true all the same."""
+    """A driver that starts again knows nothing yet; where the checkpoint stands is true all the same."""
     former = {"lastBatch": 7, "lag": 5, "driver": "pod-0", "phase": "Running"}
     report = ReportPipeline("Suspended", ConditionReport("False", "Suspended", "x"))
 
@@ -139,8 +139,8 @@ def test_a_figure_stays_until_a_newer_one_is_known() -> None:
 def test_an_error_goes_when_a_driver_runs_again() -> None:
     """lastError is that of the last run."""
     condition = ConditionReport("True", "DriverRunning", "x")
-    failed = ReportPipeline("Failed", condition, DriverWord("Failed", error="full"))
-    runs = ReportPipeline("Running", condition, DriverWord("Running"))
+    failed = ReportPipeline("Failed", condition, DriverReport("Failed", error="full"))
+    runs = ReportPipeline("Running", condition, DriverReport("Running"))
 
     after = status_facts(failed, {}, "claim")
 
@@ -151,7 +151,7 @@ def test_an_error_goes_when_a_driver_runs_again() -> None:
 @pytest.mark.parametrize("text", ["", "no", "[]", "{}", '{"phase": 1}'])
 def test_what_is_no_report_says_nothing(text: str) -> None:
     """Whatever stands on the port or in the message."""
-    assert read_word(text) is None
+    assert read_report(text) is None
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_what_is_no_report_says_nothing(text: str) -> None:
 )
 def test_a_figure_of_another_form_is_left_out(figures: dict[str, Any]) -> None:
     """The schema would refuse the whole status for it."""
-    word = read_word(json.dumps({"phase": "Running", **figures}))
+    word = read_report(json.dumps({"phase": "Running", **figures}))
     report = ReportPipeline("Running", ConditionReport("True", "DriverRunning", "x"), word)
 
     assert status_facts(report, {}, "claim") == {"phase": "Running", "claim": "claim"}

@@ -26,7 +26,7 @@ from tests.operator.kube.samples import cluster, environment, item, pod
 
 NOW = "2026-01-01T10:00:00Z"
 LATER = "2026-01-01T11:00:00Z"
-READY = ConditionReport("True", "Synced", "in force")
+READY = ConditionReport("True", "Synced", "effective in every raft group")
 WAITS = ConditionReport("False", "BrokerUnavailable", "demo-0 does not answer")
 
 

@@ -1,0 +1,62 @@
+"""
+What raft groups and name servers know: topics, consumer groups, accounts, queue lists and routes.
+
+Rule: a server that does not answer, or answers only in part, counts as one that knows nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Final, TypeAlias
+
+from orderlymq_operator.brokers.admin import Admin, AdminError
+from orderlymq_operator.plan.actions import (
+    GroupConfig,
+    ObservedExpansion,
+    ObservedNameServer,
+    TopicConfig,
+    UserConfig,
+)
+from orderlymq_operator.plan.expansion import expanding_topics
+from orderlymq_operator.resources.kinds import Desired
+
+Tables: TypeAlias = tuple[
+    Mapping[str, TopicConfig] | None,
+    Mapping[str, GroupConfig] | None,
+    Mapping[str, UserConfig] | None,
+    Mapping[str, ObservedExpansion],
+]
+SILENT: Final[Tables] = (None, None, None, {})
+
+
+async def read_tables(admin: Admin, address: str, desired: Desired) -> Tables:
+    """Return what a raft group knows: topics, consumer groups, accounts, and the progress of expansions.
+
+    Accounts and expansions are read only where *desired* may concern them.
+    """
+    users = bool(desired.users or desired.deleted_users)
+    # Only an ordered topic can have been expanding, whatever its manifest says now.
+    ordered = any(topic.ordered for topic in desired.topics)
+    try:
+        return (
+            await admin.topics(address),
+            await admin.consumer_groups(address),
+            await admin.users(address) if users else {},
+            await admin.expansion(address, expanding_topics(desired.topics)) if ordered else {},
+        )
+    except AdminError:
+        return SILENT
+
+
+async def read_name_server(
+    admin: Admin, address: str, expanding: Collection[str], *, registered: bool
+) -> ObservedNameServer:
+    """Return the queue lists of a name server, its routes of *expanding* topics, and who is *registered*."""
+    try:
+        order = await admin.order_config(address)
+        brokers = await admin.registered(address) if registered else None
+    except AdminError:
+        return ObservedNameServer()
+    try:
+        routes = {name: await admin.route(address, name) for name in sorted(expanding)}
+    except AdminError:
+        routes = {}
+    return ObservedNameServer(order, routes, brokers)
