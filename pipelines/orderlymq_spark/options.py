@@ -295,6 +295,14 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     )
 
 
+def as_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options as Spark takes them; a truth value is true or false."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+
+
 def parse_duration_ms(text: str, name: str = "the duration") -> int:
     """Read 500ms, 15s, 2m, 1h.
 
