@@ -53,7 +53,7 @@ from orderlymq_spark.source.bounds import (
     resolve,
 )
 from orderlymq_spark.source.queuereader import range_row, read_range
-from orderlymq_spark.source.records import take_apart
+from orderlymq_spark.source.records import parse_records
 
 _log = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class OrderlyMQReader(_RangeReader, DataSourceReader):
         queues = chosen_queues(access, options)
         start = resolve(access, options, options.start, "starting", queues)
         end = resolve(access, options, options.end, "ending", queues)
-        found = continued(start, *access.borders(queues))
+        found = continued(start, *access.bounds(queues))
         report_loss(options, found.missing, ())
         parts = split(ranges(found.start, end), options.partitions_min)
         return [RangePartition(part) for part in parts]
@@ -201,7 +201,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         awaited = known.keys() - self._told_removed
         ends = self._ends(awaited) if self._target is None else self._target
         access = access_to(options.connect)
-        lows, highs = access.borders(ends)
+        lows, highs = access.bounds(ends)
         found = continued(known, lows, highs)
         removed = [queue for queue in found.removed if queue not in self._told_removed]
         report_loss(options, found.missing, removed)
@@ -231,7 +231,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         access = access_to(options.connect)
         awaited = {queue for queue in ends if known.get(queue, 0) < ends[queue]}
         present = set(awaited_queues(access, options, awaited))
-        lows, highs = access.borders(queue for queue in ends if queue in present)
+        lows, highs = access.bounds(queue for queue in ends if queue in present)
         known = {queue: known.get(queue, lows.get(queue, 0)) for queue in ends}
         removed = [queue for queue in ends if queue not in present and known[queue] < ends[queue]]
         found = continued(known, lows, highs)
@@ -262,7 +262,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
 
     def _ends(self, awaited: Set[MessageQueue] = frozenset()) -> dict[MessageQueue, int]:
         access = access_to(self._options.connect)
-        return access.borders(awaited_queues(access, self._options, awaited))[1]
+        return access.bounds(awaited_queues(access, self._options, awaited))[1]
 
     def _waits(self, waiting: int) -> bool:
         """Tell whether a batch is still too small to be worth it."""
@@ -300,7 +300,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         end = min(part.end, part.start + 32)
         access = access_to(self._options.connect)
         return [
-            (chunk, max(1, len(take_apart([chunk], 0, 1 << 62))))
+            (chunk, max(1, len(parse_records([chunk], 0, 1 << 62))))
             for fetched in access.read(QueueRange(part.queue, part.start, end))
             for chunk in fetched.chunks
         ]

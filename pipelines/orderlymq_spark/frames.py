@@ -8,19 +8,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from orderlymq_spark.datasource import OrderlyMQDataSource
 from orderlymq_spark.localpath import local_path
+from orderlymq_spark.options import as_texts
 
 
 def read_batch(spark: SparkSession, **options: Any) -> DataFrame:
     """Return topics as a frame; options as of the format, by keyword."""
     register(spark)
-    return spark.read.format("orderlymq").options(**_texts(options)).load()
+    return spark.read.format("orderlymq").options(**as_texts(options)).load()
 
 
 def read_stream(spark: SparkSession, checkpoint: str | Path, **options: Any) -> DataFrame:
     """Return topics as a stream that remembers beside its checkpoint where it began."""
     start = {"startPath": local_path(checkpoint) / "orderlymq-start.json", **options}
     register(spark)
-    return spark.readStream.format("orderlymq").options(**_texts(start)).load()
+    return spark.readStream.format("orderlymq").options(**as_texts(start)).load()
 
 
 def ordered(frame: DataFrame, *, tasks: int | None = None) -> DataFrame:
@@ -42,10 +43,3 @@ def register(spark: SparkSession) -> None:
     if spark not in _REGISTERED:
         spark.dataSource.register(OrderlyMQDataSource)
         _REGISTERED.add(spark)
-
-
-def _texts(options: dict[str, Any]) -> dict[str, str]:
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-    }

@@ -167,7 +167,7 @@ class Continued:
 
 
 def continued(known: Offsets, lows: Offsets, highs: Offsets) -> Continued:
-    """Compare what a stream has read (*known*) with the queues' present borders.
+    """Compare what a stream has read (*known*) with the queues' present bounds.
 
     A queue whose end lies before what was read was made anew: all that it has is read, and the gap in
     knowledge is told as a missing range of size zero at the old place.

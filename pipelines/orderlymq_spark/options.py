@@ -102,7 +102,7 @@ class Connect:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Border:
+class Bound:
     """A start or an end: one of the words, explicit offsets, or a time."""
 
     word: Literal["earliest", "latest", "group", "offsets", "timestamp"]
@@ -119,8 +119,8 @@ class SourceOptions:
     topics: tuple[str, ...] = ()
     pattern: str = ""
     queues: frozenset[MessageQueue] = frozenset()
-    start: Border
-    end: Border
+    start: Bound
+    end: Bound
     group: str = ""
     offsets_max: int | None = None
     bytes_max: int | None = None
@@ -233,7 +233,7 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
     if bool(topics) == bool(pattern):
         raise OptionError("give one of topic, topics, topicsPattern and queues")
     _check_pattern(pattern)
-    start = _border(read, "starting", "earliest", ("earliest", "latest", "group"), "error")
+    start = _bound(read, "starting", "earliest", ("earliest", "latest", "group"), "error")
     group = read.text("group")
     if (start.word == "group") != bool(group):
         raise OptionError("startingOffsets=group and group=<consumer group> go together")
@@ -248,7 +248,7 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
         pattern=pattern,
         queues=queues,
         start=start,
-        end=_border(read, "ending", "latest", ("latest",), "latest"),
+        end=_bound(read, "ending", "latest", ("latest",), "latest"),
         group=group,
         offsets_max=read.number("maxOffsetsPerTrigger"),
         bytes_max=read.number("maxBytesPerTrigger"),
@@ -295,6 +295,14 @@ def parse_sink(given: Mapping[str, str]) -> SinkOptions:
     )
 
 
+def as_texts(options: Mapping[str, object]) -> dict[str, str]:
+    """Return options as Spark takes them; a truth value is true or false."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+
+
 def parse_duration_ms(text: str, name: str = "the duration") -> int:
     """Read 500ms, 15s, 2m, 1h.
 
@@ -324,9 +332,9 @@ def parse_timestamp_ms(text: str, name: str = "the time") -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _border(
+def _bound(
     read: _Reader, side: str, default: str, words: tuple[str, ...], strategy: Strategy
-) -> Border:
+) -> Bound:
     offsets, timestamp = read.text(f"{side}Offsets"), read.text(f"{side}Timestamp")
     chosen = read.word(f"{side}TimestampStrategy", strategy, "error", "latest")
     if offsets and timestamp:
@@ -334,17 +342,17 @@ def _border(
     if timestamp:
         moment = parse_timestamp_ms(timestamp, f"{side}Timestamp")
         found: Strategy = "error" if chosen == "error" else "latest"
-        return Border(word="timestamp", timestamp_ms=moment, strategy=found)
+        return Bound(word="timestamp", timestamp_ms=moment, strategy=found)
     if offsets.startswith("{"):
         name = f"{side}Offsets"
-        return Border(word="offsets", offsets=from_json(read.json(name), name))
+        return Bound(word="offsets", offsets=from_json(read.json(name), name))
     match read.word(f"{side}Offsets", default, *words):
         case "latest":
-            return Border(word="latest")
+            return Bound(word="latest")
         case "group":
-            return Border(word="group")
+            return Bound(word="group")
         case _:
-            return Border(word="earliest")
+            return Bound(word="earliest")
 
 
 def _check_pattern(pattern: str) -> None:

@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.localpath import LocalPath
-from orderlymq_spark.options import parse_duration_ms, parse_source
+from orderlymq_spark.options import as_texts, parse_duration_ms, parse_source
 
 NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -40,11 +40,12 @@ class Source(Model):
 
     def all_options(self, **more: str) -> dict[str, str]:
         """Return the options for Spark."""
-        own = {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in self.options.items()
+        return {
+            "bootstrap": self.bootstrap,
+            "topic": self.topic,
+            **as_texts(self.options),
+            **more,
         }
-        return {"bootstrap": self.bootstrap, "topic": self.topic, **own, **more}
 
 
 class SparkSettings(Model):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.options import Border, parse_duration_ms, parse_sink, parse_source
+from orderlymq_spark.options import Bound, parse_duration_ms, parse_sink, parse_source
 from orderlymq_spark.specs import parse_pipeline, read_pipeline
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "pipelines").glob("*.yaml"))
@@ -47,7 +47,7 @@ def test_names_of_options_have_no_case_and_load_names_the_topic() -> None:
 
     assert (found.topics, found.end) == (
         ("orders",),
-        Border(word="timestamp", timestamp_ms=1000, strategy="latest"),
+        Bound(word="timestamp", timestamp_ms=1000, strategy="latest"),
     )
     assert "body" not in found.columns
 

@@ -231,7 +231,7 @@ def test_what_a_real_broker_has_lost_is_named(
     files[2].unlink()
     apache.start_broker()
     (queue,) = topics.queues(topic)
-    low = access_to(Connect(topics.bootstrap)).borders([queue])[0][queue]
+    low = access_to(Connect(topics.bootstrap)).bounds([queue])[0][queue]
     json = f'{{"{topic}": {{"{apache.broker_name}": {{"0": 0}}}}}}'
     options = {"bootstrap": topics.bootstrap, "topic": topic}
 

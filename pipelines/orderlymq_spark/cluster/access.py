@@ -1,5 +1,5 @@
 """
-The cluster as Spark's processes see it: queues, their borders, and blocks of messages, by blocking calls.
+The cluster as Spark's processes see it: queues, their bounds, and blocks of messages, by blocking calls.
 
 Rules: one set of connections per process and address; a broker or name server that stays away is waited for
 as long as `retryTimeout` says, because Spark ends a query at the first error; several pulls of one queue are
@@ -36,7 +36,7 @@ from orderlymq_protocol.model import SubscriptionData
 from orderlymq_protocol.names import is_system_topic
 from orderlymq_protocol.record import iter_records
 from orderlymq_runtime.client import RemotingError
-from orderlymq_spark.cluster.pullsize import PullCount
+from orderlymq_spark.cluster.pullsize import PullSize
 from orderlymq_spark.errors import OptionError, SourceUnavailable
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import Connect
@@ -149,7 +149,7 @@ class ClusterAccess:
         """
         return self.wait(lambda: self._admin.route(topic))
 
-    def borders(
+    def bounds(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
         """Return the first offset and the end of each queue."""
@@ -245,7 +245,7 @@ class ClusterAccess:
         """
         position = part.start
         ahead: Future[Fetched] | None = None
-        asks = PullCount(PULL_COUNT_MAX)
+        asks = PullSize(PULL_COUNT_MAX)
 
         def start(offset: int) -> "Future[Fetched]":
             work = self._patiently(lambda: self._fetch(part.queue, offset, part.end, tags, asks))
@@ -265,7 +265,7 @@ class ClusterAccess:
                 ahead.cancel()
 
     async def _fetch(
-        self, queue: MessageQueue, start: int, end: int, tags: str, asks: PullCount
+        self, queue: MessageQueue, start: int, end: int, tags: str, asks: PullSize
     ) -> Fetched:
         chunks: list[bytes] = []
         position, size = start, 0

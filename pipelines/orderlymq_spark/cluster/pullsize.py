@@ -12,7 +12,7 @@ _TRY_AFTER_FIRST: Final = 4
 _TRY_AFTER_MAX: Final = 1024  # a try in vain costs one round
 
 
-class PullCount:
+class PullSize:
     """Of one range of a queue, which is read front to back."""
 
     def __init__(self, count_max: int) -> None:

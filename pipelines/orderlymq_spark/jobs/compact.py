@@ -20,7 +20,7 @@ from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
-from orderlymq_spark.run.stream import owned
+from orderlymq_spark.run.stream import hold_checkpoint
 from orderlymq_spark.specs import CompactSpec
 from orderlymq_spark.tables.parquet import REPEATING_COLUMNS, path_of, published, sync_folder
 
@@ -30,7 +30,7 @@ _GROUP_ROWS: Final = 131_072  # a row group that readers can take in one piece
 
 def run(_name: str, spec: CompactSpec, _spark: SparkStarter) -> Outcome:
     """Compact; Spark is not needed: Arrow's threads use every core, one new file each."""
-    with owned(spec.path / "_compact"):
+    with hold_checkpoint(spec.path / "_compact"):
         finish(spec.path)
         before = published(spec.path)
         chosen = list(groups(spec.path, before, spec.target_bytes, spec.min_files))

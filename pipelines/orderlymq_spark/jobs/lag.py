@@ -23,7 +23,7 @@ def run(_name: str, spec: LagSpec, spark: SparkStarter) -> Outcome:
     """Measure once."""
     access = access_to(Connect(spec.bootstrap))
     queues = access.queues([spec.topic])
-    lows, highs = access.borders(queues)
+    lows, highs = access.bounds(queues)
     rows: list[dict[str, Any]] = []
     for group in spec.groups:
         for queue, offset in access.committed(group, queues).items():

@@ -61,7 +61,7 @@ class Status:
 
 
 @contextmanager
-def owned(checkpoint: Path) -> Iterator[None]:
+def hold_checkpoint(checkpoint: Path) -> Iterator[None]:
     """Hold a checkpoint; the lock ends with the process, however it ends.
 
     Raises:
@@ -95,12 +95,12 @@ def run_stream(
         counts_offsets: Spark's rows are ranges; the status counts the messages in them.
 
     Raises:
-        CheckpointInUse: As `owned`.
+        CheckpointInUse: As `hold_checkpoint`.
         PipelineFailed: The query failed.
     """
     status = Status(name, spec.type, counts_offsets=counts_offsets)
     gauges = _Gauges(name, spec.metrics_port)
-    with owned(spec.checkpoint):
+    with hold_checkpoint(spec.checkpoint):
         status.write(spec.checkpoint)
         writer = make().option("checkpointLocation", str(spec.checkpoint / "spark"))
         query = writer.trigger(**spec.trigger_options).queryName(name).start()

@@ -26,7 +26,7 @@ KNOWN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class QueueMessages:
     """What goes to one queue, in order."""
 
     queue: MessageQueue
@@ -64,7 +64,7 @@ class _Draft:
     order: tuple[Any, ...]
 
 
-def runs(
+def queue_messages(
     rows: Iterable[Mapping[str, Any]],
     queues: Mapping[str, Sequence[MessageQueue]],
     *,
@@ -73,7 +73,7 @@ def runs(
     app_id: str,
     batch: str,
     task: int | None = None,
-) -> list[Run]:
+) -> list[QueueMessages]:
     """Return the messages of rows by queue.
 
     Args:
@@ -110,7 +110,7 @@ def runs(
         message.unique_key = blake2b(identity, digest_size=16).hexdigest().upper()
         queue = _queue(draft.row, key, message.unique_key, queues[message.topic])
         placed.setdefault(queue, []).append(message)
-    return [Run(queue, placed[queue]) for queue in sorted(placed)]
+    return [QueueMessages(queue, placed[queue]) for queue in sorted(placed)]
 
 
 def shared_keys(rows: Iterable[Mapping[str, Any]], topic: str) -> set[int]:

@@ -29,7 +29,7 @@ from orderlymq.producer.producer import Producer
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError, UnorderedRows
 from orderlymq_spark.options import SinkOptions
-from orderlymq_spark.sink.messages import Run, check_columns, runs, shared_keys
+from orderlymq_spark.sink.messages import QueueMessages, check_columns, queue_messages, shared_keys
 
 _BATCH_COUNT_MAX: Final = 256  # a broker applies a batch in one go; more holds up others
 _GROUP: Final = "orderlymq-spark"
@@ -61,7 +61,7 @@ class _Writer:
         if None in topics:
             raise OptionError("a row has no topic, and the option topic is not set")
         queues = {topic: access.publish_queues(topic) for topic in sorted(topics)}
-        found = runs(
+        found = queue_messages(
             rows,
             queues,
             topic=options.topic,
@@ -70,7 +70,7 @@ class _Writer:
             batch=self._batch(),
             task=None if options.check_order else _task(),
         )
-        count = send_runs(access, found, options.batch_bytes)
+        count = send_messages(access, found, options.batch_bytes)
         return Sent(count, sorted(shared_keys(rows, options.topic)))
 
     def _batch(self) -> str:
@@ -127,8 +127,8 @@ def _task() -> int:
     return 0 if context is None else context.partitionId()
 
 
-def send_runs(access: ClusterAccess, found: Sequence[Run], batch_bytes: int) -> int:
-    """Send runs, all queues at once; return how many messages were not stored before.
+def send_messages(access: ClusterAccess, found: Sequence[QueueMessages], batch_bytes: int) -> int:
+    """Send messages, all queues at once; return how many messages were not stored before.
 
     Raises:
         SendRefused, SendUnknown: A broker refused, or stayed away; what is stored stays.
@@ -137,23 +137,25 @@ def send_runs(access: ClusterAccess, found: Sequence[Run], batch_bytes: int) -> 
     return access.thread.run(_send(access, found, batch_bytes))
 
 
-async def _send(access: ClusterAccess, found: Sequence[Run], batch_bytes: int) -> int:
+async def _send(access: ClusterAccess, found: Sequence[QueueMessages], batch_bytes: int) -> int:
     producer = Producer(_GROUP, instance=access.instance)
     async with producer, asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(
-                _send_run(producer, access, run, batch_bytes), name=f"send {run.queue}"
+                _send_queue(producer, access, part, batch_bytes), name=f"send {part.queue}"
             )
-            for run in found
+            for part in found
         ]
     return sum(task.result() for task in tasks)
 
 
-async def _send_run(producer: Producer, access: ClusterAccess, run: Run, batch_bytes: int) -> int:
-    options: dict[str, Any] = {"queue": run.queue, "timeout_ms": access.connect.retry_timeout_ms}
+async def _send_queue(
+    producer: Producer, access: ClusterAccess, part: QueueMessages, batch_bytes: int
+) -> int:
+    options: dict[str, Any] = {"queue": part.queue, "timeout_ms": access.connect.retry_timeout_ms}
     count = 0
     ahead: asyncio.Task[list[Message]] | None = None
-    pieces = list(_pieces(run.messages, batch_bytes))
+    pieces = list(_pieces(part.messages, batch_bytes))
     try:
         for number, piece in enumerate(pieces):
             fresh = await (ahead or _unsent(access, piece))

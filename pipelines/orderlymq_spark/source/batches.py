@@ -20,7 +20,7 @@ from orderlymq_protocol.message_id import encode_offset_message_id
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.record import decode_record
 from orderlymq_spark.source.properties import PropertyTable
-from orderlymq_spark.source.records import Block
+from orderlymq_spark.source.records import RecordBlock
 from orderlymq_spark.source.textslices import Numbers
 
 ARROW_TYPES: Final = {
@@ -37,7 +37,7 @@ _SEQUENCE: Final = r"^-?\d{1,18}$"
 _INFLATED_BYTES_MAX: Final = 32 << 20
 
 
-class RowMaker:
+class BatchMaker:
     """Turns blocks of one queue into record batches.
 
     Args:
@@ -61,7 +61,7 @@ class RowMaker:
         self._keep_tags = keep_tags
         self._wanted = frozenset(schema.names)
 
-    def batches(self, block: Block) -> Iterator[pa.RecordBatch]:
+    def batches(self, block: RecordBlock) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a block; a tag that only shares its hash with a wanted one is left out."""
         if self._wanted & {"body", "body_error"}:
             for part, errors in _inflated(block):
@@ -69,7 +69,7 @@ class RowMaker:
         else:
             yield self._batch(block, None)
 
-    def _batch(self, block: Block, errors: list[str | None] | None) -> pa.RecordBatch:
+    def _batch(self, block: RecordBlock, errors: list[str | None] | None) -> pa.RecordBatch:
         count = len(block)
         fixed = block.numbers
         props = PropertyTable(block.properties)
@@ -133,7 +133,7 @@ def as_numbers(texts: pa.Array) -> pa.Array:
     return pc.if_else(good, texts, pa.scalar(None, pa.string())).cast(pa.int64())
 
 
-def _with_offset_ids(ids: pa.Array, block: Block) -> pa.Array:
+def _with_offset_ids(ids: pa.Array, block: RecordBlock) -> pa.Array:
     """Fill the gaps of the unique keys with offset message ids."""
     if ids.null_count == 0:
         return ids
@@ -145,7 +145,7 @@ def _with_offset_ids(ids: pa.Array, block: Block) -> pa.Array:
     return pa.array(filled, pa.string())
 
 
-def _inflated(block: Block) -> Iterator[tuple[Block, list[str | None] | None]]:
+def _inflated(block: RecordBlock) -> Iterator[tuple[RecordBlock, list[str | None] | None]]:
     """Yield a block in parts whose inflated bodies are not too large together, and why some are not inflated."""
     flags = block.numbers["sys_flag"]
     if not (flags & sysflag.COMPRESSED).any():

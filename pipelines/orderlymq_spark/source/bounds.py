@@ -25,7 +25,7 @@ from orderlymq_spark.offsets import (
     from_json,
     to_json,
 )
-from orderlymq_spark.options import Border, SourceOptions
+from orderlymq_spark.options import Bound, SourceOptions
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def awaited_queues(
 def resolve(
     access: ClusterAccess,
     options: SourceOptions,
-    border: Border,
+    bound: Bound,
     name: str,
     queues: tuple[MessageQueue, ...],
 ) -> dict[MessageQueue, int]:
@@ -88,8 +88,8 @@ def resolve(
     Raises:
         OptionError: An offset lies outside its queue, a queue is unknown, or no message is so young.
     """
-    lows, highs = access.borders(queues)
-    match border.word:
+    lows, highs = access.bounds(queues)
+    match bound.word:
         case "earliest":
             return lows
         case "latest":
@@ -98,9 +98,9 @@ def resolve(
             committed = access.committed(options.group, queues)
             return {queue: _known(committed[queue], lows[queue]) for queue in queues}
         case "timestamp":
-            return _at_time(access, border, name, lows, highs)
+            return _at_time(access, bound, name, lows, highs)
         case "offsets":
-            return _explicit(border, name, lows, highs)
+            return _explicit(bound, name, lows, highs)
 
 
 def _known(offset: int | None, low: int) -> int:
@@ -109,15 +109,15 @@ def _known(offset: int | None, low: int) -> int:
 
 def _at_time(
     access: ClusterAccess,
-    border: Border,
+    bound: Bound,
     name: str,
     lows: Mapping[MessageQueue, int],
     highs: Mapping[MessageQueue, int],
 ) -> dict[MessageQueue, int]:
     found: dict[MessageQueue, int] = {}
     for queue, low in lows.items():
-        offset = access.offset_at(queue, low, highs[queue], border.timestamp_ms)
-        if offset is None and border.strategy == "error":
+        offset = access.offset_at(queue, low, highs[queue], bound.timestamp_ms)
+        if offset is None and bound.strategy == "error":
             raise OptionError(
                 f"{name}Timestamp: {queue.topic} {queue.broker_name}:{queue.queue_id} has no message "
                 f"that was stored then or later; {name}TimestampStrategy=latest takes its end"
@@ -127,19 +127,19 @@ def _at_time(
 
 
 def _explicit(
-    border: Border,
+    bound: Bound,
     name: str,
     lows: Mapping[MessageQueue, int],
     highs: Mapping[MessageQueue, int],
 ) -> dict[MessageQueue, int]:
-    unknown = sorted(set(border.offsets) - set(lows))
+    unknown = sorted(set(bound.offsets) - set(lows))
     if unknown:
         raise OptionError(
             f"{name}Offsets names {unknown[0]}, which is not read; known: {list(lows)}"
         )
     found: dict[MessageQueue, int] = {}
     for queue, low in lows.items():
-        offset = border.offsets.get(queue, EARLIEST if name == "starting" else LATEST)
+        offset = bound.offsets.get(queue, EARLIEST if name == "starting" else LATEST)
         if offset == EARLIEST:
             offset = low
         elif offset == LATEST:

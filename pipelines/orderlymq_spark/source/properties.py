@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from orderlymq_protocol import properties as names
-from orderlymq_spark.source.textslices import Numbers, slices
+from orderlymq_spark.source.textslices import Numbers, text_slices
 
 _ENTRY_END: Final = ord(names.PROPERTY_SEPARATOR)
 _NAME_END: Final = ord(names.NAME_VALUE_SEPARATOR)
@@ -32,28 +32,28 @@ class PropertyTable:
         except pa.ArrowInvalid:
             decoded = [raw.decode(errors="replace") for raw in stored.to_pylist()]
             text = pa.array(decoded, pa.string())
-        _, borders, content = text.buffers()
+        _, bounds, content = text.buffers()
         self._text = content or pa.py_buffer(b"")
-        places = np.frombuffer(borders, np.int32, self._count + 1, 4 * text.offset)
+        places = np.frombuffer(bounds, np.int32, self._count + 1, 4 * text.offset)
         self._split(places.astype(np.int64))
         self._drop_repeated()
 
-    def _split(self, borders: Numbers) -> None:
+    def _split(self, bounds: Numbers) -> None:
         """Find name and value of every entry, and whose it is."""
-        first, last = int(borders[0]), int(borders[-1])
+        first, last = int(bounds[0]), int(bounds[-1])
         letters = np.frombuffer(self._text, np.uint8)[first:last]
         closed = np.flatnonzero(letters == _ENTRY_END) + first
         # One entry more than there are separators; both lists are in order, so they fit together when sorted.
-        begins = np.sort(np.concatenate((borders[:-1], closed + 1)))
-        ends = np.sort(np.concatenate((closed, borders[1:])))
-        counts = np.diff(np.searchsorted(closed, borders)) + 1
+        begins = np.sort(np.concatenate((bounds[:-1], closed + 1)))
+        ends = np.sort(np.concatenate((closed, bounds[1:])))
+        counts = np.diff(np.searchsorted(closed, bounds)) + 1
         parents = np.repeat(np.arange(self._count), counts)
         named = np.append(np.flatnonzero(letters == _NAME_END) + first, last)
         splits = named[np.searchsorted(named, begins)]
         good = (splits > begins) & (splits + 1 < ends)
         self._parents = parents[good]
         self._splits, self._ends = splits[good], ends[good]
-        found = slices(self._text, begins[good], self._splits, pa.string()).dictionary_encode()
+        found = text_slices(self._text, begins[good], self._splits, pa.string()).dictionary_encode()
         self._codes: npt.NDArray[np.int64] = found.indices.to_numpy().astype(np.int64)
         self._names: list[str] = found.dictionary.to_pylist()
 
@@ -75,7 +75,7 @@ class PropertyTable:
         if name not in self._names:
             return pa.nulls(self._count, pa.string())
         mine = np.flatnonzero(self._codes == self._names.index(name))
-        found = slices(self._text, self._splits[mine] + 1, self._ends[mine], pa.string())
+        found = text_slices(self._text, self._splits[mine] + 1, self._ends[mine], pa.string())
         if len(mine) == self._count:
             return found
         places = np.full(self._count, -1, np.int64)
@@ -87,5 +87,5 @@ class PropertyTable:
         sizes = np.bincount(self._parents, minlength=self._count)
         offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
         keys = pa.array(self._names, pa.string()).take(pa.array(self._codes))
-        found = slices(self._text, self._splits + 1, self._ends, pa.string())
+        found = text_slices(self._text, self._splits + 1, self._ends, pa.string())
         return pa.MapArray.from_arrays(pa.array(offsets), keys, found)

@@ -17,9 +17,9 @@ from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS
 from orderlymq_spark.offsets import QueueRange, passed_over
 from orderlymq_spark.options import SourceOptions
-from orderlymq_spark.source.batches import ARROW_TYPES, RowMaker
+from orderlymq_spark.source.batches import ARROW_TYPES, BatchMaker
 from orderlymq_spark.source.bounds import report_loss
-from orderlymq_spark.source.records import take_apart
+from orderlymq_spark.source.records import parse_records
 
 MESSAGE_TYPES: Final = {name: ARROW_TYPES[kind] for name, kind in COLUMNS.items()}
 
@@ -55,7 +55,7 @@ def read_range(
     """
     access = access_to(options.connect)
     keep_tags = TagFilter.parse(options.tags).tags
-    maker = RowMaker(
+    maker = BatchMaker(
         schema,
         part.queue,
         sequence_property=options.sequence_property,
@@ -65,7 +65,7 @@ def read_range(
     position = part.start
     while position < part.end:
         for fetched in access.read(QueueRange(part.queue, position, part.end), options.tags):
-            block = take_apart(fetched.chunks, position, part.end)
+            block = parse_records(fetched.chunks, position, part.end)
             covered = QueueRange(part.queue, position, fetched.next_offset)
             if not keep_tags and len(block) != covered.size:
                 # RocketMQ's brokers step over messages whose file is gone, and say nothing.

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from orderlymq_protocol import sysflag
 from orderlymq_protocol.record import MAGIC_V1, MAGIC_V2, RecordError
-from orderlymq_spark.source.textslices import Numbers, slices
+from orderlymq_spark.source.textslices import Numbers, text_slices
 
 _SIZE: Final = Struct(">i").unpack_from
 _INT16: Final = np.dtype(">i2")
@@ -48,7 +48,7 @@ _SMALLEST: Final = _BODY_AT + _LENGTHS
 
 
 @dataclass(slots=True)
-class Block:
+class RecordBlock:
     """Consecutive records of one queue, taken apart; all parts have one entry per record.
 
     Attributes:
@@ -67,20 +67,20 @@ class Block:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def part(self, start: int, end: int, bodies: pa.Array) -> "Block":
+    def part(self, start: int, end: int, bodies: pa.Array) -> "RecordBlock":
         """Return some of the records, with other bodies."""
         numbers = {name: each[start:end] for name, each in self.numbers.items()}
         properties = self.properties[start:end]
-        return Block(numbers, bodies, properties, self.stored, self.starts[start:end])
+        return RecordBlock(numbers, bodies, properties, self.stored, self.starts[start:end])
 
 
-def take_apart(chunks: Sequence[bytes], start: int, end: int) -> Block:
+def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
     """Return the records of pull bodies whose queue offsets lie in [start, end).
 
     Raises:
         RecordError: A chunk is no sequence of records.
     """
-    starts, ends = _borders(chunks)
+    starts, ends = _bounds(chunks)
     stored = b"".join(chunks)
     content = np.frombuffer(stored, np.uint8)
     front = _cut(content, starts, _FRONT)
@@ -102,16 +102,16 @@ def take_apart(chunks: Sequence[bytes], start: int, end: int) -> Block:
     numbers = {name: front[name].astype(np.int64) for name in names}
     numbers["store_ms"] = store_ms.astype(np.int64)
     numbers["reconsume_times"] = tail["reconsume_times"].astype(np.int64)
-    return Block(
+    return RecordBlock(
         numbers,
-        slices(stored, bodies_at, bodies_end, pa.binary()),
-        slices(stored, properties_at, ends, pa.binary()),
+        text_slices(stored, bodies_at, bodies_end, pa.binary()),
+        text_slices(stored, properties_at, ends, pa.binary()),
         stored,
         starts,
     )
 
 
-def _borders(chunks: Sequence[bytes]) -> tuple[Numbers, Numbers]:
+def _bounds(chunks: Sequence[bytes]) -> tuple[Numbers, Numbers]:
     """Return where each record begins and ends when the chunks are put together."""
     starts: list[int] = []
     ends: list[int] = []

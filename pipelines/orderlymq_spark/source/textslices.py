@@ -7,7 +7,7 @@ import pyarrow as pa
 Numbers = npt.NDArray[np.int64]
 
 
-def slices(
+def text_slices(
     content: bytes | pa.Buffer, starts: Numbers, ends: Numbers, kind: pa.DataType
 ) -> pa.Array:
     """Return parts of a text as values of *kind*, which is binary or string; its bytes are not checked.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from orderlymq_spark.cluster.pullsize import PullCount
+from orderlymq_spark.cluster.pullsize import PullSize
 
 AT_ONCE = 8
 ANSWER_BYTES = 1 << 20
@@ -10,7 +10,7 @@ ANSWER_BYTES = 1 << 20
 
 def rounds_for(sizes: Sequence[int], give: Callable[[Sequence[int]], int]) -> int:
     """Return how many rounds of eight pulls read messages of these sizes."""
-    asks, position, rounds = PullCount(512), 0, 0
+    asks, position, rounds = PullSize(512), 0, 0
     while position < len(sizes):
         rounds += 1
         step = asks.count

@@ -12,8 +12,8 @@ from orderlymq.message import Message
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.options import Connect, parse_source
-from orderlymq_spark.sink.messages import Run
-from orderlymq_spark.sink.writer import send_runs
+from orderlymq_spark.sink.messages import QueueMessages
+from orderlymq_spark.sink.writer import send_messages
 from orderlymq_spark.source.queuereader import message_schema, read_range
 from tests.cluster.processes import Group
 from tests.spark.topics import Topics
@@ -72,7 +72,7 @@ def test_a_run_whose_leader_dies_is_stored_once_and_in_order(three: Group) -> No
         ]
         dying = threading.Thread(target=_kill_when_it_has_begun, args=(three, topics, topic))
         dying.start()
-        send_runs(access, [Run(queue, messages)], 16 << 10)
+        send_messages(access, [QueueMessages(queue, messages)], 16 << 10)
         dying.join()
 
         found = [message.body for message in topics.read(topic)[queue]]
@@ -83,6 +83,6 @@ def test_a_run_whose_leader_dies_is_stored_once_and_in_order(three: Group) -> No
 def _kill_when_it_has_begun(group: Group, topics: Topics, topic: str) -> None:
     access = access_to(Connect(group.name_server_address))
     (queue,) = topics.queues(topic)
-    while access.borders([queue])[1][queue] < 300:
+    while access.bounds([queue])[1][queue] < 300:
         pass
     kill_leader(group)

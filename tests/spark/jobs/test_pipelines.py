@@ -23,7 +23,7 @@ from orderlymq_spark.jobs import archive, compact, replay
 from orderlymq_spark.jobs.audit import job as audit
 from orderlymq_spark.jobs.skew import job as skew
 from orderlymq_spark.offsets import QueueRange
-from orderlymq_spark.run.stream import PipelineFailed, owned
+from orderlymq_spark.run.stream import PipelineFailed, hold_checkpoint
 from orderlymq_spark.specs import (
     ArchiveSpec,
     CompactSpec,
@@ -349,7 +349,10 @@ def test_two_drivers_on_one_checkpoint_are_refused(
 ) -> None:
     spec = archive_spec(topics, topics.make(), tmp_path)
 
-    with owned(spec.checkpoint), pytest.raises(CheckpointInUse, match="another driver works"):
+    with (
+        hold_checkpoint(spec.checkpoint),
+        pytest.raises(CheckpointInUse, match="another driver works"),
+    ):
         archive.run("second", spec, lambda: spark)
 
 

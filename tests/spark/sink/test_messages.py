@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_spark.sink.messages import runs, shared_keys
+from orderlymq_spark.sink.messages import queue_messages, shared_keys
 
 QUEUES = {"T": [MessageQueue("T", "b", number) for number in range(2)]}
 Row = dict[str, Any]
@@ -35,7 +35,9 @@ def sent(
     rows: Sequence[Row], order_by: Sequence[str] = (), *, batch: str = "7", task: int | None = None
 ) -> dict[MessageQueue, list[tuple[str, bytes, str]]]:
     """Return identity, body and tag of what leaves, by queue, in order."""
-    found = runs(rows, QUEUES, topic="T", order_by=order_by, app_id="job", batch=batch, task=task)
+    found = queue_messages(
+        rows, QUEUES, topic="T", order_by=order_by, app_id="job", batch=batch, task=task
+    )
     return {
         run.queue: [(each.unique_key, each.body, each.tags) for each in run.messages]
         for run in found

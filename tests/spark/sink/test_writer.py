@@ -13,8 +13,8 @@ from orderlymq.message import Message
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.errors import UnorderedRows
 from orderlymq_spark.options import Connect, parse_sink
-from orderlymq_spark.sink.messages import Run
-from orderlymq_spark.sink.writer import OrderedBatchWriter, send_runs
+from orderlymq_spark.sink.messages import QueueMessages
+from orderlymq_spark.sink.writer import OrderedBatchWriter, send_messages
 from tests.spark.topics import Topics
 
 pytestmark = [pytest.mark.cluster]
@@ -35,9 +35,11 @@ def test_a_row_that_is_not_stored_is_sent_whatever_is_stored_behind_it(
         for number in range(9)
     ]
     if stored:
-        send_runs(access, [Run(queue, [messages[number] for number in stored])], 1 << 20)
+        send_messages(
+            access, [QueueMessages(queue, [messages[number] for number in stored])], 1 << 20
+        )
 
-    count = send_runs(access, [Run(queue, messages)], 1 << 20)
+    count = send_messages(access, [QueueMessages(queue, messages)], 1 << 20)
 
     assert count == 9 - len(stored)
     found = [message.message_id for message in topics.read(topic)[queue]]
@@ -54,9 +56,9 @@ def test_what_is_stored_in_the_midst_of_a_run_is_found(topics: Topics) -> None:
         Message(topic=topic, body=b"x", key="k", unique_key=f"{topic}-{number}")
         for number in range(1000)
     ]
-    send_runs(access, [Run(queue, messages[300:420])], 1 << 20)
+    send_messages(access, [QueueMessages(queue, messages[300:420])], 1 << 20)
 
-    assert send_runs(access, [Run(queue, messages)], 1 << 20) == 880
+    assert send_messages(access, [QueueMessages(queue, messages)], 1 << 20) == 880
 
 
 def tries(topics: Topics, topic: str, loads: Sequence[Sequence[list[dict[str, Any]]]]) -> None:

@@ -19,9 +19,9 @@ from orderlymq_protocol.record import (
     iter_records,
 )
 from orderlymq_spark.columns import COLUMNS
-from orderlymq_spark.source.batches import ARROW_TYPES, RowMaker
+from orderlymq_spark.source.batches import ARROW_TYPES, BatchMaker
 from orderlymq_spark.source.properties import PropertyTable
-from orderlymq_spark.source.records import Block, take_apart
+from orderlymq_spark.source.records import RecordBlock, parse_records
 
 SCHEMA = pa.schema([pa.field(name, ARROW_TYPES[kind]) for name, kind in COLUMNS.items()])
 QUEUE = MessageQueue("orders", "g", 3)
@@ -54,7 +54,7 @@ def record(
     )
 
 
-def only_batch(maker: RowMaker, block: Block) -> pa.RecordBatch:
+def only_batch(maker: BatchMaker, block: RecordBlock) -> pa.RecordBatch:
     (batch,) = maker.batches(block)
     return batch
 
@@ -105,7 +105,7 @@ def as_read(stored: bytes) -> list[tuple[object, ...]]:
     ]
 
 
-def as_taken(block: Block) -> list[tuple[object, ...]]:
+def as_taken(block: RecordBlock) -> list[tuple[object, ...]]:
     numbers = [block.numbers[name].tolist() for name in NUMBERS]
     return list(zip(*numbers, block.bodies.to_pylist(), block.properties.to_pylist(), strict=True))
 
@@ -118,7 +118,7 @@ def test_records_are_taken_apart_as_the_protocol_reads_them(
     """Short and long topics, IPv4 and IPv6 on either side, any body and properties, in one chunk or two."""
     chunks = chunks_of(shapes, cut)
 
-    block = take_apart(chunks, 0, END)
+    block = parse_records(chunks, 0, END)
 
     assert as_taken(block) == as_read(b"".join(chunks))
     assert [decode_record(block.stored, at).queue_offset for at in block.starts.tolist()] == list(
@@ -142,16 +142,16 @@ def test_damaged_records_are_an_error_or_what_the_protocol_reads(
     except RecordError as error:
         if "utf-8" not in str(error):  # the text of a topic is not looked at
             with pytest.raises(RecordError):
-                take_apart([content], 0, END)
+                parse_records([content], 0, END)
         return
 
-    assert as_taken(take_apart([content], 0, END)) == expected
+    assert as_taken(parse_records([content], 0, END)) == expected
 
 
 def test_offsets_outside_the_range_are_left_out_and_rows_say_where_they_are_from() -> None:
     chunk = b"".join(record(number) for number in range(4))
 
-    rows = only_batch(RowMaker(SCHEMA, QUEUE), take_apart([chunk], 1, 3)).to_pylist()
+    rows = only_batch(BatchMaker(SCHEMA, QUEUE), parse_records([chunk], 1, 3)).to_pylist()
 
     assert [row["queue_offset"] for row in rows] == [1, 2]
     assert all(
@@ -169,8 +169,8 @@ def test_numbers_and_bodies_that_are_not_what_they_should_be_become_null_or_stay
         ]
     )
 
-    maker = RowMaker(SCHEMA, QUEUE, sequence_property="n")
-    rows = only_batch(maker, take_apart([chunk], 0, 9)).to_pylist()
+    maker = BatchMaker(SCHEMA, QUEUE, sequence_property="n")
+    rows = only_batch(maker, parse_records([chunk], 0, 9)).to_pylist()
 
     assert [(row["seq"], row["body"]) for row in rows] == [(12, b"good"), (None, b"not zlib")]
     assert rows[0]["body_error"] is None
@@ -186,7 +186,7 @@ def test_bodies_that_were_compressed_well_become_several_batches() -> None:
     chunk = b"".join(record(number, packed, flags=flags) for number in range(count))
 
     offsets: list[int] = []
-    for batch in RowMaker(SCHEMA, QUEUE).batches(take_apart([chunk], 0, count)):
+    for batch in BatchMaker(SCHEMA, QUEUE).batches(parse_records([chunk], 0, count)):
         assert batch.nbytes < 40 << 20
         assert all(each == pa.scalar(body, pa.binary()) for each in batch.column("body"))
         offsets += batch.column("queue_offset").to_pylist()
@@ -195,4 +195,4 @@ def test_bodies_that_were_compressed_well_become_several_batches() -> None:
 
 
 def test_an_empty_block_makes_an_empty_batch() -> None:
-    assert only_batch(RowMaker(SCHEMA, QUEUE), take_apart([], 0, 9)).num_rows == 0
+    assert only_batch(BatchMaker(SCHEMA, QUEUE), parse_records([], 0, 9)).num_rows == 0

@@ -77,7 +77,7 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
 
 def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
     """Yield all messages of a topic, queue by queue."""
-    lows, highs = access.borders(access.queues([topic]))
+    lows, highs = access.bounds(access.queues([topic]))
     for part in ranges(lows, highs):
         for fetched in access.read(part):
             for chunk in fetched.chunks:

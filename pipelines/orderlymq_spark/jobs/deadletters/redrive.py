@@ -29,7 +29,7 @@ from orderlymq_spark.jobs.deadletters.letters import (
 from orderlymq_spark.jobs.deadletters.plan import Item, Plan, make_plan
 from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
-from orderlymq_spark.run.stream import owned
+from orderlymq_spark.run.stream import hold_checkpoint
 from orderlymq_spark.specs import RedriveSpec
 
 _SHOWN: Final = 20
@@ -42,7 +42,7 @@ def run(name: str, spec: RedriveSpec, spark: SparkStarter) -> Outcome:
         OptionError: The plan in the file is another group's.
     """
     access = access_to(Connect(spec.bootstrap))
-    with owned(spec.plan.with_name(f"{spec.plan.name}.lock.d")):
+    with hold_checkpoint(spec.plan.with_name(f"{spec.plan.name}.lock.d")):
         plan = _plan(name, spec, access, spark)
         if not spec.send:
             return _dry(spec, plan)

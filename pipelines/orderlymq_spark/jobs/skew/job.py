@@ -6,15 +6,18 @@ messages lie elsewhere than their key's hash says, and the report tells how many
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq_spark.atomicfile import write_atomically
+from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.jobs.skew.model import Advice, Loads, advise
 from orderlymq_spark.jobs.skew.page import page
+from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.specs import SkewSpec
 
@@ -40,7 +43,7 @@ def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
         keyed["count"].to_numpy(dtype=np.int64),
     )
     total = int(table["count"].sum())
-    queues = _queue_count(spec)
+    queues = len(access_to(Connect(spec.source.bootstrap)).publish_queues(spec.source.topic))
     advice = advise(
         loads,
         spec.candidates,
@@ -54,13 +57,6 @@ def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
     if spec.html is not None:
         write_atomically(spec.html, page(name, data))
     return Outcome(_text(data, spec), data)
-
-
-def _queue_count(spec: SkewSpec) -> int:
-    from orderlymq_spark.cluster.access import access_to  # noqa: PLC0415 - after Spark has been started
-    from orderlymq_spark.options import Connect  # noqa: PLC0415 - the same
-
-    return len(access_to(Connect(spec.source.bootstrap)).publish_queues(spec.source.topic))
 
 
 def _label(place: tuple[str, int]) -> str:
@@ -115,10 +111,8 @@ def _data(
 
 def _difference(counted: Sequence[int], simulated: Sequence[int]) -> int:
     """Return how many messages lie elsewhere than the hash says, at least."""
-    pad = [0] * (max(len(counted), len(simulated)) - min(len(counted), len(simulated)))
-    left = sorted([*counted, *(pad if len(counted) < len(simulated) else [])])
-    right = sorted([*simulated, *(pad if len(simulated) < len(counted) else [])])
-    return sum(abs(a - b) for a, b in zip(left, right, strict=True)) // 2
+    largest_first = sorted(counted, reverse=True), sorted(simulated, reverse=True)
+    return sum(abs(a - b) for a, b in zip_longest(*largest_first, fillvalue=0)) // 2
 
 
 def _text(data: dict[str, Any], spec: SkewSpec) -> str:
