@@ -211,7 +211,7 @@ class Consumer(Facade[consumer.Consumer]):
     unsubscribe = _on_loop(consumer.Consumer.unsubscribe)
     suspend = _on_loop(consumer.Consumer.suspend)
     resume = _on_loop(consumer.Consumer.resume)
-    figures = _on_loop(consumer.Consumer.figures)
+    stats = _on_loop(consumer.Consumer.stats)
 
     @property
     def flow_control_times(self) -> int:
@@ -329,7 +329,7 @@ class AdminClient(Facade[admin.AdminClient]):
     connections = _blocking(admin.AdminClient.connections)
     progress = _blocking(admin.AdminClient.progress)
     locks = _blocking(admin.AdminClient.locks)
-    held_keys = _blocking(admin.AdminClient.held_keys)
+    parked_keys = _blocking(admin.AdminClient.parked_keys)
     release_key = _blocking(admin.AdminClient.release_key)
     reset_offsets = _blocking(admin.AdminClient.reset_offsets)
     view_message = _blocking(admin.AdminClient.view_message)
@@ -337,7 +337,7 @@ class AdminClient(Facade[admin.AdminClient]):
     check_transaction = _blocking(admin.AdminClient.check_transaction)
     transactions = _blocking(admin.AdminClient.transactions)
     resend = _blocking(admin.AdminClient.resend)
-    growth = _blocking(admin.AdminClient.growth)
+    expansion = _blocking(admin.AdminClient.expansion)
     broker_config = _blocking(admin.AdminClient.broker_config)
     update_broker_config = _blocking(admin.AdminClient.update_broker_config)
     name_server_config = _blocking(admin.AdminClient.name_server_config)

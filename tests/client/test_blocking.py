@@ -51,7 +51,7 @@ def test_every_public_method_has_its_blocking_twin(facade: type, original: type)
     """Equally complete: what asyncio users can call, others can call too."""
     # What the instance and the brokers call is no user's business.
     internal = {"post", "heartbeat", "on_request", "routes_changed", "rebalance_now", "core"}
-    internal |= {"subscriptions", "listening", "instance", "client_id"}
+    internal |= {"subscriptions", "listeners", "instance", "client_id"}
     names = {name for name, _ in inspect.getmembers(original) if not name.startswith("_")}
 
     assert {name for name in names - internal if not hasattr(facade, name)} == set()

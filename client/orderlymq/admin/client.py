@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from orderlymq.admin.operations import Operations
-from orderlymq.connection.expansion import topic_growth
+from orderlymq.connection.expansion import topic_expansion
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
@@ -308,9 +308,9 @@ class AdminClient(Operations):
             found.update(TopicStats.from_json(answer.body).offset_table)
         return dict(sorted(found.items()))
 
-    async def growth(self, topic: str) -> dict[str, dict[str, Any]]:
-        """Return how far the growth of an ordered topic is, by broker group; see `growing`."""
-        return await topic_growth(self._instance, topic)
+    async def expansion(self, topic: str) -> dict[str, dict[str, Any]]:
+        """Return how far the queue expansion of an ordered topic is, by broker group."""
+        return await topic_expansion(self._instance, topic)
 
     async def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, online or not."""

@@ -55,8 +55,8 @@ _CLIENT_TIMEOUT_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class HeldKey:
-    """A key whose messages go to the dead letters until it is let go.
+class ParkedKey:
+    """A key whose messages go to the dead letters until it is released.
 
     Attributes:
         queue: where its message failed.
@@ -83,20 +83,20 @@ class Operations:
         """Return the leader's address of every broker group."""
         raise NotImplementedError
 
-    # -- keys that are held behind a dead letter (ours)
+    # -- keys that are parked behind a dead letter (ours)
 
-    async def held_keys(self, group: str) -> list[HeldKey]:
-        """Return the keys that a group holds (`onDeadLetter: HoldKey`), the oldest first."""
-        found: list[HeldKey] = []
+    async def parked_keys(self, group: str) -> list[ParkedKey]:
+        """Return the keys that a group has parked (`onDeadLetter: HoldKey`), the oldest first."""
+        found: list[ParkedKey] = []
         for address in (await self.brokers()).values():
             answer = await self._instance.call(
                 address, RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": group}
             )
-            found += _read_held(answer.body)
-        return sorted(found, key=lambda held: (held.since_ms, held.queue, held.key))
+            found += _read_parked(answer.body)
+        return sorted(found, key=lambda each: (each.since_ms, each.queue, each.key))
 
-    async def release_key(self, group: str, topic: str, key: str) -> list[HeldKey]:
-        """Let a key go wherever it is held; return what was held.
+    async def release_key(self, group: str, topic: str, key: str) -> list[ParkedKey]:
+        """Release a key wherever it is parked; return what was parked.
 
         What the group gets of the key from now on is consumed; what went to the dead letters meanwhile
         stays there until it is sent again.
@@ -104,11 +104,11 @@ class Operations:
         Raises:
             BrokerError: Nobody knows the group (26).
         """
-        found: list[HeldKey] = []
+        found: list[ParkedKey] = []
         ext = {"consumerGroup": group, "topic": topic, "key": key}
         for address in (await self.brokers()).values():
             answer = await self._instance.call(address, RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
-            found += _read_held(answer.body)
+            found += _read_parked(answer.body)
         return found
 
     # -- settings and figures of brokers and name servers
@@ -372,9 +372,9 @@ def _written_config(values: Mapping[str, str]) -> bytes:
     return "".join(f"{name}={value}\n" for name, value in values.items()).encode()
 
 
-def _read_held(body: bytes) -> list[HeldKey]:
+def _read_parked(body: bytes) -> list[ParkedKey]:
     return [
-        HeldKey(
+        ParkedKey(
             MessageQueue.from_json_value(each),
             each["key"],
             each["sinceMillis"],

@@ -78,7 +78,7 @@ async def watch_change(instance: ClientInstance, topics: tuple[str, ...]) -> Non
             return
 
 
-async def topic_growth(instance: ClientInstance, topic: str) -> dict[str, dict[str, Any]]:
+async def topic_expansion(instance: ClientInstance, topic: str) -> dict[str, dict[str, Any]]:
     """Return phase, barriers and blockers of a topic's growth, by broker group.
 
     Raises:

@@ -354,7 +354,7 @@ class ClientInstance:
         before = self.routes.addresses()
         changed = self.routes.update(topic, data)
         for address in self.routes.addresses() - before:
-            self._introduce(address)
+            self._identify(address)
         if changed:
             for member in list(self._consumers.values()):
                 member.routes_changed(topic)
@@ -410,9 +410,9 @@ class ClientInstance:
         )
 
     def _connection_lost(self, address: str) -> None:
-        self._introduce(address)
+        self._identify(address)
 
-    def _introduce(self, address: str) -> None:
+    def _identify(self, address: str) -> None:
         """Let a broker that may not know us hear from us soon."""
         anybody = self._consumers or self._producers
         if self._users > 0 and address not in self._greeting and anybody:

@@ -2,7 +2,7 @@
 Writing traces: what a producer sends and a consumer consumes, told to the trace topic in the background.
 
 Rule: tracing never delays, fails or reorders what it traces; when traces cannot be sent, or there are too many
-of them, they are dropped and counted. The form of a trace stands in `traces`.
+of them, they are dropped and counted. `tracerecords` has the form of a trace.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from orderlymq.consumer.core.events import DeadLetter, Hold
+from orderlymq.consumer.core.events import DeadLetter, ParkedFrom
 from orderlymq.errors import BrokerError
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus, received
 from orderlymq_protocol import fastjson, names, properties, sysflag
@@ -38,8 +38,8 @@ CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"
 PROCESS: Final = "omqProcessId"
 BULK: Final = "omqBulk"
-# The first dead letter of the held key that a message follows into the dead letters.
-HELD_BEHIND: Final = "OMQ_HELD_BEHIND"
+# The first dead letter of the parked key that a message follows into the dead letters.
+PARKED_BEHIND: Final = "OMQ_HELD_BEHIND"
 # Value of MSG_TYPE in the answer of a request.
 REPLY: Final = "reply"
 
@@ -194,7 +194,7 @@ def copy_to_retry(
 
     The broker turns it into a dead letter when *times* has reached *maximum*; a dead letter must carry
     no delay level, or 4.x brokers keep it in the delay queue for minutes first. *behind* is the message that
-    it follows, if its key is held.
+    it follows, if its key is parked.
     """
     copied = dict(message.properties)
     for local in (properties.MIN_OFFSET, properties.MAX_OFFSET, properties.CONSUME_START_TIME):
@@ -203,10 +203,10 @@ def copy_to_retry(
     copied.setdefault(properties.ORIGIN_MESSAGE_ID, message.message_id)
     copied[properties.RECONSUME_TIME] = str(times)
     copied[properties.MAX_RECONSUME_TIMES] = str(maximum)
-    for stale in (properties.DELAY, HELD_BEHIND):
+    for stale in (properties.DELAY, PARKED_BEHIND):
         copied.pop(stale, None)
     if behind:
-        copied[HELD_BEHIND] = behind
+        copied[PARKED_BEHIND] = behind
     if delay_level:
         copied[properties.DELAY] = str(delay_level)
     header = SendMessageHeader(
@@ -400,8 +400,8 @@ def lock_request(
 
 def read_locks(
     body: bytes,
-) -> tuple[dict[MessageQueue, int | None], dict[MessageQueue, dict[str, Hold]]]:
-    """Return the granted queues with their epochs, and the held keys of those that have some.
+) -> tuple[dict[MessageQueue, int | None], dict[MessageQueue, dict[str, ParkedFrom]]]:
+    """Return the granted queues with their epochs, and the parked keys of those that have some.
 
     The epoch is None where the broker knows no epochs.
 
@@ -414,15 +414,15 @@ def read_locks(
     queues = [MessageQueue.from_json_value(each) for each in answer.get("lockOKMQSet") or ()]
     epochs = answer.get("epochs") or [None] * len(queues)
     places = {(queue.topic, queue.queue_id): queue for queue in queues}
-    held: dict[MessageQueue, dict[str, Hold]] = {}
+    parked: dict[MessageQueue, dict[str, ParkedFrom]] = {}
     for topic, queue_id, key, offset, message_id in answer.get("heldKeys") or ():
         queue = places.get((topic, queue_id))
         if queue is not None:
-            held.setdefault(queue, {})[key] = Hold(offset, message_id)
-    return dict(zip(queues, epochs, strict=True)), held
+            parked.setdefault(queue, {})[key] = ParkedFrom(offset, message_id)
+    return dict(zip(queues, epochs, strict=True)), parked
 
 
-def hold_request(ask: DeadLetter, group: str, client_id: str) -> RemotingCommand:
+def park_request(ask: DeadLetter, group: str, client_id: str) -> RemotingCommand:
     """Return the question what is to become of a dead letter, or of what follows one."""
     message = ask.message
     ext = {
@@ -434,18 +434,18 @@ def hold_request(ask: DeadLetter, group: str, client_id: str) -> RemotingCommand
         "messageId": message.message_id,
         **fence(client_id, ask.epoch),
     }
-    if ask.hold is not None and ask.hold.precedes(message.queue_offset):
+    if ask.parked is not None and ask.parked.precedes(message.queue_offset):
         ext["following"] = "true"
     return request(RequestCode.ORDERLYMQ_HOLD_KEY, ext)
 
 
-def read_verdict(answer: RemotingCommand) -> tuple[str, Hold | None]:
-    """Return `held` with what holds, `released`, `continue` or `stop`.
+def read_verdict(answer: RemotingCommand) -> tuple[str, ParkedFrom | None]:
+    """Return `parked` with what holds, `released`, `continue` or `stop`.
 
     Raises:
         ValueError: The answer cannot be read.
     """
     ext = answer.ext
     if ext.get("verdict") == "held":
-        return "held", Hold(int(ext["firstOffset"]), ext.get("firstMessageId", ""))
+        return "held", ParkedFrom(int(ext["firstOffset"]), ext.get("firstMessageId", ""))
     return ext.get("verdict", ""), None

@@ -19,9 +19,9 @@ from orderlymq.connection.wire import (
     check,
     copy_to_retry,
     fence,
-    hold_request,
     is_stored,
     lock_request,
+    park_request,
     pull_request,
     read_assignment,
     read_locks,
@@ -35,10 +35,10 @@ from orderlymq.consumer.core.events import (
     DeadLetter,
     Event,
     FindStart,
-    Hold,
     LocksAnswered,
     LocksFailed,
     OffsetIllegal,
+    ParkedFrom,
     Pull,
     Pulled,
     PullFailed,
@@ -47,7 +47,7 @@ from orderlymq.consumer.core.events import (
     StartFound,
 )
 from orderlymq.consumer.offsets import NOT_FOUND, OffsetStore
-from orderlymq.consumer.stats import ConsumeFigures
+from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.consumer.subscriptions import Subscription
 from orderlymq.errors import NameServersUnreachable, OrderlyMQError
 from orderlymq.message import ReceivedMessage
@@ -93,7 +93,7 @@ class BrokerCalls:
         post: gets every event.
         now_ms: the core's clock.
         filters: user's filters after the tags were compared.
-        figures: counts the pulls, when somebody wants to know.
+        stats: counts the pulls, when somebody wants to know.
     """
 
     def __init__(  # noqa: PLR0913 - what one consumer shares with its calls
@@ -107,7 +107,7 @@ class BrokerCalls:
         subscriptions: dict[str, Subscription],
         post: Callable[[Event], None],
         now_ms: Callable[[], int],
-        figures: ConsumeFigures | None = None,
+        stats: ConsumerStats | None = None,
     ) -> None:
         self._instance = instance
         self._group = group
@@ -116,7 +116,7 @@ class BrokerCalls:
         self._subscriptions = subscriptions
         self._post = post
         self._now_ms = now_ms
-        self._figures = figures
+        self._stats = stats
         self._reconsume_max = settings.reconsume_max(ordered=ordered)
         self.filters: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
 
@@ -165,11 +165,11 @@ class BrokerCalls:
         asked_at_ms = self._now_ms()
         try:
             answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
-            granted, held = read_locks(answer.body)
+            granted, parked = read_locks(answer.body)
         except _TROUBLE as error:
             self._post(LocksFailed(queues, str(error)))
             return
-        self._post(LocksAnswered(queues, granted, asked_at_ms, held))
+        self._post(LocksAnswered(queues, granted, asked_at_ms, parked))
 
     async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back; one that cannot be given back ends with its lease."""
@@ -268,9 +268,9 @@ class BrokerCalls:
             self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
             return
         wanted = self._filtered(result.messages, subscription)
-        if self._figures is not None and result.status is PullStatus.FOUND:
+        if self._stats is not None and result.status is PullStatus.FOUND:
             now_ms = self._now_ms()
-            self._figures.pulled(queue.topic, len(wanted), now_ms - asked_at_ms, now_ms)
+            self._stats.pulled(queue.topic, len(wanted), now_ms - asked_at_ms, now_ms)
         self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
 
     def _filtered(
@@ -294,41 +294,41 @@ class BrokerCalls:
     async def dead_letter(self, ask: DeadLetter) -> None:
         """Hand a message over to the dead-letter queue by way of the group's retry topic.
 
-        The broker says first whether its key is held; the letter leaves only when that is certain.
+        The broker says first whether its key is parked; the letter leaves only when that is certain.
         """
         message, times = ask.message, ask.message.reconsume_times
         place = (ask.queue, ask.generation, message.queue_offset)
-        verdict, hold, reason = await self._ask_hold(ask)
+        verdict, parked, reason = await self._ask_parking(ask)
         if verdict not in ("held", "continue"):
-            self._post(CopySent(*place, False, reason, hold, verdict == "released"))
+            self._post(CopySent(*place, False, reason, parked, verdict == "released"))
             return
-        behind = hold is not None and hold.precedes(message.queue_offset)
+        behind = parked is not None and parked.precedes(message.queue_offset)
         ok, reason = await self._send_copy(
             message,
             times,
             0,
-            maximum=times if hold is not None else self._reconsume_max,
-            behind=hold.message_id if hold is not None and behind else "",
+            maximum=times if parked is not None else self._reconsume_max,
+            behind=parked.message_id if parked is not None and behind else "",
         )
-        self._post(CopySent(*place, ok, reason, hold))
+        self._post(CopySent(*place, ok, reason, parked))
 
-    async def _ask_hold(self, ask: DeadLetter) -> tuple[str, Hold | None, str]:
-        """Return the broker's verdict, what holds or may hold the key, and the reason of a refusal."""
+    async def _ask_parking(self, ask: DeadLetter) -> tuple[str, ParkedFrom | None, str]:
+        """Return the broker's verdict, what parks or may park the key, and the reason of a refusal."""
         queue = ask.queue
         if ask.epoch is None:
             return "continue", None, ""  # broadcasting, or a broker of RocketMQ
         address = await self._instance.address(queue.broker_name, queue.topic)
         if address is None:
             return "", ask.presumed, f"{queue.broker_name} has no leader's address"
-        command = hold_request(ask, self._group, self._instance.client_id)
+        command = park_request(ask, self._group, self._instance.client_id)
         try:
             answer = await self._instance.invoke(address, command, 5_000)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return "continue", None, ""  # a broker of an earlier version
-            verdict, hold = read_verdict(check(answer, address))
+            verdict, parked = read_verdict(check(answer, address))
         except _TROUBLE as error:
             return "", ask.presumed, str(error)
-        return verdict, hold, answer.remark or ""
+        return verdict, parked, answer.remark or ""
 
     async def send_back(self, ask: SendBack) -> None:
         """Give a message back for a later retry; if the broker will not, send it a copy."""

@@ -46,7 +46,7 @@ _RESULTS = {
 Reply = Callable[[RemotingCommand], None]
 
 
-class Answering:
+class InboundRequests:
     """Serves the requests that brokers send to one consumer."""
 
     def __init__(self, consumer: "Consumer") -> None:
@@ -106,7 +106,7 @@ class Answering:
                 "mqTable": {queue: self._queue_info(queue) for queue in consumer.core.queues},
                 "properties": properties,
                 "statusTable": {
-                    topic: each.to_json_value() for topic, each in consumer.figures().items()
+                    topic: each.to_json_value() for topic, each in consumer.stats().items()
                 },
                 "subscriptionSet": [
                     each.data.to_json_value() for each in consumer.subscriptions.values()
@@ -116,9 +116,9 @@ class Answering:
 
     def _queue_info(self, queue: MessageQueue) -> dict[str, object]:
         state = self._consumer.core.queues[queue]
-        cache = state.intake.cache
-        listening = self._consumer.listening
-        attempt = None if listening is None else listening.attempt(queue)
+        cache = state.fetcher.cache
+        listeners = self._consumer.listeners
+        attempt = None if listeners is None else listeners.attempt(queue)
         return {
             "cachedMsgCount": cache.count,
             "cachedMsgMinOffset": max(0, cache.min_offset),
@@ -128,7 +128,7 @@ class Answering:
             "droped": False,
             "locked": self._consumer.ordered
             and self._consumer.core.holds(
-                queue, state.intake.generation, time.monotonic_ns() // 1_000_000
+                queue, state.fetcher.generation, time.monotonic_ns() // 1_000_000
             ),
             "lastConsumeTimestamp": 0 if attempt is None else attempt.called_ms,
             "lastLockTimestamp": 0,
@@ -145,8 +145,8 @@ class Answering:
     async def _consume_directly(self, command: RemotingCommand, reply: Reply) -> None:
         """Call the listener with one message beside the normal flow; nothing is committed."""
         consumer = self._consumer
-        listening = consumer.listening
-        if listening is None:
+        listeners = consumer.listeners
+        if listeners is None:
             return
         try:
             stored = decode_record(command.body)
@@ -159,9 +159,9 @@ class Answering:
             return
         deliver = Deliver(queue, 0, 0, (message,), None)
         if consumer.ordered:
-            done, call = await listening.call_ordered(deliver, lambda: False)
+            done, call = await listeners.call_ordered(deliver, lambda: False)
         else:
-            done, call = await listening.call_concurrent(deliver)
+            done, call = await listeners.call_concurrent(deliver)
         result = ConsumeDirectlyResult(
             _name(call),
             call.raised,

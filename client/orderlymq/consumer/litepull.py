@@ -204,7 +204,7 @@ class LitePullConsumer:
         if self._state != "RUNNING":
             raise StateError(f"the consumer does not run (state {self._state})")
         loop = asyncio.get_running_loop()
-        self._come_back()
+        self._mark_done()
         if self.auto_commit and loop.time() >= self._commit_due_s:
             self._commit_due_s = loop.time() + self._auto_commit_s
             await self._commit_done()
@@ -238,13 +238,13 @@ class LitePullConsumer:
                 position.handed = max(position.handed, position.next_offset)
         return found
 
-    def _come_back(self) -> None:
+    def _mark_done(self) -> None:
         for position in self._positions.values():
             position.done = position.handed
 
     async def commit(self) -> None:
         """Commit everything that `poll` has returned: the caller says that it is done."""
-        self._come_back()
+        self._mark_done()
         await self._commit_done()
 
     async def _commit_done(self) -> None:

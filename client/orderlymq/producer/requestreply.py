@@ -86,7 +86,7 @@ class OpenRequests:
         self._waiting[number] = asyncio.get_running_loop().create_future()
         return number
 
-    async def introduce(self) -> None:
+    async def identify(self) -> None:
         """Let every broker know this client before the first reply can come."""
         addresses = self._instance.routes.addresses()
         if not addresses <= self._known:
