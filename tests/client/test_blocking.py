@@ -11,16 +11,16 @@ import pytest
 from orderlymq import blocking
 from orderlymq.admin import client as admin
 from orderlymq.blocking import LoopThread
-from orderlymq.connection.wire import PullStatus
 from orderlymq.consumer import litepull
 from orderlymq.consumer import pull as pullconsumer
 from orderlymq.consumer import push as consumer
+from orderlymq.consumer.commands import PullStatus
 from orderlymq.consumer.contexts import OrderedContext
 from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SendRefused, StateError
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer import producer
-from orderlymq.settings import ConsumerSettings
 from tests.client import fakecluster
 from tests.client.fakecluster import FakeCluster, running
 

@@ -11,10 +11,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
-from orderlymq.connection.wire import (
+from orderlymq.connection.wire import check
+from orderlymq.consumer.assignment import Averagely, assign
+from orderlymq.consumer.commands import (
     PullOptions,
     PullStatus,
-    check,
     commit_request,
     fence,
     lock_request,
@@ -23,7 +24,6 @@ from orderlymq.connection.wire import (
     read_offset,
     read_pull,
 )
-from orderlymq.consumer.assignment import Averagely, assign
 from orderlymq.consumer.core.events import (
     AskLocks,
     Assigned,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.connection.wire import check, copy_to_retry, is_stored, park_request, read_verdict
+from orderlymq.connection.wire import check, is_stored
+from orderlymq.consumer.commands import copy_to_retry, park_request, read_verdict
 from orderlymq.consumer.core.events import CopySent, DeadLetter, ParkedFrom
 from orderlymq.errors import OrderlyMQError
 from orderlymq.oracle.verdict import Kind

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from orderlymq.admin.operations import Operations
-from orderlymq.connection.expansion import topic_expansion
+from orderlymq.admin.operations import Operations, topic_expansion
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.connection.wire import commit_request, read_record
+from orderlymq.connection.wire import read_record
+from orderlymq.consumer.commands import commit_request
 from orderlymq.consumer.pull import QueueReader
 from orderlymq.errors import (
     BrokerError,

@@ -384,3 +384,23 @@ def _read_parked(body: bytes) -> list[ParkedKey]:
         )
         for each in fastjson.loads(body).get("heldKeys", ())
     ]
+
+
+async def topic_expansion(instance: ClientInstance, topic: str) -> dict[str, dict[str, Any]]:
+    """Return phase, barriers and blockers of a topic's growth, by broker group.
+
+    Raises:
+        TopicNotFound: No broker has it.
+        BrokerError: A broker cannot say.
+    """
+    await instance.route(topic)
+    found: dict[str, dict[str, Any]] = {}
+    for name in instance.routes.brokers(topic):
+        address = instance.routes.address(name)
+        if address is None:
+            continue
+        answer = await instance.call(address, RequestCode.ORDERLYMQ_QUEUE_GROWTH, {"topics": topic})
+        for each in fastjson.loads(answer.body)["topics"]:
+            if each["topic"] == topic:
+                found[name] = each
+    return found

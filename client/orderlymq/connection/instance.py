@@ -302,6 +302,13 @@ class ClientInstance:
             call.add_done_callback(lambda _: self._route_calls.pop(topic, None))
         return await asyncio.shield(call)
 
+    async def try_refresh(self, topic: str, level: int = logging.DEBUG) -> None:
+        """Ask for a topic's route; a failure is logged, and the route stays what it was."""
+        try:
+            await self.route(topic, refresh=True)
+        except (TopicNotFound, NameServersUnreachable, BrokerError) as error:
+            _log.log(level, "the route of %s could not be refreshed: %s", topic, error)
+
     async def route_or_template(
         self, topic: str, template_topic: str, queue_max: int
     ) -> TopicRoute:
@@ -326,10 +333,7 @@ class ClientInstance:
         """Return the broker's address, asking for the topic's route when none is known."""
         address = self.routes.address(queue_or_broker)
         if address is None:
-            try:
-                await self.route(topic, refresh=True)
-            except (TopicNotFound, NameServersUnreachable) as error:
-                _log.debug("no address of %s: %s", queue_or_broker, error)
+            await self.try_refresh(topic)
             address = self.routes.address(queue_or_broker)
         return address
 
@@ -367,10 +371,7 @@ class ClientInstance:
         while True:
             await asyncio.sleep(self.settings.poll_name_server_interval_ms / 1000)
             for topic in list(self._watched):
-                try:
-                    await self.route(topic, refresh=True)
-                except (TopicNotFound, NameServersUnreachable, BrokerError) as error:
-                    _log.warning("the route of %s could not be refreshed: %s", topic, error)
+                await self.try_refresh(topic, logging.WARNING)
 
     # -- heartbeats
 

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import (
+from orderlymq.connection.wire import check, is_stored
+from orderlymq.consumer.commands import (
     PullOptions,
     PullStatus,
-    check,
     copy_to_retry,
     fence,
-    is_stored,
     lock_request,
     park_request,
     pull_request,
@@ -47,16 +46,16 @@ from orderlymq.consumer.core.events import (
     StartFound,
 )
 from orderlymq.consumer.offsets import NOT_FOUND, OffsetStore
-from orderlymq.consumer.stats import ConsumerStats
-from orderlymq.consumer.subscriptions import Subscription
-from orderlymq.errors import NameServersUnreachable, OrderlyMQError
-from orderlymq.message import ReceivedMessage
-from orderlymq.settings import (
+from orderlymq.consumer.settings import (
     ConsumeFrom,
     ConsumerSettings,
     MessageModel,
     parse_consume_timestamp,
 )
+from orderlymq.consumer.stats import ConsumerStats
+from orderlymq.consumer.subscriptions import Subscription
+from orderlymq.errors import NameServersUnreachable, OrderlyMQError
+from orderlymq.message import ReceivedMessage
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
 from orderlymq_protocol.codes import RequestCode, ResponseCode

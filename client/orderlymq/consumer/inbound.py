@@ -6,12 +6,13 @@ Rebalance (40), reset offsets (220), status (221), running info (307), consume o
 Rule: the answers are read by RocketMQ's tools, so their JSON is RocketMQ's; nothing here blocks the loop.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from orderlymq.connection.expansion import watch_change
+from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import read_record
 from orderlymq.consumer.core.events import (
     ConcurrentResult,
@@ -176,3 +177,18 @@ def _name(call: Call) -> str:
     if call.raised is not None:
         return "CR_THROW_EXCEPTION"
     return "CR_RETURN_NULL" if call.result is None else _RESULTS[call.result]
+
+
+# The broker's notice is faster than its registration: a consumer asks until it sees a change.
+_LOOKS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+async def watch_change(instance: ClientInstance, topics: tuple[str, ...]) -> None:
+    """Ask for the routes of *topics* until one has changed; the instance tells its consumers."""
+    before = {topic: instance.routes.get(topic) for topic in topics}
+    for pause_s in _LOOKS_S:
+        await asyncio.sleep(pause_s)
+        for topic in topics:
+            await instance.try_refresh(topic)
+        if any(instance.routes.get(topic) != found for topic, found in before.items()):
+            return

@@ -17,21 +17,17 @@ from typing import Final, Self
 
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import PullStatus
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely, assign
 from orderlymq.consumer.brokercalls import BrokerCalls
+from orderlymq.consumer.commands import PullStatus
 from orderlymq.consumer.core.events import FindStart, StartFailed, StartFound
 from orderlymq.consumer.offsets import NOT_FOUND
 from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
 from orderlymq.errors import BrokerError, OrderlyMQError, PullError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import (
-    ClientSettings,
-    ConsumeFrom,
-    ConsumerSettings,
-    parse_consume_from,
-)
+from orderlymq.settings import ClientSettings
 from orderlymq.tasks import RESTART_S, OwnedTasks
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand

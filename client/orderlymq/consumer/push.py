@@ -16,7 +16,6 @@ from typing import Any, Final, Self, assert_never
 
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.tracer import TraceHook, make_tracer
 from orderlymq.consumer.assignment import assign
 from orderlymq.consumer.brokercalls import BrokerCalls
 from orderlymq.consumer.contexts import ConsumeHook, Listener
@@ -46,12 +45,14 @@ from orderlymq.consumer.core.events import (
     failure,
 )
 from orderlymq.consumer.core.ordered import OrderedConsumer
-from orderlymq.consumer.core.selection import make_core
 from orderlymq.consumer.inbound import InboundRequests
 from orderlymq.consumer.listeners import ListenerPool
 from orderlymq.consumer.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
+from orderlymq.consumer.rules import make_core
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
+from orderlymq.consumer.tracehook import TraceHook
 from orderlymq.errors import (
     BrokerError,
     NameServersUnreachable,
@@ -61,12 +62,8 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import (
-    ClientSettings,
-    ConsumeFrom,
-    ConsumerSettings,
-    MessageModel,
-)
+from orderlymq.producer.tracer import make_tracer
+from orderlymq.settings import ClientSettings
 from orderlymq.tasks import OwnedTasks
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue

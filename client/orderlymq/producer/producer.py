@@ -14,18 +14,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Self, TypeAlias
 
-from orderlymq.connection.expansion import chosen_from, through_changes
 from orderlymq.connection.identity import NameServers, make_unique_keys
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.connection.tracer import make_tracer
-from orderlymq.connection.wire import (
-    SendOptions,
-    batch_request,
-    is_stored,
-    read_send_result,
-    send_request,
-)
+from orderlymq.connection.wire import is_stored
 from orderlymq.errors import (
     SendRefused,
     SettingError,
@@ -33,6 +25,8 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
+from orderlymq.producer.commands import SendOptions, batch_request, read_send_result, send_request
+from orderlymq.producer.expansion import chosen_from, through_changes
 from orderlymq.producer.outcome import (
     Attempts,
     as_message,
@@ -45,6 +39,7 @@ from orderlymq.producer.recalls import recall_message
 from orderlymq.producer.requestreply import DEFAULT_TIMEOUT_MS, OpenRequests, Reply, reply_message
 from orderlymq.producer.selectors import RoundRobin, Selector, by_hash, by_selector, pick
 from orderlymq.producer.sendqueue import SendQueue, SendQueueKey
+from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue

@@ -18,8 +18,8 @@ from orderlymq.consumer.contexts import (
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.offsets import LocalOffsets
 from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import ConsumerSettings, MessageModel
 from orderlymq_protocol.messagequeue import MessageQueue
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, FakeCluster, running, until

@@ -67,8 +67,8 @@ from orderlymq.consumer.core.queuestate import (
     refused_report,
     result_reports,
 )
+from orderlymq.consumer.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
 from orderlymq_protocol.messagequeue import MessageQueue
 
 RELOCK_LOST_MS: Final = 10  # RocketMQ: lost while consuming
