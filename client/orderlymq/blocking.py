@@ -111,8 +111,10 @@ T = TypeVar("T", bound=_Client)
 class Facade(Generic[T]):
     """An async client with the thread that its calls run on; start and end are those of its class."""
 
-    def __init__(self, inner: T, thread: LoopThread | None) -> None:
-        self.inner = inner
+    _make: Callable[..., T]
+
+    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
+        self.inner = type(self)._make(*args, **kwargs)
         self.thread = thread or LoopThread()
         self._owns_thread = thread is None
 
@@ -166,8 +168,7 @@ def _on_loop(
 class Producer(Facade[producer.Producer]):
     """As `orderlymq.Producer`; also takes *thread*, to share one."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(producer.Producer(*args, **kwargs), thread)
+    _make = producer.Producer
 
     send = _blocking(producer.Producer.send)
     send_oneway = _blocking(producer.Producer.send_oneway)
@@ -194,8 +195,7 @@ class Producer(Facade[producer.Producer]):
 class TransactionProducer(Facade[transactions.TransactionProducer]):
     """As `orderlymq.TransactionProducer`; *execute* and *check* may be plain functions that block."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(transactions.TransactionProducer(*args, **kwargs), thread)
+    _make = transactions.TransactionProducer
 
     send = _blocking(transactions.TransactionProducer.send)
     send_in_transaction = _blocking(transactions.TransactionProducer.send_in_transaction)
@@ -204,8 +204,7 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
 class Consumer(Facade[consumer.Consumer]):
     """As `orderlymq.Consumer`."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(consumer.Consumer(*args, **kwargs), thread)
+    _make = consumer.Consumer
 
     subscribe = _on_loop(consumer.Consumer.subscribe)
     unsubscribe = _on_loop(consumer.Consumer.unsubscribe)
@@ -251,8 +250,7 @@ class Consumer(Facade[consumer.Consumer]):
 class PullConsumer(Facade[pullconsumer.PullConsumer]):
     """As `orderlymq.PullConsumer`."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(pullconsumer.PullConsumer(*args, **kwargs), thread)
+    _make = pullconsumer.PullConsumer
 
     fetch_queues = _blocking(pullconsumer.PullConsumer.fetch_queues)
     pull = _blocking(pullconsumer.PullConsumer.pull)
@@ -281,8 +279,7 @@ class PullConsumer(Facade[pullconsumer.PullConsumer]):
 class LitePullConsumer(Facade[litepull.LitePullConsumer]):
     """As `orderlymq.LitePullConsumer`."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(litepull.LitePullConsumer(*args, **kwargs), thread)
+    _make = litepull.LitePullConsumer
 
     fetch_queues = _blocking(litepull.LitePullConsumer.fetch_queues)
     poll = _blocking(litepull.LitePullConsumer.poll)
@@ -306,8 +303,7 @@ class LitePullConsumer(Facade[litepull.LitePullConsumer]):
 class AdminClient(Facade[admin.AdminClient]):
     """As `orderlymq.AdminClient`."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(admin.AdminClient(*args, **kwargs), thread)
+    _make = admin.AdminClient
 
     cluster_info = _blocking(admin.AdminClient.cluster_info)
     brokers = _blocking(admin.AdminClient.brokers)

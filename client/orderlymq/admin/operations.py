@@ -20,6 +20,7 @@ from orderlymq_protocol.clientbodies import (
     SubscriptionData,
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.configbodies import KVTable, TopicList
 from orderlymq_protocol.headers import (
     CloneGroupOffsetHeader,
@@ -87,12 +88,8 @@ class Operations:
 
     async def parked_keys(self, group: str) -> list[ParkedKey]:
         """Return the keys that a group has parked (`onDeadLetter: HoldKey`), the oldest first."""
-        found: list[ParkedKey] = []
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(
-                address, RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": group}
-            )
-            found += _read_parked(answer.body)
+        answers = await self._of_all(RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": group})
+        found = [each for answer in answers for each in _read_parked(answer.body)]
         return sorted(found, key=lambda each: (each.since_ms, each.queue, each.key))
 
     async def release_key(self, group: str, topic: str, key: str) -> list[ParkedKey]:
@@ -104,12 +101,9 @@ class Operations:
         Raises:
             BrokerError: Nobody knows the group (26).
         """
-        found: list[ParkedKey] = []
         ext = {"consumerGroup": group, "topic": topic, "key": key}
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(address, RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
-            found += _read_parked(answer.body)
-        return found
+        answers = await self._of_all(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+        return [each for answer in answers for each in _read_parked(answer.body)]
 
     # -- settings and figures of brokers and name servers
 
@@ -198,19 +192,10 @@ class Operations:
     async def producers(self, group: str) -> list[ProducerConnection]:
         """Return what each broker group knows about the connections of a producer group."""
         ext = GetProducerConnectionListHeader(group).to_ext()
-        found = []
-        for address in (await self.brokers()).values():
-            try:
-                answer = await self._instance.call(
-                    address, RequestCode.GET_PRODUCER_CONNECTION_LIST, ext
-                )
-            except BrokerError as error:
-                # With this code a broker says that nobody of the group is connected to it.
-                if error.code != ResponseCode.SYSTEM_ERROR:
-                    raise
-            else:
-                found.append(ProducerConnection.from_json(answer.body))
-        return found
+        # With this code a broker says that nobody of the group is connected to it.
+        absent = ResponseCode.SYSTEM_ERROR
+        answers = await self._of_all(RequestCode.GET_PRODUCER_CONNECTION_LIST, ext, absent=absent)
+        return [ProducerConnection.from_json(answer.body) for answer in answers]
 
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
@@ -242,11 +227,8 @@ class Operations:
     async def topics_of_group(self, group: str) -> list[str]:
         """Return the topics in which a group has committed an offset."""
         ext = QueryTopicsByConsumerHeader(group).to_ext()
-        found: set[str] = set()
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, ext)
-            found |= set(TopicList.from_json(answer.body).topic_list)
-        return sorted(found)
+        answers = await self._of_all(RequestCode.QUERY_TOPICS_BY_CONSUMER, ext)
+        return sorted({t for each in answers for t in TopicList.from_json(each.body).topic_list})
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         """Return what a group's members want of a topic, None when nobody says."""
@@ -263,17 +245,14 @@ class Operations:
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
         """Give a group that is offline the offsets of another."""
         ext = CloneGroupOffsetHeader(source, target, topic, offline=True).to_ext()
-        for address in (await self.brokers()).values():
-            await self._instance.call(address, RequestCode.CLONE_GROUP_OFFSET, ext)
+        await self._of_all(RequestCode.CLONE_GROUP_OFFSET, ext)
 
     async def consume_time_span(self, topic: str, group: str) -> list[QueueTimeSpan]:
         """Return for each queue when its oldest, newest and last consumed message were stored."""
         ext = QueryConsumeTimeSpanHeader(topic, group).to_ext()
-        found: list[QueueTimeSpan] = []
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, ext)
-            found += ConsumeTimeSpan.from_json(answer.body).consume_time_span_set
-        return found
+        answers = await self._of_all(RequestCode.QUERY_CONSUME_TIME_SPAN, ext)
+        spans = (ConsumeTimeSpan.from_json(answer.body) for answer in answers)
+        return [queue for span in spans for queue in span.consume_time_span_set]
 
     # -- queues
 
@@ -304,23 +283,41 @@ class Operations:
         """Return entries of a consume queue; with *group* also whether its subscription takes them."""
         ext = QueryConsumeQueueHeader(queue.topic, queue.queue_id, index, count, group).to_ext()
         answer = await self._instance.call(
-            self._leader(queue), RequestCode.QUERY_CONSUME_QUEUE, ext
+            self._leader(queue.broker_name), RequestCode.QUERY_CONSUME_QUEUE, ext
         )
         return tuple(ConsumeQueueView.from_json(answer.body).queue_data)
 
     # -- parts
 
-    def _leader(self, queue: MessageQueue) -> str:
-        address = self._instance.routes.address(queue.broker_name)
+    def _leader(self, broker_name: str) -> str:
+        address = self._instance.routes.address(broker_name)
         if address is None:
-            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+            raise BrokerUnreachable(f"the broker group {broker_name} has no leader now; try again")
         return address
 
     async def _of(
         self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
     ) -> dict[str, str]:
         await self._instance.route(queue.topic)
-        return dict((await self._instance.call(self._leader(queue), code, ext)).ext)
+        return dict((await self._instance.call(self._leader(queue.broker_name), code, ext)).ext)
+
+    async def _of_all(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        absent: ResponseCode | None = None,
+    ) -> list[RemotingCommand]:
+        """Ask the leader of every broker group; one that answers *absent* is left out."""
+        found: list[RemotingCommand] = []
+        for address in (await self.brokers()).values():
+            try:
+                found.append(await self._instance.call(address, code, ext, body))
+            except BrokerError as error:
+                if absent is None or error.code != absent:
+                    raise
+        return found
 
     async def _of_any_broker(self, code: RequestCode, ext: dict[str, str]) -> bytes:
         """Ask the broker groups in turn: a client may be connected to one only."""

@@ -10,7 +10,7 @@ What is said stands in `wire`; what is known about topics in `routes`.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from orderlymq.connection.credentials import find_credentials, find_tls
@@ -458,10 +458,3 @@ class ClientInstance:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             remark=f"request {command.code} is not served by the client {self.client_id}",
         )
-
-
-def addresses_of(instance: ClientInstance, broker_names: Iterable[str]) -> list[str]:
-    """Return the leaders' addresses of some brokers, without those that are not known."""
-    return [
-        address for name in broker_names if (address := instance.routes.address(name)) is not None
-    ]

@@ -7,7 +7,6 @@ before its request was sent, so that it never outlives the broker's own count.
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -22,9 +21,7 @@ from orderlymq.consumer.commands import (
     lock_request,
     park_request,
     pull_request,
-    read_assignment,
     read_locks,
-    read_offset,
     read_pull,
     read_verdict,
     send_back_request,
@@ -45,29 +42,18 @@ from orderlymq.consumer.core.events import (
     StartFailed,
     StartFound,
 )
-from orderlymq.consumer.offsets import NOT_FOUND, OffsetStore
+from orderlymq.consumer.groupcalls import TROUBLE, GroupCalls
+from orderlymq.consumer.offsets import OffsetStore
 from orderlymq.consumer.settings import (
-    ConsumeFrom,
     ConsumerSettings,
     MessageModel,
-    parse_consume_timestamp,
 )
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.consumer.subscriptions import Subscription
-from orderlymq.errors import NameServersUnreachable, OrderlyMQError
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol import fastjson
 from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.headers import (
-    GetConsumerListByGroupHeader,
-    GetMaxOffsetHeader,
-    SearchOffsetHeader,
-)
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
-from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.client import RemotingError
 
 _log = logging.getLogger(__name__)
@@ -76,16 +62,14 @@ _LOCK_TIMEOUT_MS: Final = 1_000  # RocketMQ's; a lease is long enough for severa
 _PULL_MARGIN_MS: Final = (
     15_000  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
 )
-_START_DEFAULT_BACK_MS: Final = 30 * 60 * 1000  # RocketMQ's consumeTimestamp: half an hour ago
 _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
-_TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
 
 _RESUBSCRIBE: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
 
 
-class BrokerCalls:
+class BrokerCalls(GroupCalls):
     """The calls of one push consumer.
 
     Args:
@@ -108,11 +92,7 @@ class BrokerCalls:
         now_ms: Callable[[], int],
         stats: ConsumerStats | None = None,
     ) -> None:
-        self._instance = instance
-        self._group = group
-        self._settings = settings
-        self._offsets = offsets
-        self._subscriptions = subscriptions
+        super().__init__(instance, group, settings, offsets, subscriptions)
         self._post = post
         self._now_ms = now_ms
         self._stats = stats
@@ -122,25 +102,6 @@ class BrokerCalls:
     @property
     def _clustering(self) -> bool:
         return self._settings.message_model is MessageModel.CLUSTERING
-
-    # -- subscriptions
-
-    async def check_sql(self) -> None:
-        """Ask a broker of each topic whether it serves and understands an SQL subscription.
-
-        Raises:
-            BrokerError: It does not.
-            BrokerUnreachable: It does not answer.
-        """
-        for topic, subscription in self._subscriptions.items():
-            if subscription.data.expression_type != EXPRESSION_SQL92:
-                continue
-            client_id = self._instance.client_id
-            body = CheckClientRequest(client_id, self._group, subscription.data).to_json()
-            for name in self._instance.routes.brokers(topic)[:1]:
-                address = await self._instance.address(name, topic)
-                if address is not None:
-                    await self._instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, {}, body)
 
     # -- locks
 
@@ -165,7 +126,7 @@ class BrokerCalls:
         try:
             answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
             granted, parked = read_locks(answer.body)
-        except _TROUBLE as error:
+        except TROUBLE as error:
             self._post(LocksFailed(queues, str(error)))
             return
         self._post(LocksAnswered(queues, granted, asked_at_ms, parked))
@@ -180,7 +141,7 @@ class BrokerCalls:
             try:
                 if address is not None:
                     check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
-            except _TROUBLE as error:
+            except TROUBLE as error:
                 _log.warning("unlockBatchMQ exception, %s: %s", part, error)
 
     # -- where to begin
@@ -189,42 +150,11 @@ class BrokerCalls:
         """Find the offset to begin at; never guess one."""
         queue = ask.queue
         try:
-            offset = await self._offsets.fetch(queue)
-            if offset == NOT_FOUND:
-                offset = await self._first_offset(queue)
-        except _TROUBLE as error:
+            offset = await self.start_offset(queue)
+        except TROUBLE as error:
             self._post(StartFailed(queue, ask.generation, str(error)))
             return
         self._post(StartFound(queue, ask.generation, offset))
-
-    async def _first_offset(self, queue: MessageQueue) -> int:
-        """Return where a group without a committed offset begins."""
-        where = self._settings.consume_from
-        retry = is_retry_topic(queue.topic)
-        if where is ConsumeFrom.FIRST or (where is ConsumeFrom.LAST and retry):
-            return 0
-        if where is ConsumeFrom.LAST or retry:
-            return await self._ask_offset(
-                queue,
-                RequestCode.GET_MAX_OFFSET,
-                GetMaxOffsetHeader(queue.topic, queue.queue_id).to_ext(),
-            )
-        text = self._settings.consume_timestamp
-        when = (
-            parse_consume_timestamp(text)
-            if text
-            else time.time_ns() // 1_000_000 - _START_DEFAULT_BACK_MS
-        )
-        header = SearchOffsetHeader(queue.topic, queue.queue_id, when)
-        return await self._ask_offset(
-            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_ext()
-        )
-
-    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
-        address = await self._instance.address(queue.broker_name, queue.topic)
-        if address is None:
-            raise OrderlyMQError(f"{queue.broker_name} has no leader's address")
-        return read_offset(check(await self._instance.invoke(address, request(code, ext)), address))
 
     # -- pulls
 
@@ -260,7 +190,7 @@ class BrokerCalls:
         except RemotingError as error:
             self._post(PullFailed(queue, ask.generation, str(error)))
             return
-        except _TROUBLE as error:
+        except TROUBLE as error:
             self._post(PullFailed(queue, ask.generation, str(error), refused=True))
             return
         if result.status is PullStatus.OFFSET_ILLEGAL:
@@ -325,7 +255,7 @@ class BrokerCalls:
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return "continue", None, ""  # a broker of an earlier version
             verdict, parked = read_verdict(check(answer, address))
-        except _TROUBLE as error:
+        except TROUBLE as error:
             return "", ask.presumed, str(error)
         return verdict, parked, answer.remark or ""
 
@@ -341,7 +271,7 @@ class BrokerCalls:
             try:
                 check(await self._instance.invoke(address, command, 5_000), address)
                 ok = True
-            except _TROUBLE as error:
+            except TROUBLE as error:
                 reason = str(error)
         if not ok:
             _log.error(
@@ -379,53 +309,6 @@ class BrokerCalls:
         except RemotingError as error:
             return False, str(error)
         return is_stored(answer.code), f"code {answer.code}: {answer.remark}"
-
-    # -- members
-
-    async def members(self, topic: str) -> list[str] | None:
-        """Return the group's client ids as one of the topic's brokers knows them; None on trouble."""
-        brokers = list(self._instance.routes.brokers(topic))
-        random.shuffle(brokers)
-        ext = GetConsumerListByGroupHeader(self._group).to_ext()
-        for name in brokers:
-            address = self._instance.routes.address(name)
-            if address is None:
-                continue
-            command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
-            try:
-                answer = check(await self._instance.invoke(address, command), address)
-                return list(ConsumerIdList.from_json(answer.body).consumer_id_list)
-            except (*_TROUBLE, NameServersUnreachable) as error:
-                _log.info("the members of %s are not known: %s", self._group, error)
-        return None
-
-    async def assigned(self, topic: str, strategy: str) -> list[MessageQueue] | None:
-        """Return the queues that a broker gives this member; None on trouble, which changes nothing."""
-        body = fastjson.dumps(
-            {
-                "topic": topic,
-                "consumerGroup": self._group,
-                "clientId": self._instance.client_id,
-                "strategyName": strategy if strategy in _SERVED_STRATEGIES else "AVG",
-                "messageModel": "CLUSTERING",
-            }
-        )
-        # Always the same order: every raft group has the decision, the first one has it first.
-        for name in self._instance.routes.brokers(topic):
-            address = self._instance.routes.address(name)
-            if address is None:
-                continue
-            command = request(RequestCode.QUERY_ASSIGNMENT, {}, body)
-            try:
-                answer = check(await self._instance.invoke(address, command), address)
-                return read_assignment(answer.body)
-            except (*_TROUBLE, NameServersUnreachable, ValueError, KeyError, TypeError) as error:
-                _log.info("the queues of %s are not known: %s", self._group, error)
-        return None
-
-
-# What brokers divide by when no operator has decided.
-_SERVED_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, tuple[MessageQueue, ...]]]:

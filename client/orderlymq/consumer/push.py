@@ -64,7 +64,7 @@ from orderlymq.errors import (
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings
-from orderlymq.tasks import OwnedTasks
+from orderlymq.tasks import OwnedTasks, wait_for
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.model import ConsumerData
@@ -139,7 +139,6 @@ class Consumer:
         if self._tracer is not None:
             hooks = (*hooks, TraceHook(self._tracer, self._instance))
         self._hooks = hooks
-        self._filters = filters
         self._tasks = OwnedTasks()
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
         self._rebalance_wanted = asyncio.Event()
@@ -457,11 +456,7 @@ class Consumer:
                 wait_s, missing_s = interval_s, _MISSING_FIRST_S
             else:
                 wait_s, missing_s = min(missing_s, interval_s), missing_s * 2
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._rebalance_wanted.wait()
-            except TimeoutError:
-                pass
+            await wait_for(self._rebalance_wanted, wait_s)
 
     async def _rebalance(self) -> bool:
         """Compute this member's queues and hand them to the core; tell whether all could be known."""
