@@ -72,7 +72,7 @@ FILES: Final = {
     "sgn": "client/connection/test_signatures.py",
     "snd": "client/producer/test_outcome.py",
     "tls": "runtime/test_tls.py",
-    "trc": "client/connection/test_tracer.py",
+    "trc": "client/producer/test_tracer.py",
     "trs": "client/connection/test_tracerecords.py",
 }
 # With a second word behind the point: that module of the folder.

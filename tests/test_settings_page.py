@@ -15,7 +15,8 @@ from orderlymq.consumer import contexts
 from orderlymq.consumer.core import concurrent as concurrency
 from orderlymq.consumer.core import ordered as ordering
 from orderlymq.consumer.core.flowcontrol import REPORT_EVERY
-from orderlymq.settings import ClientSettings, ConsumerSettings, ProducerSettings
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq_nameserver.settings import NameServerSettings
 from orderlymq_operator.resources.cluster import Config
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Use

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orderlymq.admin.consumption import MessageTrack, TrackType, message_track
     from orderlymq.connection.instance import ClientInstance
     from orderlymq.connection.namespaces import with_namespace, without_namespace
-    from orderlymq.connection.wire import PullResult, PullStatus
+    from orderlymq.consumer.commands import PullResult, PullStatus
     from orderlymq.consumer.contexts import (
         ConcurrentContext,
         ConsumeContext,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from orderlymq.consumer.litepull import LitePullConsumer
     from orderlymq.consumer.pull import PullConsumer
     from orderlymq.consumer.push import Consumer
+    from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
     from orderlymq.errors import (
         BrokerError,
         BrokerUnreachable,
@@ -47,13 +48,7 @@ if TYPE_CHECKING:
         TransactionResult,
         TransactionState,
     )
-    from orderlymq.settings import (
-        ClientSettings,
-        ConsumeFrom,
-        ConsumerSettings,
-        MessageModel,
-        ProducerSettings,
-    )
+    from orderlymq.settings import ClientSettings, ProducerSettings
     from orderlymq_protocol.messagequeue import MessageQueue
 
 __version__ = "0.1.0"
@@ -81,16 +76,15 @@ _HOMES = {
     "orderlymq.consumer.pull": ("PullConsumer",),
     "orderlymq.producer.requestreply": ("Reply",),
     "orderlymq.producer.outcome": ("split_batch",),
-    "orderlymq.settings": (
-        *("ClientSettings", "ConsumeFrom", "ConsumerSettings", "MessageModel", "ProducerSettings"),
-    ),
+    "orderlymq.consumer.settings": ("ConsumeFrom", "ConsumerSettings", "MessageModel"),
+    "orderlymq.settings": ("ClientSettings", "ProducerSettings"),
     "orderlymq.admin.consumption": ("MessageTrack", "TrackType", "message_track"),
     "orderlymq.producer.transactions": (
         "TransactionProducer",
         "TransactionResult",
         "TransactionState",
     ),
-    "orderlymq.connection.wire": ("PullResult", "PullStatus"),
+    "orderlymq.consumer.commands": ("PullResult", "PullStatus"),
     "orderlymq_protocol.messagequeue": ("MessageQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

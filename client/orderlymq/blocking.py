@@ -113,8 +113,10 @@ T = TypeVar("T", bound=_Client)
 class Facade(Generic[T]):
     """An async client with the thread that its calls run on; start and end are those of its class."""
 
-    def __init__(self, inner: T, thread: LoopThread | None) -> None:
-        self.inner = inner
+    _make: Callable[..., T]
+
+    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
+        self.inner = type(self)._make(*args, **kwargs)
         self.thread = thread or LoopThread()
         self._owns_thread = thread is None
 
@@ -168,8 +170,7 @@ def _on_loop(
 class Producer(Facade[producer.Producer]):
     """As `orderlymq.Producer`; also takes *thread*, to share one."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(producer.Producer(*args, **kwargs), thread)
+    _make = producer.Producer
 
     send = _blocking(producer.Producer.send)
     send_oneway = _blocking(producer.Producer.send_oneway)
@@ -196,8 +197,7 @@ class Producer(Facade[producer.Producer]):
 class TransactionProducer(Facade[transactions.TransactionProducer]):
     """As `orderlymq.TransactionProducer`; *execute* and *check* may be plain functions that block."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(transactions.TransactionProducer(*args, **kwargs), thread)
+    _make = transactions.TransactionProducer
 
     send = _blocking(transactions.TransactionProducer.send)
     send_in_transaction = _blocking(transactions.TransactionProducer.send_in_transaction)
@@ -206,14 +206,13 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
 class Consumer(Facade[consumer.Consumer]):
     """As `orderlymq.Consumer`."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(consumer.Consumer(*args, **kwargs), thread)
+    _make = consumer.Consumer
 
     subscribe = _on_loop(consumer.Consumer.subscribe)
     unsubscribe = _on_loop(consumer.Consumer.unsubscribe)
     suspend = _on_loop(consumer.Consumer.suspend)
     resume = _on_loop(consumer.Consumer.resume)
-    figures = _on_loop(consumer.Consumer.figures)
+    stats = _on_loop(consumer.Consumer.stats)
 
     @property
     def flow_control_times(self) -> int:
@@ -255,8 +254,7 @@ class Consumer(Facade[consumer.Consumer]):
 class PullConsumer(Facade[pullconsumer.PullConsumer]):
     """As `orderlymq.PullConsumer`."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(pullconsumer.PullConsumer(*args, **kwargs), thread)
+    _make = pullconsumer.PullConsumer
 
     fetch_queues = _blocking(pullconsumer.PullConsumer.fetch_queues)
     pull = _blocking(pullconsumer.PullConsumer.pull)
@@ -285,8 +283,7 @@ class PullConsumer(Facade[pullconsumer.PullConsumer]):
 class LitePullConsumer(Facade[litepull.LitePullConsumer]):
     """As `orderlymq.LitePullConsumer`."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(litepull.LitePullConsumer(*args, **kwargs), thread)
+    _make = litepull.LitePullConsumer
 
     fetch_queues = _blocking(litepull.LitePullConsumer.fetch_queues)
     poll = _blocking(litepull.LitePullConsumer.poll)
@@ -310,8 +307,7 @@ class LitePullConsumer(Facade[litepull.LitePullConsumer]):
 class AdminClient(Facade[admin.AdminClient]):
     """As `orderlymq.AdminClient`."""
 
-    def __init__(self, *args: Any, thread: LoopThread | None = None, **kwargs: Any) -> None:
-        super().__init__(admin.AdminClient(*args, **kwargs), thread)
+    _make = admin.AdminClient
 
     cluster_info = _blocking(admin.AdminClient.cluster_info)
     brokers = _blocking(admin.AdminClient.brokers)
@@ -333,7 +329,7 @@ class AdminClient(Facade[admin.AdminClient]):
     connections = _blocking(admin.AdminClient.connections)
     progress = _blocking(admin.AdminClient.progress)
     locks = _blocking(admin.AdminClient.locks)
-    held_keys = _blocking(admin.AdminClient.held_keys)
+    parked_keys = _blocking(admin.AdminClient.parked_keys)
     release_key = _blocking(admin.AdminClient.release_key)
     reset_offsets = _blocking(admin.AdminClient.reset_offsets)
     view_message = _blocking(admin.AdminClient.view_message)
@@ -341,7 +337,7 @@ class AdminClient(Facade[admin.AdminClient]):
     check_transaction = _blocking(admin.AdminClient.check_transaction)
     transactions = _blocking(admin.AdminClient.transactions)
     resend = _blocking(admin.AdminClient.resend)
-    growth = _blocking(admin.AdminClient.growth)
+    expansion = _blocking(admin.AdminClient.expansion)
     broker_config = _blocking(admin.AdminClient.broker_config)
     update_broker_config = _blocking(admin.AdminClient.update_broker_config)
     name_server_config = _blocking(admin.AdminClient.name_server_config)

@@ -7,6 +7,7 @@ a user's code raised included, is logged and reported to whoever waits for what 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -18,6 +19,13 @@ RESTART_S: Final = 1.0  # a loop that always fails must not fill the log
 
 Lost: TypeAlias = Callable[[str], object]
 """Gets the reason why a task ended before its time."""
+
+
+async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
+    """Return when *event* is set, or after *timeout_s*."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 class OwnedTasks:

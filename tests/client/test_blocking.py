@@ -11,16 +11,16 @@ import pytest
 from orderlymq import blocking
 from orderlymq.admin import client as admin
 from orderlymq.blocking import LoopThread
-from orderlymq.connection.wire import PullStatus
 from orderlymq.consumer import litepull
 from orderlymq.consumer import pull as pullconsumer
 from orderlymq.consumer import push as consumer
+from orderlymq.consumer.commands import PullStatus
 from orderlymq.consumer.contexts import OrderedContext
 from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SendRefused, StateError
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer import producer
-from orderlymq.settings import ConsumerSettings
 from tests.client import fakecluster
 from tests.client.fakecluster import FakeCluster, running
 
@@ -51,7 +51,7 @@ def test_every_public_method_has_its_blocking_twin(facade: type, original: type)
     """Equally complete: what asyncio users can call, others can call too."""
     # What the instance and the brokers call is no user's business.
     internal = {"post", "heartbeat", "on_request", "routes_changed", "rebalance_now", "core"}
-    internal |= {"subscriptions", "listening", "instance", "client_id"}
+    internal |= {"subscriptions", "listeners", "instance", "client_id"}
     names = {name for name, _ in inspect.getmembers(original) if not name.startswith("_")}
 
     assert {name for name in names - internal if not hasattr(facade, name)} == set()

@@ -3,17 +3,15 @@
 import pytest
 
 from orderlymq.consumer.assignment import Averagely
-from orderlymq.errors import SettingError
-from orderlymq.settings import (
-    ClientSettings,
+from orderlymq.consumer.settings import (
     ConsumeFrom,
     ConsumerSettings,
     MessageModel,
-    ProducerSettings,
     parse_consume_from,
     parse_consume_timestamp,
-    rocketmq_names,
 )
+from orderlymq.errors import SettingError
+from orderlymq.settings import ClientSettings, ProducerSettings, rocketmq_names
 
 CLIENT_DEFAULTS = {
     "clientIP": "",

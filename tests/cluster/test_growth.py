@@ -149,7 +149,7 @@ async def growths(cluster: LocalCluster) -> dict[str, dict[str, object]]:
     """Return what the raft groups say; nothing while one of them has no leader."""
     async with AdminClient(cluster.name_server) as admin:
         try:
-            return await admin.growth("orders")
+            return await admin.expansion("orders")
         except (BrokerError, BrokerUnreachable):
             return {}
 

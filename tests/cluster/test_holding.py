@@ -110,7 +110,7 @@ async def test_a_held_key_waits_for_its_release_while_members_come_and_go(
         async with consumer(group, "orders", "billing", second):
             await until(lambda: "o2" in second.texts, 20)
             listed = await asyncio.to_thread(
-                run, group, "group", "held", "billing", "--output", "json"
+                run, group, "group", "parked", "billing", "--output", "json"
             )
             release = ("group", "release", "billing", "--topic", "orders", "--key", "k")
             released = await asyncio.to_thread(run, group, *release)
@@ -128,7 +128,7 @@ async def test_a_held_key_waits_for_its_release_while_members_come_and_go(
     (row,) = json.loads(listed.stdout)
     assert (row["key"], row["firstLetter"], row["behind"]) == ("k", sent.message_id, 2)
     assert (released.exit_code, again.exit_code) == (0, 3)
-    assert await admin.held_keys("billing") == []
+    assert await admin.parked_keys("billing") == []
 
 
 async def test_a_stopped_queue_hands_nothing_over(group: Group, admin: AdminClient) -> None:
@@ -165,7 +165,7 @@ async def test_holds_survive_the_death_of_the_leader(tmp_path: Path) -> None:
             await producer.send("orders", "o2", key="other")
             async with consumer(group, "orders", "billing", second):
                 await until(lambda: "o2" in second.texts, 40)
-            held = [(each.key, each.behind) for each in await admin.held_keys("billing")]
+            held = [(each.key, each.behind) for each in await admin.parked_keys("billing")]
         dead = await letters(group, "billing")
     finally:
         group.stop()

@@ -11,10 +11,11 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
-from orderlymq.connection.wire import (
+from orderlymq.connection.wire import check
+from orderlymq.consumer.assignment import Averagely, assign
+from orderlymq.consumer.commands import (
     PullOptions,
     PullStatus,
-    check,
     commit_request,
     fence,
     lock_request,
@@ -23,7 +24,6 @@ from orderlymq.connection.wire import (
     read_offset,
     read_pull,
 )
-from orderlymq.consumer.assignment import Averagely, assign
 from orderlymq.consumer.core.events import (
     AskLocks,
     Assigned,
@@ -141,7 +141,7 @@ class Consumer(Client):
         if not self.alive:
             return 0
         return sum(
-            len(state.intake.cache.taken)
+            len(state.fetcher.cache.taken)
             for queue, state in self._core.queues.items()
             if queue.queue_id == queue_id and state.uncommitted and not state.is_busy
         )
@@ -286,7 +286,7 @@ class Consumer(Client):
             if self.life != life or not running or state is None:
                 return
             until = self.true_time(state.lease_until_ms * MS)
-            if until > self.timeline.now and state.intake.generation == deliver.generation:
+            if until > self.timeline.now and state.fetcher.generation == deliver.generation:
                 self.timeline.at(until, "lease watch", look)
                 return
             self.world.coverage["listener outlived its lease"] += 1
@@ -477,8 +477,8 @@ class Consumer(Client):
         self.world.laws.passed_over(queue.queue_id, ask.offset, offset, floor)
         self._post(OffsetIllegal(queue, ask.generation, offset))
         state = self._core.queues.get(queue)
-        if state is not None and state.intake.generation != ask.generation:
-            self._expected.begun(queue, state.intake.generation, offset)
+        if state is not None and state.fetcher.generation != ask.generation:
+            self._expected.begun(queue, state.fetcher.generation, offset)
 
     def _persist_all(self) -> None:
         self.after(SECOND, "persist", self._persist_all)

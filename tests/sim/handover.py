@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.connection.wire import check, copy_to_retry, hold_request, is_stored, read_verdict
-from orderlymq.consumer.core.events import CopySent, DeadLetter, Hold
+from orderlymq.connection.wire import check, is_stored
+from orderlymq.consumer.commands import copy_to_retry, park_request, read_verdict
+from orderlymq.consumer.core.events import CopySent, DeadLetter, ParkedFrom
 from orderlymq.errors import OrderlyMQError
 from orderlymq.oracle.verdict import Kind
 from orderlymq_protocol.command import RemotingCommand
@@ -40,7 +41,7 @@ class HandOver:
         if ask.epoch is None:
             self._send(None)
         else:
-            question = hold_request(ask, consumer.group, consumer.client_id)
+            question = park_request(ask, consumer.group, consumer.client_id)
             consumer.call(question, TIMEOUT_US, self._judged)
 
     def _judged(self, answer: Answer) -> None:
@@ -48,30 +49,30 @@ class HandOver:
         try:
             if isinstance(answer, RemotingError):
                 raise answer
-            verdict, hold = read_verdict(check(answer, ADDRESS))
+            verdict, parked = read_verdict(check(answer, ADDRESS))
         except (RemotingError, OrderlyMQError, ValueError) as error:
             self._tell(False, str(error), ask.presumed)
             return
         if verdict in ("held", "continue"):
-            self._send(hold)
+            self._send(parked)
         else:
-            self._tell(False, verdict, hold, let_go=verdict == "released")
+            self._tell(False, verdict, parked, released=verdict == "released")
 
-    def _send(self, hold: Hold | None) -> None:
+    def _send(self, parked: ParkedFrom | None) -> None:
         message, times = self.ask.message, self.ask.message.reconsume_times
-        behind = hold is not None and hold.precedes(message.queue_offset)
+        behind = parked is not None and parked.precedes(message.queue_offset)
         command = copy_to_retry(
             message,
             self.consumer.group,
             times=times,
-            maximum=RECONSUME_MAX if hold is None else times,
+            maximum=RECONSUME_MAX if parked is None else times,
             delay_level=0,
             born_ms=0,
-            behind=hold.message_id if hold is not None and behind else "",
+            behind=parked.message_id if parked is not None and behind else "",
         )
-        self.consumer.call(command, TIMEOUT_US, partial(self._sent, hold, behind))
+        self.consumer.call(command, TIMEOUT_US, partial(self._sent, parked, behind))
 
-    def _sent(self, hold: Hold | None, behind: bool, answer: Answer) -> None:
+    def _sent(self, parked: ParkedFrom | None, behind: bool, answer: Answer) -> None:
         ok = isinstance(answer, RemotingCommand) and is_stored(answer.code)
         if ok:
             world, queue, message = self.consumer.world, self.ask.queue, self.ask.message
@@ -87,9 +88,11 @@ class HandOver:
                 offset=message.queue_offset,
                 message=message.message_id,
             )
-        self._tell(ok, str(answer), hold)
+        self._tell(ok, str(answer), parked)
 
-    def _tell(self, ok: bool, reason: str, hold: Hold | None, *, let_go: bool = False) -> None:
+    def _tell(
+        self, ok: bool, reason: str, parked: ParkedFrom | None, *, released: bool = False
+    ) -> None:
         ask = self.ask
         place = (ask.queue, ask.generation, ask.message.queue_offset)
-        self.consumer.handed_over(CopySent(*place, ok, reason, hold, let_go))
+        self.consumer.handed_over(CopySent(*place, ok, reason, parked, released))

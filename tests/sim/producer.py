@@ -8,11 +8,12 @@ can have been stored. It finds lost answers, repeats and refusals; the history s
 import zlib
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.connection.expansion import chosen_from
-from orderlymq.connection.wire import SendOptions, is_stored, read_send_result, send_request
+from orderlymq.connection.wire import is_stored
 from orderlymq.errors import OrderlyMQError, SendUnknown
 from orderlymq.message import Message, SendResult
 from orderlymq.oracle.verdict import Kind
+from orderlymq.producer.commands import SendOptions, read_send_result, send_request
+from orderlymq.producer.expansion import chosen_from
 from orderlymq.producer.outcome import Attempts, QueuesChanged
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand

@@ -9,18 +9,11 @@ from collections.abc import Generator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.connection.wire import (
-    SendOptions,
-    commit_request,
-    fence,
-    is_stored,
-    lock_request,
-    read_locks,
-    read_send_result,
-    send_request,
-)
+from orderlymq.connection.wire import is_stored
+from orderlymq.consumer.commands import commit_request, fence, lock_request, read_locks
 from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message
+from orderlymq.producer.commands import SendOptions, read_send_result, send_request
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.headers import (

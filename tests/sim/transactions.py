@@ -10,17 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.connection.expansion import chosen_from
-from orderlymq.connection.wire import (
-    SendOptions,
-    is_stored,
-    read_record,
-    read_send_result,
-    send_request,
-)
+from orderlymq.connection.wire import is_stored, read_record
 from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message, SendResult
 from orderlymq.oracle.verdict import Kind
+from orderlymq.producer.commands import SendOptions, read_send_result, send_request
+from orderlymq.producer.expansion import chosen_from
 from orderlymq.producer.outcome import Attempts, QueuesChanged
 from orderlymq_protocol import properties
 from orderlymq_protocol.codes import RequestCode, ResponseCode

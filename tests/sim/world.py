@@ -333,7 +333,7 @@ class World:
         lines += [f"halves={self.laws.model.halves} waiting={waiting}"]
         for consumer in (each for each in self.consumers if hasattr(each, "client_id")):
             states = [
-                f"{queue.queue_id}:{state.phase.name},{state.intake.next_offset}"
+                f"{queue.queue_id}:{state.phase.name},{state.fetcher.next_offset}"
                 for queue, state in consumer.core.queues.items()
             ]
             lines.append(f"{consumer.client_id}: {states}")

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from orderlymq.admin.operations import Operations
-from orderlymq.connection.expansion import topic_growth
+from orderlymq.admin.operations import Operations, topic_expansion
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.connection.wire import commit_request, read_record
+from orderlymq.connection.wire import read_record
+from orderlymq.consumer.commands import commit_request
 from orderlymq.consumer.pull import QueueReader
 from orderlymq.errors import (
     BrokerError,
@@ -29,7 +29,7 @@ from orderlymq.producer.producer import Producer
 from orderlymq.settings import ClientSettings
 from orderlymq_protocol import fastjson, properties
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
+from orderlymq_protocol.command import RemotingCommand, request
 from orderlymq_protocol.headers import (
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
@@ -257,8 +257,7 @@ class AdminClient(Operations):
         value = ";".join(f"{name}:{count}" for name, count in counts.items())
         header = PutKVConfigHeader(ORDER_NAMESPACE, topic, value)
         # Every name server keeps its own copy.
-        for address in self._instance.name_servers:
-            await self._instance.call(address, RequestCode.PUT_KV_CONFIG, header.to_ext())
+        await self._tell_name_servers(RequestCode.PUT_KV_CONFIG, header.to_ext())
 
     async def _wait_for_route(self, topic: str) -> None:
         """Return when the name server knows the topic, so that the next command finds it."""
@@ -286,12 +285,8 @@ class AdminClient(Operations):
                     TopicHeader(topic).to_ext(),
                     timeout_ms=_TIMEOUT_MS,
                 )
-        for address in self._instance.name_servers:
-            for code, ext in (
-                (RequestCode.DELETE_KV_CONFIG, {"namespace": ORDER_NAMESPACE, "key": topic}),
-                (RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}),
-            ):
-                await self._instance.call(address, code, ext)
+        await self.delete_kv(ORDER_NAMESPACE, topic)
+        await self._tell_name_servers(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the offsets of every queue of a topic.
@@ -299,56 +294,38 @@ class AdminClient(Operations):
         Raises:
             TopicNotFound: No broker has it.
         """
-        await self.route(topic)
         found: dict[MessageQueue, TopicOffset] = {}
-        for address in self._leaders(topic):
-            answer = await self._instance.call(
-                address, RequestCode.GET_TOPIC_STATS_INFO, TopicHeader(topic).to_ext()
-            )
+        for answer in await self._of_topic(topic, RequestCode.GET_TOPIC_STATS_INFO):
             found.update(TopicStats.from_json(answer.body).offset_table)
         return dict(sorted(found.items()))
 
-    async def growth(self, topic: str) -> dict[str, dict[str, Any]]:
-        """Return how far the growth of an ordered topic is, by broker group; see `growing`."""
-        return await topic_growth(self._instance, topic)
+    async def expansion(self, topic: str) -> dict[str, dict[str, Any]]:
+        """Return how far the queue expansion of an ordered topic is, by broker group."""
+        return await topic_expansion(self._instance, topic)
 
     async def topic_groups(self, topic: str) -> list[str]:
         """Return the groups that consume a topic, online or not."""
-        await self.route(topic)
-        found: set[str] = set()
-        for address in self._leaders(topic):
-            answer = await self._instance.call(
-                address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader(topic).to_ext()
-            )
-            found.update(GroupList.from_json(answer.body).group_list)
-        return sorted(found)
+        answers = await self._of_topic(topic, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO)
+        return sorted({g for each in answers for g in GroupList.from_json(each.body).group_list})
 
     # -- groups
 
     async def groups(self) -> dict[str, SubscriptionGroupConfig]:
         """Return the configuration of every consumer group."""
         found: dict[str, SubscriptionGroupConfig] = {}
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(
-                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-            )
+        for answer in await self._of_all(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG):
             found.update(SubscriptionGroupTable.from_json(answer.body).subscription_group_table)
         return dict(sorted(found.items()))
 
     async def set_group(self, config: SubscriptionGroupConfig) -> None:
         """Create or change a consumer group at every broker group."""
-        for address in (await self.brokers()).values():
-            await self._instance.call(
-                address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, config.to_json()
-            )
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await self._of_all(code, body=config.to_json())
 
     async def delete_group(self, group: str, *, offsets: bool = True) -> None:
         """Delete a consumer group, with its offsets."""
         header = DeleteSubscriptionGroupHeader(group, offsets, offsets)
-        for address in (await self.brokers()).values():
-            await self._instance.call(
-                address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext()
-            )
+        await self._of_all(RequestCode.DELETE_SUBSCRIPTIONGROUP, header.to_ext())
 
     async def members(self, group: str) -> dict[str, Connection]:
         """Return the connected members of a group by client id; none when it is offline."""
@@ -361,18 +338,9 @@ class AdminClient(Operations):
     async def connections(self, group: str) -> list[ConsumerConnection]:
         """Return what every broker group knows about a group's members and subscriptions."""
         ext = GetConsumerConnectionListHeader(group).to_ext()
-        found: list[ConsumerConnection] = []
-        for address in (await self.brokers()).values():
-            try:
-                answer = await self._instance.call(
-                    address, RequestCode.GET_CONSUMER_CONNECTION_LIST, ext
-                )
-            except BrokerError as error:
-                if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
-                    raise
-            else:
-                found.append(ConsumerConnection.from_json(answer.body))
-        return found
+        absent = ResponseCode.CONSUMER_NOT_ONLINE
+        answers = await self._of_all(RequestCode.GET_CONSUMER_CONNECTION_LIST, ext, absent=absent)
+        return [ConsumerConnection.from_json(answer.body) for answer in answers]
 
     async def progress(
         self, group: str, topic: str | None = None
@@ -380,18 +348,15 @@ class AdminClient(Operations):
         """Return how far a group is in every queue it has an offset for."""
         ext = GetConsumeStatsHeader(group, topic).to_ext()
         found: dict[MessageQueue, OffsetWrapper] = {}
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(address, RequestCode.GET_CONSUME_STATS, ext)
+        for answer in await self._of_all(RequestCode.GET_CONSUME_STATS, ext):
             found.update(ConsumeStats.from_json(answer.body).offset_table)
         return dict(sorted(found.items()))
 
     async def locks(self, group: str) -> dict[MessageQueue, QueueLock]:
         """Return the holder of every locked queue of an ordered group."""
         found: dict[MessageQueue, QueueLock] = {}
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(
-                address, RequestCode.ORDERLYMQ_LOCK_TABLE, {"consumerGroup": group}
-            )
+        ext = {"consumerGroup": group}
+        for answer in await self._of_all(RequestCode.ORDERLYMQ_LOCK_TABLE, ext):
             for each in fastjson.loads(answer.body).get("locks", ()):
                 queue = MessageQueue.from_json_value(each)
                 found[queue] = QueueLock(
@@ -458,10 +423,9 @@ class AdminClient(Operations):
                 offset = await reader.offset_at(queue, int(to))
             # Without the fields that name a client: a tool sets offsets, a member only moves them on.
             command = commit_request(group, queue, offset, {})
-            address = self._instance.routes.address(queue.broker_name)
-            if address is None:
-                raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
-            await self._instance.call(address, RequestCode(command.code), command.ext)
+            await self._instance.call(
+                self._leader(queue.broker_name), RequestCode(command.code), command.ext
+            )
             found[queue] = offset
         return found
 
@@ -578,13 +542,13 @@ class AdminClient(Operations):
     # -- small parts
 
     def _leaders(self, topic: str) -> list[str]:
-        found = []
-        for name in self._instance.routes.brokers(topic):
-            address = self._instance.routes.address(name)
-            if address is None:
-                raise BrokerUnreachable(f"the broker group {name} of {topic} has no leader now")
-            found.append(address)
-        return found
+        return [self._leader(name) for name in self._instance.routes.brokers(topic)]
+
+    async def _of_topic(self, topic: str, code: RequestCode) -> list[RemotingCommand]:
+        """Ask every broker group that has a part of the topic."""
+        await self.route(topic)
+        ext = TopicHeader(topic).to_ext()
+        return [await self._instance.call(address, code, ext) for address in self._leaders(topic)]
 
 
 def _place(message_id: str) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from orderlymq_protocol.clientbodies import (
     SubscriptionData,
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.configbodies import KVTable, TopicList
 from orderlymq_protocol.headers import (
     CloneGroupOffsetHeader,
@@ -55,8 +56,8 @@ _CLIENT_TIMEOUT_MS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class HeldKey:
-    """A key whose messages go to the dead letters until it is let go.
+class ParkedKey:
+    """A key whose messages go to the dead letters until it is released.
 
     Attributes:
         queue: where its message failed.
@@ -83,20 +84,16 @@ class Operations:
         """Return the leader's address of every broker group."""
         raise NotImplementedError
 
-    # -- keys that are held behind a dead letter (ours)
+    # -- keys that are parked behind a dead letter (ours)
 
-    async def held_keys(self, group: str) -> list[HeldKey]:
-        """Return the keys that a group holds (`onDeadLetter: HoldKey`), the oldest first."""
-        found: list[HeldKey] = []
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(
-                address, RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": group}
-            )
-            found += _read_held(answer.body)
-        return sorted(found, key=lambda held: (held.since_ms, held.queue, held.key))
+    async def parked_keys(self, group: str) -> list[ParkedKey]:
+        """Return the keys that a group has parked (`onDeadLetter: HoldKey`), the oldest first."""
+        answers = await self._of_all(RequestCode.ORDERLYMQ_HELD_KEYS, {"consumerGroup": group})
+        found = [each for answer in answers for each in _read_parked(answer.body)]
+        return sorted(found, key=lambda each: (each.since_ms, each.queue, each.key))
 
-    async def release_key(self, group: str, topic: str, key: str) -> list[HeldKey]:
-        """Let a key go wherever it is held; return what was held.
+    async def release_key(self, group: str, topic: str, key: str) -> list[ParkedKey]:
+        """Release a key wherever it is parked; return what was parked.
 
         What the group gets of the key from now on is consumed; what went to the dead letters meanwhile
         stays there until it is sent again.
@@ -104,12 +101,9 @@ class Operations:
         Raises:
             BrokerError: Nobody knows the group (26).
         """
-        found: list[HeldKey] = []
         ext = {"consumerGroup": group, "topic": topic, "key": key}
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(address, RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
-            found += _read_held(answer.body)
-        return found
+        answers = await self._of_all(RequestCode.ORDERLYMQ_RELEASE_KEY, ext)
+        return [each for answer in answers for each in _read_parked(answer.body)]
 
     # -- settings and figures of brokers and name servers
 
@@ -198,19 +192,10 @@ class Operations:
     async def producers(self, group: str) -> list[ProducerConnection]:
         """Return what each broker group knows about the connections of a producer group."""
         ext = GetProducerConnectionListHeader(group).to_ext()
-        found = []
-        for address in (await self.brokers()).values():
-            try:
-                answer = await self._instance.call(
-                    address, RequestCode.GET_PRODUCER_CONNECTION_LIST, ext
-                )
-            except BrokerError as error:
-                # With this code a broker says that nobody of the group is connected to it.
-                if error.code != ResponseCode.SYSTEM_ERROR:
-                    raise
-            else:
-                found.append(ProducerConnection.from_json(answer.body))
-        return found
+        # With this code a broker says that nobody of the group is connected to it.
+        absent = ResponseCode.SYSTEM_ERROR
+        answers = await self._of_all(RequestCode.GET_PRODUCER_CONNECTION_LIST, ext, absent=absent)
+        return [ProducerConnection.from_json(answer.body) for answer in answers]
 
     async def running_info(
         self, group: str, client_id: str, *, stacks: bool = False
@@ -242,11 +227,8 @@ class Operations:
     async def topics_of_group(self, group: str) -> list[str]:
         """Return the topics in which a group has committed an offset."""
         ext = QueryTopicsByConsumerHeader(group).to_ext()
-        found: set[str] = set()
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(address, RequestCode.QUERY_TOPICS_BY_CONSUMER, ext)
-            found |= set(TopicList.from_json(answer.body).topic_list)
-        return sorted(found)
+        answers = await self._of_all(RequestCode.QUERY_TOPICS_BY_CONSUMER, ext)
+        return sorted({t for each in answers for t in TopicList.from_json(each.body).topic_list})
 
     async def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         """Return what a group's members want of a topic, None when nobody says."""
@@ -263,17 +245,14 @@ class Operations:
     async def clone_offsets(self, source: str, target: str, topic: str) -> None:
         """Give a group that is offline the offsets of another."""
         ext = CloneGroupOffsetHeader(source, target, topic, offline=True).to_ext()
-        for address in (await self.brokers()).values():
-            await self._instance.call(address, RequestCode.CLONE_GROUP_OFFSET, ext)
+        await self._of_all(RequestCode.CLONE_GROUP_OFFSET, ext)
 
     async def consume_time_span(self, topic: str, group: str) -> list[QueueTimeSpan]:
         """Return for each queue when its oldest, newest and last consumed message were stored."""
         ext = QueryConsumeTimeSpanHeader(topic, group).to_ext()
-        found: list[QueueTimeSpan] = []
-        for address in (await self.brokers()).values():
-            answer = await self._instance.call(address, RequestCode.QUERY_CONSUME_TIME_SPAN, ext)
-            found += ConsumeTimeSpan.from_json(answer.body).consume_time_span_set
-        return found
+        answers = await self._of_all(RequestCode.QUERY_CONSUME_TIME_SPAN, ext)
+        spans = (ConsumeTimeSpan.from_json(answer.body) for answer in answers)
+        return [queue for span in spans for queue in span.consume_time_span_set]
 
     # -- queues
 
@@ -304,23 +283,41 @@ class Operations:
         """Return entries of a consume queue; with *group* also whether its subscription takes them."""
         ext = QueryConsumeQueueHeader(queue.topic, queue.queue_id, index, count, group).to_ext()
         answer = await self._instance.call(
-            self._leader(queue), RequestCode.QUERY_CONSUME_QUEUE, ext
+            self._leader(queue.broker_name), RequestCode.QUERY_CONSUME_QUEUE, ext
         )
         return tuple(ConsumeQueueView.from_json(answer.body).queue_data)
 
     # -- parts
 
-    def _leader(self, queue: MessageQueue) -> str:
-        address = self._instance.routes.address(queue.broker_name)
+    def _leader(self, broker_name: str) -> str:
+        address = self._instance.routes.address(broker_name)
         if address is None:
-            raise BrokerUnreachable(f"the broker group {queue.broker_name} has no leader now")
+            raise BrokerUnreachable(f"the broker group {broker_name} has no leader now; try again")
         return address
 
     async def _of(
         self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]
     ) -> dict[str, str]:
         await self._instance.route(queue.topic)
-        return dict((await self._instance.call(self._leader(queue), code, ext)).ext)
+        return dict((await self._instance.call(self._leader(queue.broker_name), code, ext)).ext)
+
+    async def _of_all(
+        self,
+        code: RequestCode,
+        ext: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        absent: ResponseCode | None = None,
+    ) -> list[RemotingCommand]:
+        """Ask the leader of every broker group; one that answers *absent* is left out."""
+        found: list[RemotingCommand] = []
+        for address in (await self.brokers()).values():
+            try:
+                found.append(await self._instance.call(address, code, ext, body))
+            except BrokerError as error:
+                if absent is None or error.code != absent:
+                    raise
+        return found
 
     async def _of_any_broker(self, code: RequestCode, ext: dict[str, str]) -> bytes:
         """Ask the broker groups in turn: a client may be connected to one only."""
@@ -372,9 +369,9 @@ def _written_config(values: Mapping[str, str]) -> bytes:
     return "".join(f"{name}={value}\n" for name, value in values.items()).encode()
 
 
-def _read_held(body: bytes) -> list[HeldKey]:
+def _read_parked(body: bytes) -> list[ParkedKey]:
     return [
-        HeldKey(
+        ParkedKey(
             MessageQueue.from_json_value(each),
             each["key"],
             each["sinceMillis"],
@@ -384,3 +381,23 @@ def _read_held(body: bytes) -> list[HeldKey]:
         )
         for each in fastjson.loads(body).get("heldKeys", ())
     ]
+
+
+async def topic_expansion(instance: ClientInstance, topic: str) -> dict[str, dict[str, Any]]:
+    """Return phase, barriers and blockers of a topic's growth, by broker group.
+
+    Raises:
+        TopicNotFound: No broker has it.
+        BrokerError: A broker cannot say.
+    """
+    await instance.route(topic)
+    found: dict[str, dict[str, Any]] = {}
+    for name in instance.routes.brokers(topic):
+        address = instance.routes.address(name)
+        if address is None:
+            continue
+        answer = await instance.call(address, RequestCode.ORDERLYMQ_QUEUE_GROWTH, {"topics": topic})
+        for each in fastjson.loads(answer.body)["topics"]:
+            if each["topic"] == topic:
+                found[name] = each
+    return found

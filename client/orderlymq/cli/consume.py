@@ -14,8 +14,8 @@ from orderlymq.cli.session import connected, console, iso, parse_moment, print_j
 from orderlymq.consumer.contexts import ConcurrentContext, OrderedContext
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import ConsumeFrom, ConsumerSettings
 
 
 class Printer:

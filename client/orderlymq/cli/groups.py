@@ -1,11 +1,11 @@
-"""`orderlymq group`: list, show, reset, held, release."""
+"""`orderlymq group`: list, show, reset, parked, release."""
 
 from typing import Any
 
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.admin.operations import HeldKey
+from orderlymq.admin.operations import ParkedKey
 from orderlymq.cli.findings import findings, lines
 from orderlymq.cli.session import (
     CommandFailed,
@@ -23,7 +23,7 @@ from orderlymq_protocol.names import is_retry_topic, is_system_group
 
 @click.group()
 def group() -> None:
-    """Look at consumer groups: members, queues, locks, lag; move their offsets, let held keys go."""
+    """Look at consumer groups: members, queues, locks, lag; move their offsets, release parked keys."""
 
 
 @group.command("list")
@@ -223,10 +223,10 @@ async def reset(name: str, topic: str, moment: str, name_server: str, output: st
 @group.command()
 @click.argument("name")
 @connected
-async def held(name: str, name_server: str, output: str) -> None:
-    """List the keys that are held behind a dead letter (onDeadLetter: HoldKey)."""
+async def parked(name: str, name_server: str, output: str) -> None:
+    """List the keys that are parked behind a dead letter (onDeadLetter: HoldKey)."""
     async with AdminClient(name_server) as admin:
-        _print_held(await admin.held_keys(name), output)
+        _print_parked(await admin.parked_keys(name), output)
 
 
 @group.command()
@@ -235,19 +235,19 @@ async def held(name: str, name_server: str, output: str) -> None:
 @click.option("--key", required=True, help="The sharding key.")
 @connected
 async def release(name: str, topic: str, key: str, name_server: str, output: str) -> None:
-    """Let a held key go: its next messages are consumed; its dead letters stay until a redrive."""
+    """Release a parked key: its next messages are consumed; its dead letters stay until a redrive."""
     async with AdminClient(name_server) as admin:
         found = await admin.release_key(name, topic, key)
     if not found:
         raise CommandFailed(
             ExitCode.NOT_FOUND,
-            f"group {name} does not hold key {key} of topic {topic}; `orderlymq group held {name}` "
-            "lists what it holds",
+            f"group {name} has not parked key {key} of topic {topic}; `orderlymq group parked {name}` "
+            "lists what it has parked",
         )
-    _print_held(found, output)
+    _print_parked(found, output)
 
 
-def _print_held(found: list[HeldKey], output: str) -> None:
+def _print_parked(found: list[ParkedKey], output: str) -> None:
     rows = [
         {
             "topic": each.queue.topic,

@@ -72,9 +72,9 @@ async def show(name: str, name_server: str, output: str) -> None:
         except BrokerError:
             groups = None  # the broker cannot say; the rest is worth showing
         try:
-            growth = await admin.growth(name) if route.is_ordered else {}
+            expansion = await admin.expansion(name) if route.is_ordered else {}
         except BrokerError:
-            growth = {}  # the same
+            expansion = {}  # the same
     queues = [
         {
             "group": queue.broker_name,
@@ -93,7 +93,7 @@ async def show(name: str, name_server: str, output: str) -> None:
                 "ordered": route.is_ordered,
                 "queues": queues,
                 "consumers": groups,
-                "growth": growth,
+                "growth": expansion,
             }
         )
         return
@@ -102,7 +102,7 @@ async def show(name: str, name_server: str, output: str) -> None:
     click.echo(f"{name}: {kind}, {len(queues)} queues; consumer groups: {consumers}\n")
     columns = ["GROUP", "QUEUE", "MIN", "MAX", "MESSAGES", "LAST MESSAGE"]
     print_table("", columns, [list(each.values()) for each in queues])
-    for group, found in growth.items():
+    for group, found in expansion.items():
         for line in growth_lines(group, found):
             click.echo(line)
 

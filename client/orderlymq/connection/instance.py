@@ -10,7 +10,7 @@ What is said stands in `wire`; what is known about topics in `routes`.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from orderlymq.connection.credentials import find_credentials, find_tls
@@ -302,6 +302,13 @@ class ClientInstance:
             call.add_done_callback(lambda _: self._route_calls.pop(topic, None))
         return await asyncio.shield(call)
 
+    async def try_refresh(self, topic: str, level: int = logging.DEBUG) -> None:
+        """Ask for a topic's route; a failure is logged, and the route stays what it was."""
+        try:
+            await self.route(topic, refresh=True)
+        except (TopicNotFound, NameServersUnreachable, BrokerError) as error:
+            _log.log(level, "the route of %s could not be refreshed: %s", topic, error)
+
     async def route_or_template(
         self, topic: str, template_topic: str, queue_max: int
     ) -> TopicRoute:
@@ -326,10 +333,7 @@ class ClientInstance:
         """Return the broker's address, asking for the topic's route when none is known."""
         address = self.routes.address(queue_or_broker)
         if address is None:
-            try:
-                await self.route(topic, refresh=True)
-            except (TopicNotFound, NameServersUnreachable) as error:
-                _log.debug("no address of %s: %s", queue_or_broker, error)
+            await self.try_refresh(topic)
             address = self.routes.address(queue_or_broker)
         return address
 
@@ -354,7 +358,7 @@ class ClientInstance:
         before = self.routes.addresses()
         changed = self.routes.update(topic, data)
         for address in self.routes.addresses() - before:
-            self._introduce(address)
+            self._identify(address)
         if changed:
             for member in list(self._consumers.values()):
                 member.routes_changed(topic)
@@ -367,10 +371,7 @@ class ClientInstance:
         while True:
             await asyncio.sleep(self.settings.poll_name_server_interval_ms / 1000)
             for topic in list(self._watched):
-                try:
-                    await self.route(topic, refresh=True)
-                except (TopicNotFound, NameServersUnreachable, BrokerError) as error:
-                    _log.warning("the route of %s could not be refreshed: %s", topic, error)
+                await self.try_refresh(topic, logging.WARNING)
 
     # -- heartbeats
 
@@ -410,9 +411,9 @@ class ClientInstance:
         )
 
     def _connection_lost(self, address: str) -> None:
-        self._introduce(address)
+        self._identify(address)
 
-    def _introduce(self, address: str) -> None:
+    def _identify(self, address: str) -> None:
         """Let a broker that may not know us hear from us soon."""
         anybody = self._consumers or self._producers
         if self._users > 0 and address not in self._greeting and anybody:
@@ -457,10 +458,3 @@ class ClientInstance:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             remark=f"request {command.code} is not served by the client {self.client_id}",
         )
-
-
-def addresses_of(instance: ClientInstance, broker_names: Iterable[str]) -> list[str]:
-    """Return the leaders' addresses of some brokers, without those that are not known."""
-    return [
-        address for name in broker_names if (address := instance.routes.address(name)) is not None
-    ]

@@ -7,25 +7,21 @@ before its request was sent, so that it never outlives the broker's own count.
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import (
+from orderlymq.connection.wire import check, is_stored
+from orderlymq.consumer.commands import (
     PullOptions,
     PullStatus,
-    check,
     copy_to_retry,
     fence,
-    hold_request,
-    is_stored,
     lock_request,
+    park_request,
     pull_request,
-    read_assignment,
     read_locks,
-    read_offset,
     read_pull,
     read_verdict,
     send_back_request,
@@ -35,10 +31,10 @@ from orderlymq.consumer.core.events import (
     DeadLetter,
     Event,
     FindStart,
-    Hold,
     LocksAnswered,
     LocksFailed,
     OffsetIllegal,
+    ParkedFrom,
     Pull,
     Pulled,
     PullFailed,
@@ -46,29 +42,18 @@ from orderlymq.consumer.core.events import (
     StartFailed,
     StartFound,
 )
-from orderlymq.consumer.offsets import NOT_FOUND, OffsetStore
-from orderlymq.consumer.stats import ConsumeFigures
-from orderlymq.consumer.subscriptions import Subscription
-from orderlymq.errors import NameServersUnreachable, OrderlyMQError
-from orderlymq.message import ReceivedMessage
-from orderlymq.settings import (
-    ConsumeFrom,
+from orderlymq.consumer.groupcalls import TROUBLE, GroupCalls
+from orderlymq.consumer.offsets import OffsetStore
+from orderlymq.consumer.settings import (
     ConsumerSettings,
     MessageModel,
-    parse_consume_timestamp,
 )
-from orderlymq_protocol import fastjson
+from orderlymq.consumer.stats import ConsumerStats
+from orderlymq.consumer.subscriptions import Subscription
+from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.headers import (
-    GetConsumerListByGroupHeader,
-    GetMaxOffsetHeader,
-    SearchOffsetHeader,
-)
 from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
-from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.client import RemotingError
 
 _log = logging.getLogger(__name__)
@@ -77,23 +62,21 @@ _LOCK_TIMEOUT_MS: Final = 1_000  # RocketMQ's; a lease is long enough for severa
 _PULL_MARGIN_MS: Final = (
     15_000  # beyond the time a broker may hold the pull: 30 s in all, as RocketMQ
 )
-_START_DEFAULT_BACK_MS: Final = 30 * 60 * 1000  # RocketMQ's consumeTimestamp: half an hour ago
 _RETRY_LEVEL_BASE: Final = 3  # delay level of the first retry: 10 s
-_TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
 
 _RESUBSCRIBE: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
 
 
-class BrokerCalls:
+class BrokerCalls(GroupCalls):
     """The calls of one push consumer.
 
     Args:
         post: gets every event.
         now_ms: the core's clock.
         filters: user's filters after the tags were compared.
-        figures: counts the pulls, when somebody wants to know.
+        stats: counts the pulls, when somebody wants to know.
     """
 
     def __init__(  # noqa: PLR0913 - what one consumer shares with its calls
@@ -107,41 +90,18 @@ class BrokerCalls:
         subscriptions: dict[str, Subscription],
         post: Callable[[Event], None],
         now_ms: Callable[[], int],
-        figures: ConsumeFigures | None = None,
+        stats: ConsumerStats | None = None,
     ) -> None:
-        self._instance = instance
-        self._group = group
-        self._settings = settings
-        self._offsets = offsets
-        self._subscriptions = subscriptions
+        super().__init__(instance, group, settings, offsets, subscriptions)
         self._post = post
         self._now_ms = now_ms
-        self._figures = figures
+        self._stats = stats
         self._reconsume_max = settings.reconsume_max(ordered=ordered)
         self.filters: list[Callable[[list[ReceivedMessage]], list[ReceivedMessage]]] = []
 
     @property
     def _clustering(self) -> bool:
         return self._settings.message_model is MessageModel.CLUSTERING
-
-    # -- subscriptions
-
-    async def check_sql(self) -> None:
-        """Ask a broker of each topic whether it serves and understands an SQL subscription.
-
-        Raises:
-            BrokerError: It does not.
-            BrokerUnreachable: It does not answer.
-        """
-        for topic, subscription in self._subscriptions.items():
-            if subscription.data.expression_type != EXPRESSION_SQL92:
-                continue
-            client_id = self._instance.client_id
-            body = CheckClientRequest(client_id, self._group, subscription.data).to_json()
-            for name in self._instance.routes.brokers(topic)[:1]:
-                address = await self._instance.address(name, topic)
-                if address is not None:
-                    await self._instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, {}, body)
 
     # -- locks
 
@@ -165,11 +125,11 @@ class BrokerCalls:
         asked_at_ms = self._now_ms()
         try:
             answer = check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
-            granted, held = read_locks(answer.body)
-        except _TROUBLE as error:
+            granted, parked = read_locks(answer.body)
+        except TROUBLE as error:
             self._post(LocksFailed(queues, str(error)))
             return
-        self._post(LocksAnswered(queues, granted, asked_at_ms, held))
+        self._post(LocksAnswered(queues, granted, asked_at_ms, parked))
 
     async def give_locks(self, queues: Iterable[MessageQueue]) -> None:
         """Give locks back; one that cannot be given back ends with its lease."""
@@ -181,7 +141,7 @@ class BrokerCalls:
             try:
                 if address is not None:
                     check(await self._instance.invoke(address, command, _LOCK_TIMEOUT_MS), address)
-            except _TROUBLE as error:
+            except TROUBLE as error:
                 _log.warning("unlockBatchMQ exception, %s: %s", part, error)
 
     # -- where to begin
@@ -190,42 +150,11 @@ class BrokerCalls:
         """Find the offset to begin at; never guess one."""
         queue = ask.queue
         try:
-            offset = await self._offsets.fetch(queue)
-            if offset == NOT_FOUND:
-                offset = await self._first_offset(queue)
-        except _TROUBLE as error:
+            offset = await self.start_offset(queue)
+        except TROUBLE as error:
             self._post(StartFailed(queue, ask.generation, str(error)))
             return
         self._post(StartFound(queue, ask.generation, offset))
-
-    async def _first_offset(self, queue: MessageQueue) -> int:
-        """Return where a group without a committed offset begins."""
-        where = self._settings.consume_from
-        retry = is_retry_topic(queue.topic)
-        if where is ConsumeFrom.FIRST or (where is ConsumeFrom.LAST and retry):
-            return 0
-        if where is ConsumeFrom.LAST or retry:
-            return await self._ask_offset(
-                queue,
-                RequestCode.GET_MAX_OFFSET,
-                GetMaxOffsetHeader(queue.topic, queue.queue_id).to_ext(),
-            )
-        text = self._settings.consume_timestamp
-        when = (
-            parse_consume_timestamp(text)
-            if text
-            else time.time_ns() // 1_000_000 - _START_DEFAULT_BACK_MS
-        )
-        header = SearchOffsetHeader(queue.topic, queue.queue_id, when)
-        return await self._ask_offset(
-            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header.to_ext()
-        )
-
-    async def _ask_offset(self, queue: MessageQueue, code: RequestCode, ext: dict[str, str]) -> int:
-        address = await self._instance.address(queue.broker_name, queue.topic)
-        if address is None:
-            raise OrderlyMQError(f"{queue.broker_name} has no leader's address")
-        return read_offset(check(await self._instance.invoke(address, request(code, ext)), address))
 
     # -- pulls
 
@@ -261,16 +190,16 @@ class BrokerCalls:
         except RemotingError as error:
             self._post(PullFailed(queue, ask.generation, str(error)))
             return
-        except _TROUBLE as error:
+        except TROUBLE as error:
             self._post(PullFailed(queue, ask.generation, str(error), refused=True))
             return
         if result.status is PullStatus.OFFSET_ILLEGAL:
             self._post(OffsetIllegal(queue, ask.generation, result.next_offset))
             return
         wanted = self._filtered(result.messages, subscription)
-        if self._figures is not None and result.status is PullStatus.FOUND:
+        if self._stats is not None and result.status is PullStatus.FOUND:
             now_ms = self._now_ms()
-            self._figures.pulled(queue.topic, len(wanted), now_ms - asked_at_ms, now_ms)
+            self._stats.pulled(queue.topic, len(wanted), now_ms - asked_at_ms, now_ms)
         self._post(Pulled(queue, ask.generation, wanted, result.next_offset))
 
     def _filtered(
@@ -294,41 +223,41 @@ class BrokerCalls:
     async def dead_letter(self, ask: DeadLetter) -> None:
         """Hand a message over to the dead-letter queue by way of the group's retry topic.
 
-        The broker says first whether its key is held; the letter leaves only when that is certain.
+        The broker says first whether its key is parked; the letter leaves only when that is certain.
         """
         message, times = ask.message, ask.message.reconsume_times
         place = (ask.queue, ask.generation, message.queue_offset)
-        verdict, hold, reason = await self._ask_hold(ask)
+        verdict, parked, reason = await self._ask_parking(ask)
         if verdict not in ("held", "continue"):
-            self._post(CopySent(*place, False, reason, hold, verdict == "released"))
+            self._post(CopySent(*place, False, reason, parked, verdict == "released"))
             return
-        behind = hold is not None and hold.precedes(message.queue_offset)
+        behind = parked is not None and parked.precedes(message.queue_offset)
         ok, reason = await self._send_copy(
             message,
             times,
             0,
-            maximum=times if hold is not None else self._reconsume_max,
-            behind=hold.message_id if hold is not None and behind else "",
+            maximum=times if parked is not None else self._reconsume_max,
+            behind=parked.message_id if parked is not None and behind else "",
         )
-        self._post(CopySent(*place, ok, reason, hold))
+        self._post(CopySent(*place, ok, reason, parked))
 
-    async def _ask_hold(self, ask: DeadLetter) -> tuple[str, Hold | None, str]:
-        """Return the broker's verdict, what holds or may hold the key, and the reason of a refusal."""
+    async def _ask_parking(self, ask: DeadLetter) -> tuple[str, ParkedFrom | None, str]:
+        """Return the broker's verdict, what parks or may park the key, and the reason of a refusal."""
         queue = ask.queue
         if ask.epoch is None:
             return "continue", None, ""  # broadcasting, or a broker of RocketMQ
         address = await self._instance.address(queue.broker_name, queue.topic)
         if address is None:
             return "", ask.presumed, f"{queue.broker_name} has no leader's address"
-        command = hold_request(ask, self._group, self._instance.client_id)
+        command = park_request(ask, self._group, self._instance.client_id)
         try:
             answer = await self._instance.invoke(address, command, 5_000)
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 return "continue", None, ""  # a broker of an earlier version
-            verdict, hold = read_verdict(check(answer, address))
-        except _TROUBLE as error:
+            verdict, parked = read_verdict(check(answer, address))
+        except TROUBLE as error:
             return "", ask.presumed, str(error)
-        return verdict, hold, answer.remark or ""
+        return verdict, parked, answer.remark or ""
 
     async def send_back(self, ask: SendBack) -> None:
         """Give a message back for a later retry; if the broker will not, send it a copy."""
@@ -342,7 +271,7 @@ class BrokerCalls:
             try:
                 check(await self._instance.invoke(address, command, 5_000), address)
                 ok = True
-            except _TROUBLE as error:
+            except TROUBLE as error:
                 reason = str(error)
         if not ok:
             _log.error(
@@ -380,53 +309,6 @@ class BrokerCalls:
         except RemotingError as error:
             return False, str(error)
         return is_stored(answer.code), f"code {answer.code}: {answer.remark}"
-
-    # -- members
-
-    async def members(self, topic: str) -> list[str] | None:
-        """Return the group's client ids as one of the topic's brokers knows them; None on trouble."""
-        brokers = list(self._instance.routes.brokers(topic))
-        random.shuffle(brokers)
-        ext = GetConsumerListByGroupHeader(self._group).to_ext()
-        for name in brokers:
-            address = self._instance.routes.address(name)
-            if address is None:
-                continue
-            command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
-            try:
-                answer = check(await self._instance.invoke(address, command), address)
-                return list(ConsumerIdList.from_json(answer.body).consumer_id_list)
-            except (*_TROUBLE, NameServersUnreachable) as error:
-                _log.info("the members of %s are not known: %s", self._group, error)
-        return None
-
-    async def assigned(self, topic: str, strategy: str) -> list[MessageQueue] | None:
-        """Return the queues that a broker gives this member; None on trouble, which changes nothing."""
-        body = fastjson.dumps(
-            {
-                "topic": topic,
-                "consumerGroup": self._group,
-                "clientId": self._instance.client_id,
-                "strategyName": strategy if strategy in _SERVED_STRATEGIES else "AVG",
-                "messageModel": "CLUSTERING",
-            }
-        )
-        # Always the same order: every raft group has the decision, the first one has it first.
-        for name in self._instance.routes.brokers(topic):
-            address = self._instance.routes.address(name)
-            if address is None:
-                continue
-            command = request(RequestCode.QUERY_ASSIGNMENT, {}, body)
-            try:
-                answer = check(await self._instance.invoke(address, command), address)
-                return read_assignment(answer.body)
-            except (*_TROUBLE, NameServersUnreachable, ValueError, KeyError, TypeError) as error:
-                _log.info("the queues of %s are not known: %s", self._group, error)
-        return None
-
-
-# What brokers divide by when no operator has decided.
-_SERVED_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
 
 
 def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, tuple[MessageQueue, ...]]]:

@@ -6,12 +6,13 @@ Rebalance (40), reset offsets (220), status (221), running info (307), consume o
 Rule: the answers are read by RocketMQ's tools, so their JSON is RocketMQ's; nothing here blocks the loop.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from orderlymq.connection.expansion import watch_change
+from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import read_record
 from orderlymq.consumer.core.events import (
     ConcurrentResult,
@@ -46,7 +47,7 @@ _RESULTS = {
 Reply = Callable[[RemotingCommand], None]
 
 
-class Answering:
+class InboundRequests:
     """Serves the requests that brokers send to one consumer."""
 
     def __init__(self, consumer: "Consumer") -> None:
@@ -106,7 +107,7 @@ class Answering:
                 "mqTable": {queue: self._queue_info(queue) for queue in consumer.core.queues},
                 "properties": properties,
                 "statusTable": {
-                    topic: each.to_json_value() for topic, each in consumer.figures().items()
+                    topic: each.to_json_value() for topic, each in consumer.stats().items()
                 },
                 "subscriptionSet": [
                     each.data.to_json_value() for each in consumer.subscriptions.values()
@@ -116,9 +117,9 @@ class Answering:
 
     def _queue_info(self, queue: MessageQueue) -> dict[str, object]:
         state = self._consumer.core.queues[queue]
-        cache = state.intake.cache
-        listening = self._consumer.listening
-        attempt = None if listening is None else listening.attempt(queue)
+        cache = state.fetcher.cache
+        listeners = self._consumer.listeners
+        attempt = None if listeners is None else listeners.attempt(queue)
         return {
             "cachedMsgCount": cache.count,
             "cachedMsgMinOffset": max(0, cache.min_offset),
@@ -128,7 +129,7 @@ class Answering:
             "droped": False,
             "locked": self._consumer.ordered
             and self._consumer.core.holds(
-                queue, state.intake.generation, time.monotonic_ns() // 1_000_000
+                queue, state.fetcher.generation, time.monotonic_ns() // 1_000_000
             ),
             "lastConsumeTimestamp": 0 if attempt is None else attempt.called_ms,
             "lastLockTimestamp": 0,
@@ -145,8 +146,8 @@ class Answering:
     async def _consume_directly(self, command: RemotingCommand, reply: Reply) -> None:
         """Call the listener with one message beside the normal flow; nothing is committed."""
         consumer = self._consumer
-        listening = consumer.listening
-        if listening is None:
+        listeners = consumer.listeners
+        if listeners is None:
             return
         try:
             stored = decode_record(command.body)
@@ -159,9 +160,9 @@ class Answering:
             return
         deliver = Deliver(queue, 0, 0, (message,), None)
         if consumer.ordered:
-            done, call = await listening.call_ordered(deliver, lambda: False)
+            done, call = await listeners.call_ordered(deliver, lambda: False)
         else:
-            done, call = await listening.call_concurrent(deliver)
+            done, call = await listeners.call_concurrent(deliver)
         result = ConsumeDirectlyResult(
             _name(call),
             call.raised,
@@ -176,3 +177,18 @@ def _name(call: Call) -> str:
     if call.raised is not None:
         return "CR_THROW_EXCEPTION"
     return "CR_RETURN_NULL" if call.result is None else _RESULTS[call.result]
+
+
+# The broker's notice is faster than its registration: a consumer asks until it sees a change.
+_LOOKS_S: Final = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+async def watch_change(instance: ClientInstance, topics: tuple[str, ...]) -> None:
+    """Ask for the routes of *topics* until one has changed; the instance tells its consumers."""
+    before = {topic: instance.routes.get(topic) for topic in topics}
+    for pause_s in _LOOKS_S:
+        await asyncio.sleep(pause_s)
+        for topic in topics:
+            await instance.try_refresh(topic)
+        if any(instance.routes.get(topic) != found for topic, found in before.items()):
+            return

@@ -64,7 +64,7 @@ class Attempt:
     error: str | None = None
 
 
-class Listening:
+class ListenerPool:
     """The workers of one consumer.
 
     Args:

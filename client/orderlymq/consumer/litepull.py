@@ -17,22 +17,17 @@ from typing import Final, Self
 
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import PullStatus
 from orderlymq.consumer.assignment import AssignmentStrategy, Averagely, assign
-from orderlymq.consumer.brokercalls import BrokerCalls
-from orderlymq.consumer.core.events import FindStart, StartFailed, StartFound
+from orderlymq.consumer.commands import PullStatus
+from orderlymq.consumer.groupcalls import TROUBLE, GroupCalls
 from orderlymq.consumer.offsets import NOT_FOUND
 from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, parse_consume_from
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
-from orderlymq.errors import BrokerError, OrderlyMQError, PullError, SettingError, StateError
+from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, StateError
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import (
-    ClientSettings,
-    ConsumeFrom,
-    ConsumerSettings,
-    parse_consume_from,
-)
-from orderlymq.tasks import RESTART_S, OwnedTasks
+from orderlymq.settings import ClientSettings
+from orderlymq.tasks import RESTART_S, OwnedTasks, wait_for
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -104,6 +99,13 @@ class LitePullConsumer:
         self.group = self._instance.whole(group)
         self._reader = QueueReader(self._instance, self.group)
         self._subscriptions: dict[str, Subscription] = {}
+        self._calls = GroupCalls(
+            self._instance,
+            self.group,
+            ConsumerSettings(consume_from=self._consume_from),
+            self._reader.offsets,
+            self._subscriptions,
+        )
         self._assigned = False
         self._positions: dict[MessageQueue, _Position] = {}
         self._tasks = OwnedTasks()
@@ -204,7 +206,7 @@ class LitePullConsumer:
         if self._state != "RUNNING":
             raise StateError(f"the consumer does not run (state {self._state})")
         loop = asyncio.get_running_loop()
-        self._come_back()
+        self._mark_done()
         if self.auto_commit and loop.time() >= self._commit_due_s:
             self._commit_due_s = loop.time() + self._auto_commit_s
             await self._commit_done()
@@ -214,11 +216,7 @@ class LitePullConsumer:
             if found or loop.time() >= deadline:
                 return found
             self._arrived.clear()
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._arrived.wait()
-            except TimeoutError:
-                pass
+            await wait_for(self._arrived, deadline - loop.time())
 
     def _collect(self, count: int) -> list[ReceivedMessage]:
         """Take one message of each queue in turn, so that a busy one does not starve the rest."""
@@ -238,13 +236,13 @@ class LitePullConsumer:
                 position.handed = max(position.handed, position.next_offset)
         return found
 
-    def _come_back(self) -> None:
+    def _mark_done(self) -> None:
         for position in self._positions.values():
             position.done = position.handed
 
     async def commit(self) -> None:
         """Commit everything that `poll` has returned: the caller says that it is done."""
-        self._come_back()
+        self._mark_done()
         await self._commit_done()
 
     async def _commit_done(self) -> None:
@@ -340,10 +338,10 @@ class LitePullConsumer:
                 continue
             try:
                 if position.next_offset is None:
-                    position.next_offset = await self._start_offset(position.queue)
+                    position.next_offset = await self._calls.start_offset(position.queue)
                 await self._pull_once(position, position.next_offset)
             except Exception as error:
-                if not isinstance(error, OrderlyMQError):
+                if not isinstance(error, TROUBLE):
                     _log.exception("the pull of %s failed and is tried again", position.queue)
                 await asyncio.sleep(delay_s)
                 delay_s = min(_RETRY_MAX_S, delay_s * 2)
@@ -371,29 +369,6 @@ class LitePullConsumer:
             position.handed = result.next_offset
         self._arrived.set()
 
-    async def _start_offset(self, queue: MessageQueue) -> int:
-        found: list[StartFound | StartFailed] = []
-        calls = BrokerCalls(
-            self._instance,
-            self.group,
-            ConsumerSettings(consume_from=self._consume_from),
-            self._reader.offsets,
-            ordered=False,
-            subscriptions=self._subscriptions,
-            post=lambda event: (
-                found.append(event) if isinstance(event, StartFound | StartFailed) else None
-            ),
-            now_ms=lambda: 0,
-        )
-        await calls.find_start(FindStart(queue, 0))
-        match found:
-            case [StartFound(offset=offset)]:
-                return offset
-            case [StartFailed(reason=reason)]:
-                raise PullError(reason)
-            case _:
-                raise AssertionError("find_start posts exactly one event")
-
     # -- rebalance
 
     async def _rebalance_forever(self) -> None:
@@ -401,30 +376,16 @@ class LitePullConsumer:
         while True:
             self._rebalance_wanted.clear()
             complete = await self._rebalance()
-            try:
-                async with asyncio.timeout(interval_s if complete else 0.5):
-                    await self._rebalance_wanted.wait()
-            except TimeoutError:
-                pass
+            await wait_for(self._rebalance_wanted, interval_s if complete else 0.5)
 
     async def _rebalance(self) -> bool:
         wanted: set[MessageQueue] = set()
-        calls = BrokerCalls(
-            self._instance,
-            self.group,
-            ConsumerSettings(),
-            self._reader.offsets,
-            ordered=False,
-            subscriptions=self._subscriptions,
-            post=lambda _event: None,
-            now_ms=lambda: 0,
-        )
         for topic in self._subscriptions:
             try:
                 route = await self._instance.route(topic)
             except (OrderlyMQError, BrokerError):
                 return False
-            members = await calls.members(topic)
+            members = await self._calls.members(topic)
             if members is None or self._instance.client_id not in members:
                 await self._instance.beat_all()
                 return False

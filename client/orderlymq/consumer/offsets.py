@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import check, commit_request, fence, read_offset
+from orderlymq.connection.wire import check
+from orderlymq.consumer.commands import commit_request, fence, read_offset
 from orderlymq.errors import BrokerUnreachable, SettingError
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode

@@ -12,13 +12,12 @@ from typing import Final, Self
 
 from orderlymq.connection.identity import NameServers
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import (
+from orderlymq.connection.wire import check, is_stored
+from orderlymq.consumer.commands import (
     PullOptions,
     PullResult,
-    check,
     copy_to_retry,
     fence,
-    is_stored,
     pull_request,
     read_offset,
     read_pull,

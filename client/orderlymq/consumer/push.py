@@ -1,11 +1,11 @@
 """
 The push consumer: subscribes, takes part in its group's rebalance, calls a listener.
 
-The shell around the pure cores `ordering` and `concurrency`: it turns their instructions into tasks and
+The shell around the pure cores `ordered` and `concurrent`: it turns their instructions into tasks and
 what comes of those into events. Rules: everything that changes the core happens on the loop, between two
 awaits; every task has a name and ends with the consumer; closing finishes the running listeners, commits,
 gives the locks back and leaves the group, in this order.
-Calls to brokers stand in `brokercalls`, those to the listener in `listening`, what brokers ask in `answering`.
+`brokercalls` calls brokers, `listeners` calls the listener, `inbound` answers brokers.
 """
 
 import asyncio
@@ -16,7 +16,6 @@ from typing import Any, Final, Self, assert_never
 
 from orderlymq.connection.identity import BROADCAST_INSTANCE, NameServers
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.tracer import TraceHook, make_tracer
 from orderlymq.consumer.assignment import assign
 from orderlymq.consumer.brokercalls import BrokerCalls
 from orderlymq.consumer.contexts import ConsumeHook, Listener
@@ -46,12 +45,14 @@ from orderlymq.consumer.core.events import (
     failure,
 )
 from orderlymq.consumer.core.ordered import OrderedConsumer
-from orderlymq.consumer.core.selection import make_core
-from orderlymq.consumer.inbound import Answering
-from orderlymq.consumer.listeners import Listening
+from orderlymq.consumer.inbound import InboundRequests
+from orderlymq.consumer.listeners import ListenerPool
 from orderlymq.consumer.offsets import BrokerOffsets, LocalOffsets, OffsetStore, local_offsets_path
-from orderlymq.consumer.stats import ConsumeFigures, TopicFigures
+from orderlymq.consumer.rules import make_core
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageModel
+from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
+from orderlymq.consumer.tracehook import TraceHook
 from orderlymq.errors import (
     BrokerError,
     NameServersUnreachable,
@@ -61,13 +62,9 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import (
-    ClientSettings,
-    ConsumeFrom,
-    ConsumerSettings,
-    MessageModel,
-)
-from orderlymq.tasks import OwnedTasks
+from orderlymq.producer.tracer import make_tracer
+from orderlymq.settings import ClientSettings
+from orderlymq.tasks import OwnedTasks, wait_for
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_protocol.model import ConsumerData
@@ -142,7 +139,6 @@ class Consumer:
         if self._tracer is not None:
             hooks = (*hooks, TraceHook(self._tracer, self._instance))
         self._hooks = hooks
-        self._filters = filters
         self._tasks = OwnedTasks()
         self._pulls: dict[MessageQueue, asyncio.Task[None]] = {}
         self._rebalance_wanted = asyncio.Event()
@@ -151,7 +147,7 @@ class Consumer:
         self._wake_ms: int | None = None
         self._state = "CREATE_JUST"
         self._ended = False
-        self._figures = ConsumeFigures()
+        self._stats = ConsumerStats()
         self._core = make_core(self.group, self.settings, ordered=ordered)
         self._calls = BrokerCalls(
             self._instance,
@@ -162,11 +158,11 @@ class Consumer:
             subscriptions=self._subscriptions,
             post=self.post,
             now_ms=_now_ms,
-            figures=self._figures,
+            stats=self._stats,
         )
         self._calls.filters.extend(filters)
-        self._listening: Listening | None = None
-        self._answering = Answering(self)
+        self._listeners: ListenerPool | None = None
+        self._inbound = InboundRequests(self)
         named = [topics] if isinstance(topics, str) else topics
         expressions = named if isinstance(named, Mapping) else dict.fromkeys(named, "*")
         for topic, expression in expressions.items():
@@ -199,14 +195,14 @@ class Consumer:
         """Return what is subscribed, the group's retry topic included."""
         return self._subscriptions
 
-    def figures(self) -> Mapping[str, TopicFigures]:
+    def stats(self) -> Mapping[str, TopicCounters]:
         """Return rates, averages and totals by topic, under RocketMQ's names."""
-        return self._figures.show(_now_ms())
+        return self._stats.show(_now_ms())
 
     @property
     def flow_control_times(self) -> int:
         """Return how often a pull of the present queues had to wait because enough is cached."""
-        return sum(state.intake.flow_waits for state in self._core.queues.values())
+        return sum(state.fetcher.flow_waits for state in self._core.queues.values())
 
     @property
     def instance(self) -> ClientInstance:
@@ -261,7 +257,7 @@ class Consumer:
             own_retry = retry_topic(self.group)
             self._subscriptions[own_retry] = make_subscription(own_retry, "*", "TAG", _wall_ms())
         await self._offsets.load()
-        self._listening = self._make_listening()
+        self._listeners = self._make_listeners()
         try:
             self._instance.add_consumer(self)
         except StateError:
@@ -306,8 +302,8 @@ class Consumer:
         if self._wake is not None:
             self._wake.cancel()
         await self._instance.remove_consumer(self)
-        if self._listening is not None:
-            self._listening.close()
+        if self._listeners is not None:
+            self._listeners.close()
         await self._tasks.cancel()
         if self._tracer is not None:
             await self._tracer.close()
@@ -413,20 +409,20 @@ class Consumer:
             self._tasks.stop(task)
 
     async def _deliver(self, deliver: Deliver) -> None:
-        assert self._listening is not None
-        async with self._listening.slots:
+        assert self._listeners is not None
+        async with self._listeners.slots:
             identity = deliver.queue, deliver.generation, deliver.delivery
             if not self._core.may_start(deliver, _now_ms()):
                 self.post(DeliveryDropped(*identity))
                 return
             self.post(ListenerStarted(*identity))
             if self.ordered:
-                listened = self._listening.call_ordered(deliver, lambda: self._holds(deliver))
+                listened = self._listeners.call_ordered(deliver, lambda: self._holds(deliver))
             else:
-                listened = self._listening.call_concurrent(deliver)
+                listened = self._listeners.call_concurrent(deliver)
             done, call = await listened
         count, topic = len(deliver.messages), deliver.queue.topic
-        self._figures.listened(topic, count, done, call.duration_ms, _now_ms())
+        self._stats.listened(topic, count, done, call.duration_ms, _now_ms())
         self.post(done)
 
     def _holds(self, deliver: Deliver) -> bool:
@@ -460,11 +456,7 @@ class Consumer:
                 wait_s, missing_s = interval_s, _MISSING_FIRST_S
             else:
                 wait_s, missing_s = min(missing_s, interval_s), missing_s * 2
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._rebalance_wanted.wait()
-            except TimeoutError:
-                pass
+            await wait_for(self._rebalance_wanted, wait_s)
 
     async def _rebalance(self) -> bool:
         """Compute this member's queues and hand them to the core; tell whether all could be known."""
@@ -532,7 +524,7 @@ class Consumer:
         """Serve a broker's request; tell whether it is one that is served."""
         if self._state != "RUNNING":
             return False
-        return self._answering.serve(command, reply, self._tasks)
+        return self._inbound.serve(command, reply, self._tasks)
 
     def routes_changed(self, topic: str) -> None:
         """Divide again when a subscribed topic has other queues."""
@@ -540,9 +532,9 @@ class Consumer:
             self._rebalance_wanted.set()
 
     @property
-    def listening(self) -> Listening | None:
+    def listeners(self) -> ListenerPool | None:
         """Return the workers, once started."""
-        return self._listening
+        return self._listeners
 
     # -- parts of start
 
@@ -556,10 +548,10 @@ class Consumer:
         if not callable(self.listener):
             raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
 
-    def _make_listening(self) -> Listening:
+    def _make_listeners(self) -> ListenerPool:
         if self.listener is None:
             raise SettingError(f"the consumer {self.group} has no listener; pass listener=")
-        return Listening(
+        return ListenerPool(
             self.group,
             self.listener,
             ordered=self.ordered,

@@ -38,7 +38,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicFigures:
+class TopicCounters:
     """What a consumer did with one topic.
 
     Attributes:
@@ -89,7 +89,7 @@ class _Topic:
             self.parts.append(_Part(number))
         return self.parts[-1]
 
-    def show(self, now_ms: int) -> TopicFigures:
+    def show(self, now_ms: int) -> TopicCounters:
         newest = now_ms // _PART_MS
         hour = [part for part in self.parts if part.number > newest - _HOUR]
         minute = [part for part in hour if part.number > newest - _MINUTE]
@@ -97,7 +97,7 @@ class _Topic:
         begin_ms = max(self.since_ms, (newest - _MINUTE + 1) * _PART_MS)
         seconds = max(_NO_RATE_MS, now_ms - begin_ms) / 1000
         pulls, calls = sum(part.pulls for part in minute), sum(part.calls for part in minute)
-        return TopicFigures(
+        return TopicCounters(
             round(sum(part.pull_ms for part in minute) / max(1, pulls), 2),
             round(sum(part.pulled for part in minute) / seconds, 2),
             round(sum(part.consume_ms for part in minute) / max(1, calls), 2),
@@ -113,7 +113,7 @@ class _Topic:
         )
 
 
-class ConsumeFigures:
+class ConsumerStats:
     """The figures of one consumer."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class ConsumeFigures:
             part.failed += failed
         found.histogram[bisect_left(CONSUME_RT_BOUNDS_MS, duration_ms)] += 1
 
-    def show(self, now_ms: int) -> Mapping[str, TopicFigures]:
+    def show(self, now_ms: int) -> Mapping[str, TopicCounters]:
         """Return the figures by topic."""
         return {topic: found.show(now_ms) for topic, found in sorted(self._topics.items())}
 

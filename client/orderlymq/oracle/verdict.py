@@ -493,7 +493,7 @@ class _Queues:
         # a first delivery may start anywhere, where the group's start position said.
         if line.delivered:
             for offset in range(line.highest + 1, event.offset):
-                # What follows a dead letter of a held key is handed over unseen.
+                # What follows a dead letter of a parked key is handed over unseen.
                 if offset in known and offset not in dropped and offset not in line.settled:
                     self._add(
                         Defect.SKIPPED,

@@ -8,9 +8,9 @@ was not answered, a later refusal does not undo that, and the outcome is "unknow
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from orderlymq.connection.wire import batch_entry
 from orderlymq.errors import SendError, SendRefused, SendUnknown, SettingError, TopicNotFound
 from orderlymq.message import Message
+from orderlymq.producer.commands import batch_entry
 from orderlymq_protocol.batch import encode_batch
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand

@@ -4,7 +4,7 @@ The producer: sends that keep the order of a key, and say honestly what became o
 Rules: a send with a key, a selector or a queue goes to that one queue or fails; it is tried again on the
 same queue under the same unique key until its time is over, and a broker recognises the repeat. A plain
 send may be tried on other brokers. `SendRefused` only when no try can have been stored, else `SendUnknown`.
-Sends of one key by `send_nowait` leave one after the other (`lanes`), so the order of calls is the order
+Sends of one key by `send_nowait` leave one after the other (`sendqueue`), so the order of calls is the order
 in the queue.
 """
 
@@ -14,18 +14,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Self, TypeAlias
 
-from orderlymq.connection.expansion import chosen_from, through_changes
 from orderlymq.connection.identity import NameServers, make_unique_keys
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.connection.tracer import make_tracer
-from orderlymq.connection.wire import (
-    SendOptions,
-    batch_request,
-    is_stored,
-    read_send_result,
-    send_request,
-)
+from orderlymq.connection.wire import is_stored
 from orderlymq.errors import (
     SendRefused,
     SettingError,
@@ -33,6 +25,8 @@ from orderlymq.errors import (
     TopicNotFound,
 )
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
+from orderlymq.producer.commands import SendOptions, batch_request, read_send_result, send_request
+from orderlymq.producer.expansion import chosen_from, through_changes
 from orderlymq.producer.outcome import (
     Attempts,
     as_message,
@@ -44,7 +38,8 @@ from orderlymq.producer.outcome import (
 from orderlymq.producer.recalls import recall_message
 from orderlymq.producer.requestreply import DEFAULT_TIMEOUT_MS, OpenRequests, Reply, reply_message
 from orderlymq.producer.selectors import RoundRobin, Selector, by_hash, by_selector, pick
-from orderlymq.producer.sendqueue import Lane, LaneKey
+from orderlymq.producer.sendqueue import SendQueue, SendQueueKey
+from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -104,7 +99,7 @@ class Producer:
         )
         self._unique_keys = make_unique_keys(self._instance.ip)
         self._round_robin: dict[str, RoundRobin] = {}
-        self._lanes: dict[LaneKey, Lane] = {}
+        self._send_queues: dict[SendQueueKey, SendQueue] = {}
         self._pending: set[asyncio.Future[SendResult]] = set()
         self._requests: OpenRequests | None = None
         self._tracer = make_tracer(trace, self._instance, f"{group}-PRODUCE", group)
@@ -197,10 +192,10 @@ class Producer:
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
-        lane = self._lanes.get(self._lane_key(message, queue))
-        if lane is not None and selector is None and argument is None:
+        waiting = self._send_queues.get(self._send_queue_key(message, queue))
+        if waiting is not None and selector is None and argument is None:
             # Calls of `send_nowait` came first; this one stays behind them.
-            return await self._enter_lane(message, queue, timeout_ms)
+            return await self._enqueue(message, queue, timeout_ms)
         return await self._send(
             message,
             queue,
@@ -243,7 +238,7 @@ class Producer:
                 self._send(message, None, None, None, timeout_ms, retries), name="send_nowait"
             )
             return self._track(task)
-        return self._track(self._enter_lane(message, queue, timeout_ms))
+        return self._track(self._enqueue(message, queue, timeout_ms))
 
     async def send_oneway(  # noqa: PLR0913 - the same
         self,
@@ -357,7 +352,7 @@ class Producer:
         number = self._requests.open(message, timeout_ms)
         try:
             await self._route(message.topic)
-            await self._requests.introduce()
+            await self._requests.identify()
             retries = self.settings.retry_times_when_send_failed
             await self._send(message, None, None, None, timeout_ms, retries)
             return await self._requests.answer(number, end_s - _now_s(), timeout_ms)
@@ -551,20 +546,22 @@ class Producer:
             raise TopicNotFound(f"the topic {topic} has no queue that may be written")
         return route
 
-    def _enter_lane(
+    def _enqueue(
         self, message: Message, queue: MessageQueue | int | None, timeout_ms: int | None
     ) -> "asyncio.Future[SendResult]":
-        name = self._lane_key(message, queue)
-        lane = self._lanes.get(name)
-        if lane is None:
+        name = self._send_queue_key(message, queue)
+        waiting = self._send_queues.get(name)
+        if waiting is None:
 
             async def send(each: Message, within_ms: int | None) -> SendResult:
                 return await self._send(each, queue, None, None, within_ms, 0)
 
-            lane = self._lanes[name] = Lane(send, lambda: self._lanes.pop(name, None))
-        return lane.enter(message, timeout_ms)
+            waiting = self._send_queues[name] = SendQueue(
+                send, lambda: self._send_queues.pop(name, None)
+            )
+        return waiting.enter(message, timeout_ms)
 
-    def _lane_key(self, message: Message, queue: MessageQueue | int | None) -> LaneKey:
+    def _send_queue_key(self, message: Message, queue: MessageQueue | int | None) -> SendQueueKey:
         key = None if queue is not None else message.key
         return self._instance.whole(message.topic), queue, key
 

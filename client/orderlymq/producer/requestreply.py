@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.wire import INFLATED_SIZE_MAX, REPLY
+from orderlymq.connection.wire import INFLATED_SIZE_MAX
 from orderlymq.errors import ReplyTimeout, SettingError
 from orderlymq.message import Message, ReceivedMessage
+from orderlymq.producer.commands import REPLY
 from orderlymq_protocol import names, properties
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
@@ -86,7 +87,7 @@ class OpenRequests:
         self._waiting[number] = asyncio.get_running_loop().create_future()
         return number
 
-    async def introduce(self) -> None:
+    async def identify(self) -> None:
         """Let every broker know this client before the first reply can come."""
         addresses = self._instance.routes.addresses()
         if not addresses <= self._known:

@@ -1,9 +1,9 @@
 """
-Lanes: sends that must stay in the order of their calls, one after the other.
+Per-key send queues: sends that leave one after the other, in the order of their calls.
 
-Rules: the next send of a lane starts when the one before is stored. When one fails, everything that
+Rules: the next send of a queue starts when the one before is stored. When one fails, everything that
 waits behind it is refused without being sent: had it gone on, a later message could stand where the
-earlier one is missing, or before it if that was stored late after all. A lane that runs empty ends.
+earlier one is missing, or before it if that was stored late after all. A queue that runs empty ends.
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from orderlymq.errors import SendRefused
 from orderlymq.message import Message, SendResult
 from orderlymq_protocol.messagequeue import MessageQueue
 
-LaneKey: TypeAlias = tuple[str, MessageQueue | int | None, str | int | None]
+SendQueueKey: TypeAlias = tuple[str, MessageQueue | int | None, str | int | None]
 """Topic, fixed queue, sharding key."""
 
 Send: TypeAlias = Callable[[Message, int | None], Coroutine[Any, Any, SendResult]]
 
 
-class Lane:
+class SendQueue:
     """The pending sends of one key; *ended* is called when none is left."""
 
     def __init__(self, send: Send, ended: Callable[[], object]) -> None:
@@ -35,7 +35,7 @@ class Lane:
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         self._waiting.append((message, timeout_ms, future))
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="send lane")
+            self._task = asyncio.create_task(self._run(), name="send queue")
         return future
 
     async def _run(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 from orderlymq.admin.client import AdminClient
 from orderlymq.blocking import LoopThread
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.connection.wire import PullOptions, PullStatus, fence, pull_request
+from orderlymq.consumer.commands import PullOptions, PullStatus, fence, pull_request
 from orderlymq.consumer.offsets import NOT_FOUND
 from orderlymq.consumer.pull import QueueReader
 from orderlymq.errors import (

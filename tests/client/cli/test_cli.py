@@ -83,7 +83,7 @@ def test_a_plug_in_cannot_take_an_own_command_over(monkeypatch: pytest.MonkeyPat
         ["group", "list"],
         ["group", "show", "G"],
         ["group", "reset", "G", "--topic", "T", "--to", "latest"],
-        ["group", "held", "G"],
+        ["group", "parked", "G"],
         ["group", "release", "G", "--topic", "T", "--key", "K"],
         ["message", "find", "--topic", "T", "--key", "K"],
     ],

@@ -7,8 +7,8 @@ import pytest
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import AveragelyByCircle
 from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.producer.producer import Producer
-from orderlymq.settings import ConsumerSettings
 from orderlymq_protocol.command import RemotingCommand
 from tests.client.fakecluster import FakeCluster, running, until
 from tests.client.inbox import Inbox, fill

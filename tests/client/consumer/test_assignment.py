@@ -20,10 +20,10 @@ from orderlymq.consumer.assignment import (
 )
 from orderlymq.consumer.contexts import ConcurrentContext
 from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
-from orderlymq.settings import ConsumeFrom, ConsumerSettings
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import RemotingCommand

@@ -88,8 +88,8 @@ async def test_a_dead_letter_leaves_only_after_its_key_is_held_and_others_follow
     for text in ("m0", "m1"):
         cluster.append("T", 0, text.encode(), b"__SHARDINGKEY\x01k")
     cluster.append("T", 0, b"other")
-    hold = RequestCode.ORDERLYMQ_HOLD_KEY
-    cluster.faults[hold] = [reset, held_since(0), held_since(0)]
+    parked = RequestCode.ORDERLYMQ_HOLD_KEY
+    cluster.faults[parked] = [reset, held_since(0), held_since(0)]
     inbox = Inbox()
     inbox.answers = [OrderedResult.SUSPEND]
 
@@ -98,7 +98,13 @@ async def test_a_dead_letter_leaves_only_after_its_key_is_held_and_others_follow
 
     assert inbox.texts == ["m0", "other"]
     send = RequestCode.SEND_MESSAGE_V2
-    assert asked(cluster) == [(hold, "0"), (hold, "0"), (send, ""), (hold, "true"), (send, "")]
+    assert asked(cluster) == [
+        (parked, "0"),
+        (parked, "0"),
+        (send, ""),
+        (parked, "true"),
+        (send, ""),
+    ]
     first, second = (each.ext["i"] for each in cluster.seen if each.code == send)
     assert "OMQ_HELD_BEHIND" not in first
     assert "OMQ_HELD_BEHIND\x01FIRST" in second

@@ -15,8 +15,9 @@ from orderlymq.consumer.contexts import (
 )
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import ClientSettings, ConsumerSettings
+from orderlymq.settings import ClientSettings
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.messagequeue import MessageQueue
 from tests.client.fakecluster import BROKER, FakeCluster, running, until

@@ -9,8 +9,8 @@ from orderlymq.connection.identity import make_client_id, parse_name_servers
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.offsets import NOT_FOUND, BrokerOffsets, LocalOffsets, local_offsets_path
 from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import MessageModel
 from orderlymq.errors import SettingError
-from orderlymq.settings import MessageModel
 from orderlymq_protocol.messagequeue import MessageQueue
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running, until

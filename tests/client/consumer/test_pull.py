@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from orderlymq.connection.wire import PullResult
+from orderlymq.consumer.commands import PullResult
 from orderlymq.consumer.pull import PullConsumer
 from orderlymq.errors import PullError
 from orderlymq_protocol.command import RemotingCommand

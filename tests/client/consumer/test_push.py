@@ -18,8 +18,8 @@ from orderlymq.consumer.contexts import (
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.offsets import LocalOffsets
 from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import ConsumerSettings, MessageModel
 from orderlymq_protocol.messagequeue import MessageQueue
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
@@ -237,10 +237,10 @@ async def test_a_consumer_stops_by_itself_when_its_locks_cannot_be_renewed(
     inbox = Inbox()
     async with ordered_consumer(cluster, inbox, lock_lease_ms=200, lock_renew_ms=50) as consumer:
         await until(lambda: len(cluster.locks) == 3)
-        await until(lambda: all(s.intake.in_flight for s in consumer.core.queues.values()))
+        await until(lambda: all(s.fetcher.in_flight for s in consumer.core.queues.values()))
         cluster.faults[41] = [fakecluster.refuse(1, "no quorum")] * 1000
         await until(
-            lambda: not any(each.intake.in_flight for each in consumer.core.queues.values())
+            lambda: not any(each.fetcher.in_flight for each in consumer.core.queues.values())
         )
         fill(cluster, 2)
         await asyncio.sleep(0.05)

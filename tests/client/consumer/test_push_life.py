@@ -12,10 +12,10 @@ from orderlymq.consumer.contexts import (
 )
 from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.push import Consumer
+from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
-from orderlymq.settings import ConsumerSettings
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import request

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq.consumer.core.events import ConcurrentResult, ListenerDone, OrderedResult
-from orderlymq.consumer.stats import CONSUME_RT_BOUNDS_MS, ConsumeFigures, TopicFigures, outcome
+from orderlymq.consumer.stats import CONSUME_RT_BOUNDS_MS, ConsumerStats, TopicCounters, outcome
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import request
@@ -53,15 +53,15 @@ def test_each_result_of_a_listener_counts_its_messages(
 
 def test_rates_are_of_the_last_minute_and_totals_of_the_whole_life() -> None:
     """MET-01 to MET-03: averages over calls, rates over seconds; after an hour only totals are left."""
-    figures = ConsumeFigures()
+    stats = ConsumerStats()
     for second in range(30):
-        figures.pulled("T", 32, 20, second * 1_000)
-        figures.listened("T", 1, done(OrderedResult.SUCCESS), 4, second * 1_000)
-    figures.listened("T", 2, done(OrderedResult.SUSPEND), 100, 30_000)
+        stats.pulled("T", 32, 20, second * 1_000)
+        stats.listened("T", 1, done(OrderedResult.SUCCESS), 4, second * 1_000)
+    stats.listened("T", 2, done(OrderedResult.SUSPEND), 100, 30_000)
 
-    busy = figures.show(30_000)["T"]
-    later = figures.show(30_000 + 61_000)["T"]
-    much_later = figures.show(30_000 + HOUR_MS)["T"]
+    busy = stats.show(30_000)["T"]
+    later = stats.show(30_000 + 61_000)["T"]
+    much_later = stats.show(30_000 + HOUR_MS)["T"]
 
     assert (busy.pull_rt_ms, busy.pull_tps) == (20, 32)
     assert busy.consume_rt_ms == round((30 * 4 + 100) / 31, 2)
@@ -75,11 +75,11 @@ def test_rates_are_of_the_last_minute_and_totals_of_the_whole_life() -> None:
 @given(st.lists(st.integers(0, 100_000), max_size=50))
 def test_every_call_is_in_one_column_of_the_histogram(durations: list[int]) -> None:
     """MET-03: the columns' sum is the number of calls, each where its duration belongs."""
-    figures = ConsumeFigures()
+    stats = ConsumerStats()
     for at, duration_ms in enumerate(durations):
-        figures.listened("T", 1, done(OrderedResult.SUCCESS), duration_ms, at)
+        stats.listened("T", 1, done(OrderedResult.SUCCESS), duration_ms, at)
 
-    histogram = figures.show(0)["T"].consume_rt_histogram if durations else ()
+    histogram = stats.show(0)["T"].consume_rt_histogram if durations else ()
 
     ends = (*CONSUME_RT_BOUNDS_MS, float("inf"))
     begins = (-1.0, *CONSUME_RT_BOUNDS_MS)
@@ -91,7 +91,7 @@ def test_every_call_is_in_one_column_of_the_histogram(durations: list[int]) -> N
 
 
 async def test_a_consumer_tells_its_figures_to_its_user_and_to_rocketmqs_tools() -> None:
-    """`Consumer.figures`, and `statusTable` of 307, by which `mqadmin consumerStatus` prints them."""
+    """`Consumer.stats`, and `statusTable` of 307, by which `mqadmin consumerStatus` prints them."""
     async with running(topics={"T": 1}, ordered=True) as cluster:
         fill(cluster, 3, queues=1)
         inbox = Inbox()
@@ -99,12 +99,12 @@ async def test_a_consumer_tells_its_figures_to_its_user_and_to_rocketmqs_tools()
         async with ordered_consumer(cluster, inbox, suspend_current_queue_time_ms=10) as consumer:
             await until(lambda: len(inbox.seen) == 4)
             await asyncio.sleep(0)
-            figures = consumer.figures()["T"]
+            stats = consumer.stats()["T"]
             told = await _ask(cluster)
 
-    assert (figures.calls, figures.ok, figures.failed, figures.consume_failed_msgs) == (4, 3, 1, 1)
-    assert (figures.pulls, figures.pulled) == (1, 3)
-    assert sum(figures.consume_rt_histogram) == 4
+    assert (stats.calls, stats.ok, stats.failed, stats.consume_failed_msgs) == (4, 3, 1, 1)
+    assert (stats.pulls, stats.pulled) == (1, 3)
+    assert sum(stats.consume_rt_histogram) == 4
     assert told["statusTable"]["T"].keys() == {
         "pullRT",
         "pullTPS",
@@ -114,7 +114,7 @@ async def test_a_consumer_tells_its_figures_to_its_user_and_to_rocketmqs_tools()
         "consumeFailedMsgs",
     }
     assert told["statusTable"]["T"]["consumeFailedMsgs"] == 1
-    assert isinstance(figures, TopicFigures)
+    assert isinstance(stats, TopicCounters)
 
 
 async def _ask(cluster: FakeCluster) -> dict[str, dict[str, dict[str, float]]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import orderlymq
-from orderlymq.settings import ClientSettings, ConsumerSettings, ProducerSettings, rocketmq_names
+from orderlymq.consumer.settings import ConsumerSettings
+from orderlymq.settings import ClientSettings, ProducerSettings, rocketmq_names
 from tests.client.parity.java import HERE, VERSIONS
 from tests.client.parity.ours import OURS
 

@@ -60,7 +60,7 @@ def _keep_cache(bed: Bed) -> None:
     def granted(
         self: OrderedConsumer, state: QueueState, epoch: Any, asked_at_ms: int, now_ms: int
     ) -> None:
-        if state.intake.next_offset >= 0:
+        if state.fetcher.next_offset >= 0:
             state.epoch = epoch
             if epoch is None:
                 state.lease_until_ms = max(state.lease_until_ms, now_ms + 1)
@@ -120,7 +120,7 @@ def _to_the_end(bed: Bed) -> None:
 
 @CONSUMER.defect("consume what follows a dead letter", "a held key stays held")
 def _pass_held(bed: Bed) -> None:
-    bed.put(holding, "hold_of", lambda state, message: None)
+    bed.put(holding, "parked_from", lambda state, message: None)
 
 
 @PRODUCER.defect("call a send refused that may be stored", "refused means never stored")

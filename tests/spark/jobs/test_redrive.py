@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from orderlymq.blocking import Consumer, PullConsumer
 from orderlymq.consumer.core.events import OrderedResult
+from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import ConsumeFrom, ConsumerSettings
 from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_spark.jobs.deadletters import redrive
 from orderlymq_spark.jobs.deadletters import report as deadletters

@@ -46,7 +46,7 @@ _STALE: Final = (
 _STOPPED: Final = "group {group} says onDeadLetter: StopQueue; the message is tried again"
 _FULL: Final = (
     f"group {{group}} holds {HELD_KEYS_MAX} keys, the most there may be; the queue stops instead of "
-    "letting a key pass: repair what fails and let keys go (orderlymq group held, orderlymq group release)"
+    "letting a key pass: repair what fails and let keys go (orderlymq group parked, orderlymq group release)"
 )
 _LONG: Final = (
     f"a sharding key of more than {KEY_BYTES_MAX} bytes cannot be held; the queue stops instead of "

@@ -424,7 +424,7 @@ _WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "holdsFull": (
         ("group",),
         "group {group} holds {keys} keys, the most there may be: its next dead letter stops a queue; "
-        "repair what fails and let keys go (orderlymq group held {group}, orderlymq group release)",
+        "repair what fails and let keys go (orderlymq group parked {group}, orderlymq group release)",
     ),
     "hotQueues": (
         ("topic", "queue_id"),

@@ -6,8 +6,7 @@ batches of the queue; a failed message is given back to the broker and counts as
 took it, else it is tried again here; a queue that was lost commits nothing any more; a message that sits
 in a listener longer than the time-out is given back.
 
-Pure: `handle(event, now_ms)` returns instructions for the shell (`consumer`). Order is not kept here;
-that is `ordering`.
+Pure: `handle(event, now_ms)` returns instructions for the shell (`push`). `ordered` keeps the order, this core does not.
 """
 
 from collections import Counter
@@ -46,7 +45,7 @@ from orderlymq.consumer.core.events import (
     StopPull,
     Tick,
 )
-from orderlymq.consumer.core.fetcher import Intake
+from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -84,7 +83,7 @@ class QueueState:
     """One assigned queue."""
 
     queue: MessageQueue
-    intake: Intake
+    fetcher: Fetcher
     batches: dict[int, Batch] = field(default_factory=dict)
     returning: set[int] = field(default_factory=set)  # offsets being given back
     retry_at_ms: dict[int, int] = field(default_factory=dict)  # offsets to be tried here again
@@ -154,7 +153,7 @@ class ConcurrentConsumer:
             case PullFailed():
                 state = self._current(event.queue, event.generation)
                 if state is not None:
-                    self._out += state.intake.fail(event.reason, now_ms)
+                    self._out += state.fetcher.fail(event.reason, now_ms)
             case OffsetIllegal():
                 self._offset_illegal(event)
             case ListenerStarted():
@@ -174,7 +173,7 @@ class ConcurrentConsumer:
                 self._releasing.discard(event.queue)
                 if event.queue in self._wanted - self._queues.keys():
                     self._queues[event.queue] = QueueState(
-                        event.queue, self._new_intake(event.queue)
+                        event.queue, self._new_fetcher(event.queue)
                     )
             case OffsetsReset():
                 self._offsets_reset(event)
@@ -202,13 +201,13 @@ class ConcurrentConsumer:
         for queue in sorted(self._queues.keys() - wanted):
             self._leave(self._queues[queue])
         for queue in sorted(wanted - self._queues.keys() - self._releasing):
-            self._queues[queue] = QueueState(queue, self._new_intake(queue))
+            self._queues[queue] = QueueState(queue, self._new_fetcher(queue))
         self._topic_queues = Counter(queue.topic for queue in wanted)
 
     def _leave(self, state: QueueState) -> None:
         del self._queues[state.queue]
         self._wakes.pop(state.queue, None)
-        if state.intake.in_flight:
+        if state.fetcher.in_flight:
             self._out.append(StopPull(state.queue))
         self._releasing.add(state.queue)
         self._out.append(Release(state.queue, None, commit=state.dirty, unlock=False))
@@ -217,18 +216,18 @@ class ConcurrentConsumer:
         """Stop pulling; queues leave as soon as none of their batches is with a listener."""
         self._wanted = frozenset()
         for state in self._queues.values():
-            if state.intake.in_flight:
+            if state.fetcher.in_flight:
                 self._out.append(StopPull(state.queue))
-                state.intake.in_flight = False
+                state.fetcher.in_flight = False
 
-    def _new_intake(self, queue: MessageQueue, next_offset: int = -1) -> Intake:
+    def _new_fetcher(self, queue: MessageQueue, next_offset: int = -1) -> Fetcher:
         self._generation += 1
-        return Intake(queue, self._generation, next_offset)
+        return Fetcher(queue, self._generation, next_offset)
 
     def _restart(self, state: QueueState, offset: int) -> None:
-        if state.intake.in_flight:
+        if state.fetcher.in_flight:
             self._out.append(StopPull(state.queue))
-        state.intake = self._new_intake(state.queue, offset)
+        state.fetcher = self._new_fetcher(state.queue, offset)
         state.batches, state.returning, state.retry_at_ms = {}, set(), {}
         state.committed, state.dirty = offset, True
         self._out.append(SetOffset(state.queue, offset, None, increase_only=False))
@@ -239,7 +238,7 @@ class ConcurrentConsumer:
         if state is None:
             return
         self._report(
-            "warning", f"the pull request offset illegal, {state.queue} {state.intake.next_offset}"
+            "warning", f"the pull request offset illegal, {state.queue} {state.fetcher.next_offset}"
         )
         self._restart(state, event.next_offset)
         self._report("warning", f"fix the pull request offset, {state.queue} {event.next_offset}")
@@ -256,7 +255,7 @@ class ConcurrentConsumer:
         state = self._current(event.queue, event.generation)
         if state is not None:
             state.finding = False
-            state.intake.next_offset = event.offset
+            state.fetcher.next_offset = event.offset
             state.committed = event.offset
             self._report("info", f"doRebalance, {self._group}, add a new mq, {event.queue}")
 
@@ -274,8 +273,8 @@ class ConcurrentConsumer:
         state = self._current(event.queue, event.generation)
         if state is None:
             return
-        idle = not state.intake.cache.count
-        self._out += state.intake.accept(event, now_ms, self._rules.pull_interval_ms)
+        idle = not state.fetcher.cache.count
+        self._out += state.fetcher.accept(event, now_ms, self._rules.pull_interval_ms)
         if idle and not event.messages and event.next_offset != state.committed:
             # Nothing here matched the subscription: the group moves on all the same.
             self._set_offset(state, event.next_offset)
@@ -313,7 +312,7 @@ class ConcurrentConsumer:
 
     def _give_back(self, state: QueueState, message: ReceivedMessage, delay_level: int) -> None:
         state.returning.add(message.queue_offset)
-        self._out.append(SendBack(state.queue, state.intake.generation, message, delay_level))
+        self._out.append(SendBack(state.queue, state.fetcher.generation, message, delay_level))
 
     def _copy_sent(self, event: CopySent, now_ms: int) -> None:
         state = self._current(event.queue, event.generation)
@@ -324,12 +323,12 @@ class ConcurrentConsumer:
             self._finish(state, [event.offset])
             return
         state.retry_at_ms[event.offset] = now_ms + LOCAL_RETRY_MS
-        for message in state.intake.cache.taken:
+        for message in state.fetcher.cache.taken:
             if message.queue_offset == event.offset:
                 message.reconsume_times += 1
 
     def _finish(self, state: QueueState, offsets: Iterable[int]) -> None:
-        offset = state.intake.cache.remove(offsets)
+        offset = state.fetcher.cache.remove(offsets)
         if offset >= 0 and offset != state.committed:
             self._set_offset(state, offset)
 
@@ -338,7 +337,7 @@ class ConcurrentConsumer:
         state = self._current(event.queue, event.generation)
         batch = None if state is None else state.batches.pop(event.delivery, None)
         if state is not None and batch is not None:
-            state.intake.cache.again(message.queue_offset for message in batch.messages)
+            state.fetcher.cache.again(message.queue_offset for message in batch.messages)
         else:
             self._report(
                 "info",
@@ -360,17 +359,17 @@ class ConcurrentConsumer:
                 if not state.batches.keys() & self._running and not state.returning:
                     self._leave(state)
                 continue
-            if state.intake.next_offset < 0:
+            if state.fetcher.next_offset < 0:
                 if not state.finding and now_ms >= state.find_at_ms:
                     state.finding = True
-                    self._out.append(FindStart(state.queue, state.intake.generation))
+                    self._out.append(FindStart(state.queue, state.fetcher.generation))
             else:
                 self._retry_here(state, now_ms)
                 self._expire(state, now_ms)
                 if not self._paused:
                     self._deliver(state)
                     limits = self._rules.limits.for_queue(self._topic_queues[state.queue.topic])
-                    self._out += state.intake.maybe_pull(
+                    self._out += state.fetcher.maybe_pull(
                         now_ms,
                         limits,
                         ordered=False,
@@ -380,19 +379,19 @@ class ConcurrentConsumer:
             self._plan_wake(state, now_ms)
 
     def _deliver(self, state: QueueState) -> None:
-        while state.intake.cache.waiting_count:
+        while state.fetcher.cache.waiting_count:
             self._delivery += 1
-            messages = state.intake.cache.take(self._rules.batch_max)
+            messages = state.fetcher.cache.take(self._rules.batch_max)
             state.batches[self._delivery] = Batch(messages)
             self._out.append(
-                Deliver(state.queue, state.intake.generation, self._delivery, messages, None)
+                Deliver(state.queue, state.fetcher.generation, self._delivery, messages, None)
             )
 
     def _retry_here(self, state: QueueState, now_ms: int) -> None:
         due = [offset for offset, at_ms in state.retry_at_ms.items() if at_ms <= now_ms]
         for offset in due:
             del state.retry_at_ms[offset]
-        state.intake.cache.again(due)
+        state.fetcher.cache.again(due)
 
     def _expire(self, state: QueueState, now_ms: int) -> None:
         """Give messages back that a listener does not let go of."""
@@ -417,9 +416,9 @@ class ConcurrentConsumer:
 
     def _plan_wake(self, state: QueueState, now_ms: int) -> None:
         due = list(state.retry_at_ms.values())
-        if state.intake.next_offset < 0 and not state.finding:
+        if state.fetcher.next_offset < 0 and not state.finding:
             due.append(state.find_at_ms)
-        wake_ms = state.intake.wake_ms(now_ms)
+        wake_ms = state.fetcher.wake_ms(now_ms)
         if wake_ms is not None and not self._paused:
             due.append(wake_ms)
         if state.expire_at_ms is not None:
@@ -433,7 +432,7 @@ class ConcurrentConsumer:
 
     def _current(self, queue: MessageQueue, generation: int) -> QueueState | None:
         state = self._queues.get(queue)
-        return state if state is not None and state.intake.generation == generation else None
+        return state if state is not None and state.fetcher.generation == generation else None
 
     def _report_result(self, event: ListenerDone, messages: tuple[ReceivedMessage, ...]) -> None:
         ids = [message.message_id for message in messages]

@@ -4,7 +4,7 @@ The vocabulary between the consumer cores and their shell: what happened, and wh
 Rules: both unions are closed; times are milliseconds of one monotonic clock and are given to `handle`
 beside the event. Every assignment of a queue has a *generation*; an event that carries an old one is about
 a queue that was lost meanwhile and changes nothing but "the listener is free again".
-The cores are `ordering` and `concurrency`; the shell is `consumer`.
+The cores are `ordered` and `concurrent`; the shell is `push`.
 """
 
 from collections.abc import Mapping
@@ -47,8 +47,8 @@ class Assigned:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
-    """A key is held from a message on.
+class ParkedFrom:
+    """A key is parked from a message on.
 
     Attributes:
         offset: of its first dead letter in the queue.
@@ -67,13 +67,13 @@ class Hold:
 class LocksAnswered:
     """A broker answered a lock request; `granted` maps to epochs (None from a RocketMQ broker).
 
-    `held` are the held keys of the granted queues.
+    `parked` are the parked keys of the granted queues.
     """
 
     asked: tuple[MessageQueue, ...]
     granted: Mapping[MessageQueue, int | None]
     asked_at_ms: int
-    held: Mapping[MessageQueue, Mapping[str, Hold]] = field(default_factory=dict)
+    parked: Mapping[MessageQueue, Mapping[str, ParkedFrom]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +176,8 @@ class CopySent:
     """A message was handed back to the broker, as a retry or a dead letter, or it was refused.
 
     Attributes:
-        hold: the message's key is held, or may be: the answer was lost.
-        let_go: it was not sent because its key is not held any more.
+        parked: the message's key is parked, or may be: the answer was lost.
+        released: it was not sent because its key is not parked any more.
     """
 
     queue: MessageQueue
@@ -185,8 +185,8 @@ class CopySent:
     offset: int
     ok: bool
     reason: str = ""
-    hold: Hold | None = None
-    let_go: bool = False
+    parked: ParkedFrom | None = None
+    released: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ class DeadLetter:
     The broker is asked first what is to become of it, and of what follows it, if it knows epochs.
 
     Attributes:
-        hold: what the message follows, or what it began itself, unsent as far as is known.
+        parked: what the message follows, or what it began itself, unsent as far as is known.
     """
 
     queue: MessageQueue
@@ -310,14 +310,14 @@ class DeadLetter:
     message: ReceivedMessage
     reconsume_max: int
     epoch: int | None = None
-    hold: Hold | None = None
+    parked: ParkedFrom | None = None
 
     @property
-    def presumed(self) -> Hold | None:
+    def presumed(self) -> ParkedFrom | None:
         """What holds the key while the broker has not answered: nothing may pass a message of unknown fate."""
         message = self.message
-        return self.hold or (
-            Hold(message.queue_offset, message.message_id) if message.key else None
+        return self.parked or (
+            ParkedFrom(message.queue_offset, message.message_id) if message.key else None
         )
 
 
@@ -401,7 +401,7 @@ def failure(instruction: Instruction, reason: str) -> Event | None:
         case SendBack(queue, generation, message):
             return CopySent(queue, generation, message.queue_offset, False, reason)
         case DeadLetter(queue, generation, message):
-            hold = instruction.presumed
-            return CopySent(queue, generation, message.queue_offset, False, reason, hold)
+            parked = instruction.presumed
+            return CopySent(queue, generation, message.queue_offset, False, reason, parked)
         case SetOffset() | Release() | StopPull() | Persist() | Report():
             return None

@@ -20,7 +20,7 @@ RETRY_MAX_MS: Final = 1_000
 
 
 @dataclass(slots=True)
-class Intake:
+class Fetcher:
     """State of pulling one queue in one generation; a new generation gets a new object."""
 
     queue: MessageQueue

@@ -9,9 +9,9 @@ Rules kept here, each of them tested:
 - at most one listener call per queue, whatever was lost and won back meanwhile;
 - messages leave in the order of their offsets; a failed one keeps its queue waiting until it succeeds or
   is handed over to the dead-letter queue; only the message that was tried alone is handed over;
-- a message of a held key goes to the dead-letter queue in its turn and to no listener (`holding`).
+- a message of a parked key goes to the dead-letter queue in its turn and to no listener (`parkedkeys`).
 
-Pure: `handle(event, now_ms)` returns instructions for the shell (`consumer`), `next_wake_ms` says when to
+Pure: `handle(event, now_ms)` returns instructions for the shell (`push`), `next_wake_ms` says when to
 send the next `Tick`. The broker's half of these rules is its lock table and its fence.
 """
 
@@ -50,8 +50,13 @@ from orderlymq.consumer.core.events import (
     StopPull,
     Tick,
 )
-from orderlymq.consumer.core.fetcher import Intake
-from orderlymq.consumer.core.parkedkeys import divert, hand_over, note_copy, passing
+from orderlymq.consumer.core.fetcher import Fetcher
+from orderlymq.consumer.core.parkedkeys import (
+    dead_letter_of,
+    deliverable,
+    note_handover,
+    take_parked,
+)
 from orderlymq.consumer.core.queuestate import (
     FOREVER,
     OrderedRules,
@@ -62,8 +67,8 @@ from orderlymq.consumer.core.queuestate import (
     refused_report,
     result_reports,
 )
+from orderlymq.consumer.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
 from orderlymq.message import ReceivedMessage
-from orderlymq.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
 from orderlymq_protocol.messagequeue import MessageQueue
 
 RELOCK_LOST_MS: Final = 10  # RocketMQ: lost while consuming
@@ -112,7 +117,7 @@ class OrderedConsumer:
         state = self._queues.get(deliver.queue)
         return (
             state is not None
-            and state.intake.generation == deliver.generation
+            and state.fetcher.generation == deliver.generation
             and state.phase is Phase.RUNNING
             and state.holds(now_ms)
             and not self._paused
@@ -121,7 +126,7 @@ class OrderedConsumer:
     def holds(self, queue: MessageQueue, generation: int, now_ms: int) -> bool:
         """Tell whether the queue is still ours; a listener may ask before an outside effect."""
         state = self._queues.get(queue)
-        return state is not None and state.intake.generation == generation and state.holds(now_ms)
+        return state is not None and state.fetcher.generation == generation and state.holds(now_ms)
 
     def next_wake_ms(self) -> int | None:
         """Return the time at which the next `Tick` is due, or None."""
@@ -185,7 +190,7 @@ class OrderedConsumer:
                 state.phase = Phase.LEAVING
             elif state.phase is Phase.LEAVING:
                 # Given and taken back before the listener was done: nobody else had it.
-                state.phase = Phase.RUNNING if state.intake.next_offset >= 0 else self._first_phase
+                state.phase = Phase.RUNNING if state.fetcher.next_offset >= 0 else self._first_phase
             elif state.phase is Phase.LOCKING:
                 state.ask_at_ms = now_ms  # somebody left or joined: the lock may be free now
         for queue in sorted(wanted - self._queues.keys() - self._releasing):
@@ -193,7 +198,7 @@ class OrderedConsumer:
         self._topic_queues = Counter(queue.topic for queue in wanted)
 
     def _add(self, queue: MessageQueue, now_ms: int) -> None:
-        state = QueueState(queue, self._new_intake(queue), self._first_phase, ask_at_ms=now_ms)
+        state = QueueState(queue, self._new_fetcher(queue), self._first_phase, ask_at_ms=now_ms)
         if not self._rules.needs_lock:
             state.lease_until_ms = FOREVER
         self._queues[queue] = state
@@ -214,18 +219,18 @@ class OrderedConsumer:
     def _first_phase(self) -> Phase:
         return Phase.LOCKING if self._rules.needs_lock else Phase.STARTING
 
-    def _new_intake(self, queue: MessageQueue, next_offset: int = -1) -> Intake:
+    def _new_fetcher(self, queue: MessageQueue, next_offset: int = -1) -> Fetcher:
         self._generation += 1
-        return Intake(queue, self._generation, next_offset)
+        return Fetcher(queue, self._generation, next_offset)
 
     def _restart(self, state: QueueState, next_offset: int = -1) -> None:
         """Forget everything cached; go on at *next_offset* or ask where."""
-        if state.intake.in_flight:
+        if state.fetcher.in_flight:
             self._out.append(StopPull(state.queue))
         if state.stalled is not None:
             self._out.append(dropped_report(state.queue, state.delivered))
             state.delivered = ()
-        state.begin_anew(self._new_intake(state.queue, next_offset))
+        state.restart(self._new_fetcher(state.queue, next_offset))
 
     # -- locks
 
@@ -239,11 +244,11 @@ class OrderedConsumer:
                 continue
             state.asking = False
             if queue in event.granted:
-                generation = state.intake.generation
+                generation = state.fetcher.generation
                 self._granted(state, event.granted[queue], event.asked_at_ms, now_ms)
-                if state.intake.generation != generation:
+                if state.fetcher.generation != generation:
                     # Only the lock's holder adds to them, so this is all there is until we do.
-                    state.held = dict(event.held.get(queue, {}))
+                    state.parked = dict(event.parked.get(queue, {}))
             else:
                 self._refused(state, now_ms)
 
@@ -255,18 +260,18 @@ class OrderedConsumer:
         if state.phase is Phase.LEAVING:
             if not continues:
                 state.stalled = None
-                state.intake = self._new_intake(state.queue)
+                state.fetcher = self._new_fetcher(state.queue)
             state.epoch = epoch
             return
         if state.phase is not Phase.LOCKING and continues:
             return
-        if continues and state.intake.next_offset >= 0:
+        if continues and state.fetcher.next_offset >= 0:
             state.phase = Phase.RUNNING
             if state.stalled is not None:
                 stalled, state.stalled = state.stalled, None
                 self._apply_result(state, stalled, now_ms)
             return
-        planned = state.intake.next_offset
+        planned = state.fetcher.next_offset
         state.epoch = epoch
         facts = f"{self._group} {state.queue} epoch={epoch}"
         self._report("info", f"the message queue lock OK, {facts}")
@@ -292,9 +297,9 @@ class OrderedConsumer:
 
     def _lose(self, state: QueueState, text: str) -> None:
         self._report("warning", f"{text}, {self._group} {state.queue}")
-        if state.intake.in_flight:
+        if state.fetcher.in_flight:
             self._out.append(StopPull(state.queue))
-            state.intake.in_flight = False
+            state.fetcher.in_flight = False
         state.lease_until_ms = 0
         state.finding = False
         state.phase = Phase.LOCKING
@@ -308,7 +313,7 @@ class OrderedConsumer:
         planned, state.planned = state.planned, None
         state.committed = event.offset
         state.finding = False
-        state.intake.next_offset = event.offset
+        state.fetcher.next_offset = event.offset
         state.phase = Phase.RUNNING
         self._out += first_pull_reports(state.queue, event.offset, planned)
 
@@ -327,10 +332,10 @@ class OrderedConsumer:
         state = self._current(event.queue, event.generation)
         if state is None or state.phase is not Phase.RUNNING:
             if state is not None:
-                state.intake.in_flight = False
+                state.fetcher.in_flight = False
             return
-        idle = not state.intake.cache.count
-        self._out += state.intake.accept(event, now_ms, self._rules.pull_interval_ms)
+        idle = not state.fetcher.cache.count
+        self._out += state.fetcher.accept(event, now_ms, self._rules.pull_interval_ms)
         if idle and not event.messages and event.next_offset != state.committed:
             # Nothing here matched the subscription: the group moves on all the same.
             self._set_offset(state, event.next_offset)
@@ -339,7 +344,7 @@ class OrderedConsumer:
         state = self._current(event.queue, event.generation)
         if state is None:
             return
-        self._out += state.intake.fail(event.reason, now_ms)
+        self._out += state.fetcher.fail(event.reason, now_ms)
         if event.refused and not state.asking:
             state.ask_at_ms = now_ms  # the broker may not see us as the holder: ask it
 
@@ -348,7 +353,7 @@ class OrderedConsumer:
         if state is None or state.phase is not Phase.RUNNING:
             return
         self._report(
-            "warning", f"the pull request offset illegal, {state.queue} {state.intake.next_offset}"
+            "warning", f"the pull request offset illegal, {state.queue} {state.fetcher.next_offset}"
         )
         self._restart(state, event.next_offset)
         self._set_offset(state, event.next_offset)
@@ -372,7 +377,7 @@ class OrderedConsumer:
             return
         messages = state.delivered
         state.delivery = None
-        if state.intake.generation != event.generation:
+        if state.fetcher.generation != event.generation:
             self._out.append(dropped_report(state.queue, messages))
             state.delivered = ()
             return
@@ -392,8 +397,8 @@ class OrderedConsumer:
             return
         messages, state.delivered = state.delivered, ()
         state.delivery = None
-        if state.intake.generation == event.generation:
-            state.intake.cache.again(message.queue_offset for message in messages)
+        if state.fetcher.generation == event.generation:
+            state.fetcher.cache.again(message.queue_offset for message in messages)
         self._report(
             "warning",
             "run, the message queue not be able to consume, because it's dropped or not locked. "
@@ -422,7 +427,7 @@ class OrderedConsumer:
             case OrderedResult.COMMIT:
                 self._commit(state)
             case OrderedResult.ROLLBACK:
-                state.intake.cache.rollback(keep=state.dead)
+                state.fetcher.cache.rollback(keep=state.dead)
                 state.uncommitted = 0
                 self._suspend(state, event.suspend_ms, now_ms)
             case OrderedResult.SUSPEND:
@@ -431,7 +436,7 @@ class OrderedConsumer:
                 assert_never(result)
 
     def _commit(self, state: QueueState) -> None:
-        offset = state.intake.cache.commit()
+        offset = state.fetcher.cache.commit()
         state.dead = set()
         state.uncommitted = 0
         if offset >= 0:
@@ -450,7 +455,7 @@ class OrderedConsumer:
             if len(messages) == 1:
                 state.copying = True
                 state.delivered = messages
-                self._out.append(hand_over(state, head, self._rules.reconsume_max))
+                self._out.append(dead_letter_of(state, head, self._rules.reconsume_max))
                 return
             # Which of them fails is not known. One by one from here, so that none is both handed
             # over and consumed, and no healthy one is handed over for its neighbour.
@@ -458,7 +463,7 @@ class OrderedConsumer:
         else:
             for message in messages:
                 message.reconsume_times += 1
-        state.intake.cache.again(message.queue_offset for message in messages)
+        state.fetcher.cache.again(message.queue_offset for message in messages)
         self._suspend(state, suspend_ms, now_ms)
 
     def _copy_sent(self, event: CopySent, now_ms: int) -> None:
@@ -467,16 +472,16 @@ class OrderedConsumer:
             return
         state.copying = False
         messages, state.delivered = state.delivered, ()
-        if state.intake.generation != event.generation:
+        if state.fetcher.generation != event.generation:
             return
-        self._out += note_copy(self._group, state, event, messages[0])
+        self._out += note_handover(self._group, state, event, messages[0])
         if not event.ok:
-            state.intake.cache.again((event.offset,))
-            if not event.let_go:
+            state.fetcher.cache.again((event.offset,))
+            if not event.released:
                 self._suspend(state, -1, now_ms)
             return
         state.dead.add(event.offset)
-        if state.auto_commit or (event.hold is not None and state.all_dead):
+        if state.auto_commit or (event.parked is not None and state.all_dead):
             # Even when the lease is gone: the commit carries the epoch, so that the broker drops it if
             # somebody else has the queue, and we must not deliver what is a dead letter.
             self._commit(state)
@@ -530,10 +535,10 @@ class OrderedConsumer:
     def _maybe_find(self, state: QueueState, now_ms: int) -> None:
         if not state.finding and now_ms >= state.find_at_ms:
             state.finding = True
-            self._out.append(FindStart(state.queue, state.intake.generation))
+            self._out.append(FindStart(state.queue, state.fetcher.generation))
 
     def _maybe_deliver(self, state: QueueState, now_ms: int) -> None:
-        cache = state.intake.cache
+        cache = state.fetcher.cache
         if self._paused or state.is_busy or state.stalled is not None:
             return
         if not cache.waiting_count:
@@ -545,9 +550,9 @@ class OrderedConsumer:
             state.not_before_ms = now_ms + YIELD_MS
             return
         single = cache.first_waiting < state.single_until
-        count = passing(state, 1 if single else self._rules.batch_max)
+        count = deliverable(state, 1 if single else self._rules.batch_max)
         if not count:
-            self._out.append(divert(state, self._rules.reconsume_max))
+            self._out.append(take_parked(state, self._rules.reconsume_max))
             return
         self._delivery += 1
         state.delivery = self._delivery
@@ -555,7 +560,7 @@ class OrderedConsumer:
         self._out.append(
             Deliver(
                 state.queue,
-                state.intake.generation,
+                state.fetcher.generation,
                 self._delivery,
                 state.delivered,
                 state.epoch,
@@ -566,7 +571,7 @@ class OrderedConsumer:
         if self._paused:
             return
         topic_queues = self._topic_queues[state.queue.topic]
-        self._out += state.intake.maybe_pull(
+        self._out += state.fetcher.maybe_pull(
             now_ms,
             self._rules.limits.for_queue(topic_queues),
             ordered=True,
@@ -575,21 +580,21 @@ class OrderedConsumer:
         )
 
     def _maybe_leave(self, state: QueueState, now_ms: int) -> None:
-        if state.intake.in_flight:
+        if state.fetcher.in_flight:
             self._out.append(StopPull(state.queue))
-            state.intake.in_flight = False
+            state.fetcher.in_flight = False
         if state.is_busy or state.asking:
             return
-        held = state.holds(now_ms)
-        unlock = held and self._rules.needs_lock
+        locked = state.holds(now_ms)
+        unlock = locked and self._rules.needs_lock
         del self._queues[state.queue]
-        self._release(state.queue, state.epoch, commit=held and state.dirty, unlock=unlock)
+        self._release(state.queue, state.epoch, commit=locked and state.dirty, unlock=unlock)
 
     # -- small parts
 
     def _current(self, queue: MessageQueue, generation: int) -> QueueState | None:
         state = self._queues.get(queue)
-        return state if state is not None and state.intake.generation == generation else None
+        return state if state is not None and state.fetcher.generation == generation else None
 
     def _report(self, level: Literal["info", "warning", "error"], text: str) -> None:
         self._out.append(Report(level, text))

@@ -1,65 +1,67 @@
 """
-Held keys of one queue, as its ordered consumer knows them: what goes to the dead letters unseen.
+Parked keys of one queue, as its ordered consumer knows them.
 
-The rules: a held key keeps back every message from its first dead letter on, which is itself handed over
-once more when nobody knows whether it was; of each the broker is asked again before it is sent, so
-that a key that was let go is consumed from the next message on; a hold whose answer was lost counts as
-held. Pure; used by `ordering`. The broker's half decides: who holds, and whether at all.
+A parked key keeps back every message from its first dead letter on. Those messages go to the dead letters and to
+no listener. The broker is asked before each of them is sent: after a release the next message is consumed.
+When the answer that parks a key is lost, the key counts as parked, and its first letter is handed over again.
+Pure; used by `ordered`. The broker decides whether a key is parked.
 """
 
-from orderlymq.consumer.core.events import CopySent, DeadLetter, Hold, Report
+from orderlymq.consumer.core.events import CopySent, DeadLetter, ParkedFrom, Report
 from orderlymq.consumer.core.queuestate import QueueState, message_ids
 from orderlymq.message import ReceivedMessage
 
 
-def hold_of(state: QueueState, message: ReceivedMessage) -> Hold | None:
+def parked_from(state: QueueState, message: ReceivedMessage) -> ParkedFrom | None:
     """Return what keeps this message from the listener."""
-    hold = state.held.get(message.key) if state.held and message.key else None
+    parked = state.parked.get(message.key) if state.parked and message.key else None
 
-    return hold if hold is not None and message.queue_offset >= hold.offset else None
+    return parked if parked is not None and message.queue_offset >= parked.offset else None
 
 
-def passing(state: QueueState, limit: int) -> int:
-    """Return how many of the next *limit* messages may be handed out together; 0 when the first is held."""
-    if not state.held:
+def deliverable(state: QueueState, limit: int) -> int:
+    """Return how many of the next *limit* messages may be handed out together; 0 when the first is parked."""
+    if not state.parked:
         return limit
-    head = state.intake.cache.peek(limit)
+    head = state.fetcher.cache.peek(limit)
 
-    return next((n for n, message in enumerate(head) if hold_of(state, message)), limit)
+    return next((n for n, message in enumerate(head) if parked_from(state, message)), limit)
 
 
-def divert(state: QueueState, reconsume_max: int) -> DeadLetter:
-    """Take the first message, which is held, and return what hands it over."""
+def take_parked(state: QueueState, reconsume_max: int) -> DeadLetter:
+    """Take the first message, whose key is parked, and return what hands it over."""
     state.copying = True
-    state.delivered = state.intake.cache.take(1)
+    state.delivered = state.fetcher.cache.take(1)
 
-    return hand_over(state, state.delivered[0], reconsume_max)
+    return dead_letter_of(state, state.delivered[0], reconsume_max)
 
 
-def hand_over(state: QueueState, message: ReceivedMessage, reconsume_max: int) -> DeadLetter:
+def dead_letter_of(state: QueueState, message: ReceivedMessage, reconsume_max: int) -> DeadLetter:
     """Return what hands a message over."""
-    generation, hold = state.intake.generation, hold_of(state, message)
+    generation, parked = state.fetcher.generation, parked_from(state, message)
 
-    return DeadLetter(state.queue, generation, message, reconsume_max, state.epoch, hold)
+    return DeadLetter(state.queue, generation, message, reconsume_max, state.epoch, parked)
 
 
-def note_copy(
+def note_handover(
     group: str, state: QueueState, event: CopySent, message: ReceivedMessage
 ) -> list[Report]:
-    """Learn from a hand-over what is held; return what the log is to say."""
+    """Learn from a hand-over which key is parked; return what the log is to say."""
     key = message.key or ""
-    was = state.held.pop(key, None)
-    if event.hold is not None:
-        state.held[key] = event.hold
+    was = state.parked.pop(key, None)
+    if event.parked is not None:
+        state.parked[key] = event.parked
     if event.ok:
-        if event.hold is None or was is not None:
+        if event.parked is None or was is not None:
             return []
-        text = f"key {key} of {state.queue} is held behind {message.message_id}, group: {group}"
+        text = f"key {key} of {state.queue} is parked behind {message.message_id}, group: {group}"
         return [Report("warning", text)]
-    if event.let_go:
-        text = f"key {key} of {state.queue} is let go, group: {group}; {message.message_id} is next"
+    if event.released:
+        text = (
+            f"key {key} of {state.queue} is released, group: {group}; {message.message_id} is next"
+        )
         return [Report("info", text)]
-    if event.hold is None:
+    if event.parked is None:
         message.reconsume_times += 1
     facts = f"group: {group} msg: {message_ids([message])} {event.reason}"
 

@@ -1,7 +1,7 @@
 """
 One queue of an ordered consumer: its phase, its lock, what of it is outside the core.
 
-Rule: data and questions only; every change is made by `ordering`, so that its rules stand in one place.
+Rule: data and questions only; every change is made by `ordered`, so that its rules stand in one place.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from orderlymq.consumer.core.events import Hold, ListenerDone, OrderedResult, Report
-from orderlymq.consumer.core.fetcher import Intake
+from orderlymq.consumer.core.events import ListenerDone, OrderedResult, ParkedFrom, Report
+from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import INT32_MAX
@@ -50,7 +50,7 @@ class QueueState:
     """One queue that this consumer wants, or is about to give up."""
 
     queue: MessageQueue
-    intake: Intake
+    fetcher: Fetcher
     phase: Phase = Phase.LOCKING
     epoch: int | None = None
     lease_until_ms: int = 0
@@ -68,7 +68,9 @@ class QueueState:
     not_before_ms: int = 0
     busy_since_ms: int | None = None
     single_until: int = 0  # deliver one by one below this offset
-    held: dict[str, Hold] = field(default_factory=dict)  # by key, for as long as the lock is ours
+    parked: dict[str, ParkedFrom] = field(
+        default_factory=dict
+    )  # by key, for as long as the lock is ours
     dead: set[int] = field(default_factory=set)  # handed over, not yet committed
     uncommitted: int = 0
     dirty: bool = False
@@ -85,7 +87,7 @@ class QueueState:
     @property
     def all_dead(self) -> bool:
         """Tell whether everything that was taken and not committed is handed over."""
-        return all(message.queue_offset in self.dead for message in self.intake.cache.taken)
+        return all(message.queue_offset in self.dead for message in self.fetcher.cache.taken)
 
     def must_rest(self, now_ms: int, continuous_max_ms: int) -> bool:
         """Tell whether the queue has had its worker for so long that others are to have it; count the time."""
@@ -96,20 +98,20 @@ class QueueState:
             return True
         return False
 
-    def begin_anew(self, intake: Intake) -> None:
-        """Forget what was cached and counted under the former intake; a running call stays known."""
-        self.intake = intake
+    def restart(self, fetcher: Fetcher) -> None:
+        """Forget what was cached and counted under the former fetcher; a running call stays known."""
+        self.fetcher = fetcher
         self.stalled = None
         self.finding = False
         self.find_at_ms = 0
-        self.committed = None if intake.next_offset < 0 else intake.next_offset
+        self.committed = None if fetcher.next_offset < 0 else fetcher.next_offset
         self.not_before_ms = 0
         self.busy_since_ms = None
         self.single_until = 0
         self.dead = set()
         self.uncommitted = 0
         self.dirty = False
-        self.phase = Phase.STARTING if intake.next_offset < 0 else Phase.RUNNING
+        self.phase = Phase.STARTING if fetcher.next_offset < 0 else Phase.RUNNING
 
     def count_uncommitted(self, count: int, limit: int) -> list[Report]:
         """Count messages that were consumed without a commit; warn at each multiple of *limit*."""
@@ -137,9 +139,9 @@ class QueueState:
         if self.phase is Phase.STARTING and not self.finding:
             due.append(self.find_at_ms)
         if self.phase is Phase.RUNNING and not paused:
-            if self.intake.cache.waiting_count and not self.is_busy and self.stalled is None:
+            if self.fetcher.cache.waiting_count and not self.is_busy and self.stalled is None:
                 due.append(self.not_before_ms)
-            wake_ms = self.intake.wake_ms(now_ms)
+            wake_ms = self.fetcher.wake_ms(now_ms)
             if wake_ms is not None:
                 due.append(wake_ms)
         return min(due, default=None)

@@ -16,12 +16,12 @@ from orderlymq.consumer.core.events import (
     Deliver,
     Event,
     FindStart,
-    Hold,
     Instruction,
     ListenerDone,
     LocksAnswered,
     LocksFailed,
     OrderedResult,
+    ParkedFrom,
     Pull,
     Pulled,
     Release,
@@ -98,11 +98,11 @@ class Script:
         *queues: MessageQueue,
         epoch: int | None = 1,
         asked_at: int | None = None,
-        held: Mapping[str, Hold] | None = None,
+        parked: Mapping[str, ParkedFrom] | None = None,
     ) -> list[Instruction]:
         at = self.now if asked_at is None else asked_at
         wanted = queues or (QUEUE,)
-        holds = {} if held is None else dict.fromkeys(wanted, held)
+        holds = {} if parked is None else dict.fromkeys(wanted, parked)
         return self.play(LocksAnswered(wanted, dict.fromkeys(wanted, epoch), at, holds))
 
     def refuse(self, *queues: MessageQueue) -> list[Instruction]:
@@ -152,19 +152,19 @@ class Script:
         *,
         ok: bool = True,
         queue: MessageQueue = QUEUE,
-        hold: Hold | None = None,
-        let_go: bool = False,
+        parked: ParkedFrom | None = None,
+        released: bool = False,
     ) -> list[Instruction]:
         copies = [each for each in self.said if isinstance(each, DeadLetter)]
         last = copies[-1]
         place = (queue, last.generation, last.message.queue_offset)
-        return self.play(CopySent(*place, ok, hold=hold, let_go=let_go))
+        return self.play(CopySent(*place, ok, parked=parked, released=released))
 
     @property
-    def letters(self) -> list[tuple[int, Hold | None]]:
+    def letters(self) -> list[tuple[int, ParkedFrom | None]]:
         """Offset of every hand-over so far, and what holds it."""
         return [
-            (said.message.queue_offset, said.hold)
+            (said.message.queue_offset, said.parked)
             for said in self.said
             if isinstance(said, DeadLetter)
         ]
@@ -178,7 +178,7 @@ class Script:
     # what tests look at
 
     def generation(self, queue: MessageQueue = QUEUE) -> int:
-        return self.core.queues[queue].intake.generation
+        return self.core.queues[queue].fetcher.generation
 
     def phase(self, queue: MessageQueue = QUEUE) -> Phase | None:
         state = self.core.queues.get(queue)

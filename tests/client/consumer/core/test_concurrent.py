@@ -48,7 +48,7 @@ class Script:
 
     @property
     def generation(self) -> int:
-        return self.core.queues[QUEUE].intake.generation
+        return self.core.queues[QUEUE].fetcher.generation
 
     def play(self, event: Event) -> list[Instruction]:
         said = self.core.handle(event, self.now)

@@ -3,7 +3,7 @@
 import pytest
 
 from orderlymq.consumer.core.events import Pull, Report
-from orderlymq.consumer.core.fetcher import Intake
+from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq.consumer.core.flowcontrol import REPORT_EVERY, FlowLimits
 from orderlymq.consumer.core.processqueue import ProcessQueue
 from orderlymq.consumer.core.queuestate import OrderedRules
@@ -38,10 +38,10 @@ def test_the_log_tells_the_first_wait_and_each_thousandth(
     """FLW-02, LOG-03: with smallest and largest offset and how often it was; the log is not flooded."""
     cache = ProcessQueue()
     cache.put([message(offset) for offset in (0, 4, 8)])
-    intake = Intake(QUEUE, 1, 9, cache)
+    fetcher = Fetcher(QUEUE, 1, 9, cache)
 
     said = [
-        intake.maybe_pull(now, limits, ordered=ordered, commit_offset=None, epoch=None)
+        fetcher.maybe_pull(now, limits, ordered=ordered, commit_offset=None, epoch=None)
         for now in range(2 * REPORT_EVERY + 1)
     ]
 

@@ -470,7 +470,7 @@ def test_a_reset_goes_on_at_the_new_offset_even_backwards() -> None:
     script.done()
 
     assert script.committed == [5]
-    assert script.core.queues[QUEUE].intake.next_offset == 5
+    assert script.core.queues[QUEUE].fetcher.next_offset == 5
 
 
 # -- leaving -------------------------------------------------------------------------------------------
@@ -576,7 +576,7 @@ def test_a_stale_event_changes_nothing() -> None:
     said = script.play(_pulled_before(old))
 
     assert without_reports(said) == []
-    assert script.core.queues[QUEUE].intake.next_offset == 9
+    assert script.core.queues[QUEUE].fetcher.next_offset == 9
 
 
 def test_messages_of_one_queue_keep_their_tries_when_they_come_again() -> None:

@@ -1,4 +1,4 @@
-"""The ordered consumer core under `onDeadLetter: HoldKey`: what of a held key goes where, in which order."""
+"""The ordered consumer core under `onDeadLetter: HoldKey`: what of a parked key goes where, in which order."""
 
 from dataclasses import dataclass, field
 
@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from orderlymq.consumer.core.events import (
     CopySent,
     DeadLetter,
-    Hold,
     ListenerDone,
     OrderedResult,
+    ParkedFrom,
     Pulled,
 )
 from orderlymq.consumer.core.queuestate import OrderedRules
@@ -32,37 +32,39 @@ def keyed(text: str, first: int = 0) -> list[ReceivedMessage]:
     return found
 
 
-def running(text: str, *, batch_max: int = 1, held: dict[str, Hold] | None = None) -> Script:
+def running(
+    text: str, *, batch_max: int = 1, parked: dict[str, ParkedFrom] | None = None
+) -> Script:
     script = Script(
         OrderedRules(reconsume_max=0, lease_ms=1_000_000, renew_ms=400_000, batch_max=batch_max)
     )
     script.assign(QUEUE)
-    script.grant(held=held)
+    script.grant(parked=parked)
     script.found(0)
     script.pulled_messages(keyed(text))
     return script
 
 
 def test_later_messages_of_a_held_key_go_behind_their_dead_letter_in_order_and_no_others() -> None:
-    """PRB-08: a fails, its key is held; b is consumed, each a follows the letter unseen."""
+    """PRB-08: a fails, its key is parked; b is consumed, each a follows the letter unseen."""
     script = running("abaab")
-    hold = Hold(0, "M0")
+    parked = ParkedFrom(0, "M0")
 
     script.done(OrderedResult.SUSPEND)
-    script.copied(hold=hold)
+    script.copied(parked=parked)
     script.done()
-    script.copied(hold=hold)
-    script.copied(hold=hold)
+    script.copied(parked=parked)
+    script.copied(parked=parked)
     script.done()
 
     assert script.delivered == [[0], [1], [4]]
-    assert script.letters == [(0, None), (2, hold), (3, hold)]
+    assert script.letters == [(0, None), (2, parked), (3, parked)]
     assert script.committed == [1, 2, 3, 4, 5]
-    assert script.reports("is held behind M0")
+    assert script.reports("is parked behind M0")
 
 
 def test_under_continue_the_key_goes_on() -> None:
-    """The broker held nothing."""
+    """The broker parked nothing."""
     script = running("aa")
 
     script.done(OrderedResult.SUSPEND)
@@ -74,62 +76,62 @@ def test_under_continue_the_key_goes_on() -> None:
 
 def test_held_keys_are_known_before_the_first_message_of_a_queue_that_is_taken_over() -> None:
     """They come with the lock; nothing of them reaches the listener, the letter itself neither."""
-    hold = Hold(1, "M1")
-    script = running("aaba", held={"a": hold})
+    parked = ParkedFrom(1, "M1")
+    script = running("aaba", parked={"a": parked})
 
     script.done()
-    script.copied(hold=hold)
+    script.copied(parked=parked)
     script.done()
 
     assert script.delivered == [[0], [2]]
-    assert script.letters == [(1, hold), (3, hold)]
+    assert script.letters == [(1, parked), (3, parked)]
     assert script.committed == [1, 2, 3]
 
 
 def test_a_message_that_follows_waits_for_the_hand_over_before_it() -> None:
     """One hand-over at a time: else a later one could be stored first; a refused one is repeated."""
-    hold = Hold(0, "M0")
-    script = running("aa", held={"a": hold})
+    parked = ParkedFrom(0, "M0")
+    script = running("aa", parked={"a": parked})
 
     script.tick(5_000)
-    assert script.letters == [(0, hold)]
-    script.copied(ok=False, hold=hold)
+    assert script.letters == [(0, parked)]
+    script.copied(ok=False, parked=parked)
     script.tick(1_000)
 
-    assert script.letters == [(0, hold), (0, hold)]
+    assert script.letters == [(0, parked), (0, parked)]
     assert script.delivered == []
-    script.copied(hold=hold)
-    assert script.letters[-1] == (1, hold)
+    script.copied(parked=parked)
+    assert script.letters[-1] == (1, parked)
     assert script.committed == [1]
 
 
 def test_a_hold_whose_answer_was_lost_counts_and_is_asked_again() -> None:
-    """The key may be held: its message must not reach the listener again, nor what follows pass it."""
+    """The key may be parked: its message must not reach the listener again, nor what follows pass it."""
     script = running("aa")
-    maybe = Hold(0, "M0")
+    maybe = ParkedFrom(0, "M0")
 
     script.done(OrderedResult.SUSPEND)
-    script.copied(ok=False, hold=maybe)
+    script.copied(ok=False, parked=maybe)
     script.tick(1_000)
 
     assert script.delivered == [[0]]
     assert script.letters == [(0, None), (0, maybe)]
-    script.copied()  # it was not held after all, the policy is Continue
+    script.copied()  # it was not parked after all, the policy is Continue
     assert script.delivered == [[0], [1]]
 
 
 def test_a_released_key_is_consumed_from_the_message_that_learns_of_it() -> None:
     """Nothing is skipped and nothing is sent."""
-    script = running("aa", held={"a": Hold(0, "M0")})
-    script.copied(hold=Hold(0, "M0"))
+    script = running("aa", parked={"a": ParkedFrom(0, "M0")})
+    script.copied(parked=ParkedFrom(0, "M0"))
 
-    script.copied(ok=False, let_go=True)
+    script.copied(ok=False, released=True)
 
     assert script.delivered == [[1]]
     assert script.running[QUEUE].messages[0].reconsume_times == 0
     script.done()
     assert script.committed == [1, 2]
-    assert script.reports("is let go")
+    assert script.reports("is released")
 
 
 def test_a_stopped_queue_tries_its_message_for_ever() -> None:
@@ -147,20 +149,20 @@ def test_a_stopped_queue_tries_its_message_for_ever() -> None:
 
 def test_a_batch_ends_before_a_held_message() -> None:
     """Batches hold what is delivered only."""
-    script = running("bbabb", batch_max=8, held={"a": Hold(2, "M2")})
+    script = running("bbabb", batch_max=8, parked={"a": ParkedFrom(2, "M2")})
 
     script.done()
-    script.copied(hold=Hold(2, "M2"))
+    script.copied(parked=ParkedFrom(2, "M2"))
 
     assert script.delivered == [[0, 1], [3, 4]]
-    assert script.letters == [(2, Hold(2, "M2"))]
+    assert script.letters == [(2, ParkedFrom(2, "M2"))]
 
 
 def test_without_auto_commit_a_held_message_waits_for_the_commit_of_what_came_before() -> None:
     """A rollback brings back what was consumed, never what was handed over."""
-    script = running("bab", held={"a": Hold(1, "M1")})
+    script = running("bab", parked={"a": ParkedFrom(1, "M1")})
     script.done(auto_commit=False)
-    script.copied(hold=Hold(1, "M1"))
+    script.copied(parked=ParkedFrom(1, "M1"))
     assert script.committed == []
 
     script.done(OrderedResult.ROLLBACK, auto_commit=False)
@@ -173,30 +175,30 @@ def test_without_auto_commit_a_held_message_waits_for_the_commit_of_what_came_be
 
 
 def test_a_new_lock_tells_anew_what_is_held() -> None:
-    """Another holder may have held more, an administrator may have let go."""
-    script = running("ab", held={"a": Hold(0, "M0")})
-    script.copied(hold=Hold(0, "M0"))
+    """Another holder may have parked more, an administrator may have released."""
+    script = running("ab", parked={"a": ParkedFrom(0, "M0")})
+    script.copied(parked=ParkedFrom(0, "M0"))
     script.refuse()
 
     script.tick(5_000)
     script.done()  # of the message that ran when the lock was lost
-    script.grant(epoch=3, held={"b": Hold(1, "M1")})
+    script.grant(epoch=3, parked={"b": ParkedFrom(1, "M1")})
     script.found(1)
     script.pulled_messages(keyed("bba", 1))
-    script.copied(hold=Hold(1, "M1"))
+    script.copied(parked=ParkedFrom(1, "M1"))
 
-    assert script.letters[1:] == [(1, Hold(1, "M1")), (2, Hold(1, "M1"))]
-    script.copied(hold=Hold(1, "M1"))
+    assert script.letters[1:] == [(1, ParkedFrom(1, "M1")), (2, ParkedFrom(1, "M1"))]
+    script.copied(parked=ParkedFrom(1, "M1"))
     assert script.delivered == [[1], [3]]
 
 
 def test_offsets_that_are_set_back_leave_the_hold() -> None:
     """What came before the first letter is consumed again, what came after is not."""
-    script = running("aa", held={"a": Hold(1, "M1")})
+    script = running("aa", parked={"a": ParkedFrom(1, "M1")})
     script.done()
 
     assert script.delivered == [[0]]
-    assert script.letters == [(1, Hold(1, "M1"))]
+    assert script.letters == [(1, ParkedFrom(1, "M1"))]
 
 
 # -- against a dumb twin: a broker in five lines, crashes at every point ------------------------------------
@@ -204,9 +206,9 @@ def test_offsets_that_are_set_back_leave_the_hold() -> None:
 
 @dataclass
 class Broker:
-    """What survives crashes: held keys, dead letters, the committed offset."""
+    """What survives crashes: parked keys, dead letters, the committed offset."""
 
-    held: dict[str, Hold] = field(default_factory=dict)
+    parked: dict[str, ParkedFrom] = field(default_factory=dict)
     letters: list[int] = field(default_factory=list)
     offset: int = 0
 
@@ -224,7 +226,7 @@ class Run:
         """Consume until the end, or crash after *steps* effects outside the core."""
         script = Script(RULES)
         script.assign(QUEUE)
-        script.grant(held=dict(self.broker.held))
+        script.grant(parked=dict(self.broker.parked))
         script.found(self.broker.offset)
         rest = keyed(self.text)[self.broker.offset :]
         script.play(Pulled(QUEUE, script.generation(), tuple(rest), len(self.text)))
@@ -250,16 +252,16 @@ class Run:
 
     def _hand_over(self, script: Script, ask: DeadLetter) -> None:
         offset, key = ask.message.queue_offset, ask.message.key or ""
-        hold = self.broker.held.get(key)
-        if key and hold is None:
-            # The first step of two: the member may crash between the hold and the letter.
-            self.broker.held[key] = Hold(offset, f"M{offset}")
-            script.play(CopySent(QUEUE, ask.generation, offset, False, "", self.broker.held[key]))
+        parked = self.broker.parked.get(key)
+        if key and parked is None:
+            # The first step of two: the member may crash between the parking and the letter.
+            self.broker.parked[key] = ParkedFrom(offset, f"M{offset}")
+            script.play(CopySent(QUEUE, ask.generation, offset, False, "", self.broker.parked[key]))
             script.tick(1_000)
             return
         if offset not in self.broker.letters:
             self.broker.letters.append(offset)  # the duplicate window
-        script.play(CopySent(QUEUE, ask.generation, offset, True, "", hold))
+        script.play(CopySent(QUEUE, ask.generation, offset, True, "", parked))
 
 
 @given(

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from orderlymq.connection.expansion import QUEUE_TOTAL
 from orderlymq.consumer.contexts import ConcurrentContext
 from orderlymq.consumer.core.events import ConcurrentResult
 from orderlymq.consumer.push import Consumer
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, ReceivedMessage
+from orderlymq.producer.expansion import QUEUE_TOTAL
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.selectors import hash_index
 from orderlymq.settings import ProducerSettings

@@ -4,7 +4,7 @@ from orderlymq.consumer.core.concurrent import ConcurrentConsumer, ConcurrentRul
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.queuestate import OrderedRules
-from orderlymq.settings import ConsumerSettings, MessageModel
+from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 
 
 def make_core(

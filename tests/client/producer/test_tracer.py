@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from orderlymq.connection.instance import ClientInstance
-from orderlymq.connection.tracer import WAITING_MAX, Tracer
 from orderlymq.connection.tracerecords import (
     ConsumeBegan,
     ConsumeEnded,
@@ -17,6 +16,7 @@ from orderlymq.consumer.core.events import ConcurrentResult
 from orderlymq.consumer.push import Consumer
 from orderlymq.errors import SendRefused
 from orderlymq.producer.producer import Producer
+from orderlymq.producer.tracer import WAITING_MAX, Tracer
 from tests.client.fakecluster import FakeCluster, refuse, running
 
 TRACES = "RMQ_SYS_TRACE_TOPIC"

@@ -1,8 +1,8 @@
 """
-Writing traces: what a producer sends and a consumer consumes, told to the trace topic in the background.
+A tracer sends what producers and consumers did with single messages to the trace topic, in the background.
 
-Rule: tracing never delays, fails or reorders what it traces; when traces cannot be sent, or there are too many
-of them, they are dropped and counted. The form of a trace stands in `traces`.
+Rule: tracing never delays, fails or reorders what it traces. Traces that cannot be sent, or that are too many,
+are dropped and counted. `orderlymq.connection.tracerecords` has the form of a trace.
 """
 
 import asyncio
@@ -11,10 +11,8 @@ import time
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
-from orderlymq.connection.identity import make_unique_keys
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.tracerecords import ConsumeBegan, ConsumeEnded, Published, encode_traces
-from orderlymq.consumer.contexts import ConsumeContext, ConsumeHook
 from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message, SendResult
 from orderlymq.tasks import OwnedTasks
@@ -24,13 +22,11 @@ if TYPE_CHECKING:
     from orderlymq.producer.producer import Producer
 
 _log = logging.getLogger(__name__)
-
 REGION: Final = "DefaultRegion"
 # A trace message stays far below a broker's limit for one message.
 BATCH_MAX: Final = 100
 WAITING_MAX: Final = 2_048
 PERIOD_S: Final = 0.1
-
 _Record = Published | ConsumeBegan | ConsumeEnded
 
 
@@ -145,53 +141,6 @@ def make_tracer(
     if not trace:
         return None
     return Tracer(instance, name, group, trace if isinstance(trace, str) else TRACE_TOPIC)
-
-
-class TraceHook(ConsumeHook):
-    """Traces every message that a listener gets."""
-
-    def __init__(self, tracer: Tracer, instance: ClientInstance) -> None:
-        self._tracer = tracer
-        self._instance = instance
-        self._request_ids = make_unique_keys(instance.ip)
-
-    def before(self, context: ConsumeContext) -> None:
-        """Note the beginning of each message."""
-        request_id = self._request_ids.next(wall_ms())
-        context.properties["traceRequest"] = request_id
-        context.properties["traceBegan"] = str(wall_ms())
-        for message in context.messages:
-            self._tracer.add(
-                ConsumeBegan(
-                    wall_ms(),
-                    REGION,
-                    self._instance.bare(context.group),
-                    request_id,
-                    message.message_id,
-                    message.reconsume_times,
-                    " ".join(message.keys),
-                )
-            )
-
-    def after(self, context: ConsumeContext) -> None:
-        """Note the outcome."""
-        request_id = context.properties.get("traceRequest", "")
-        began_ms = int(context.properties.get("traceBegan", "0"))
-        returned = context.returned.value if context.returned is not None else "SUCCESS"
-        count = max(1, len(context.messages))
-        for message in context.messages:
-            self._tracer.add(
-                ConsumeEnded(
-                    request_id,
-                    message.message_id,
-                    (wall_ms() - began_ms) // count,
-                    context.success,
-                    " ".join(message.keys),
-                    returned,
-                    wall_ms(),
-                    context.group,
-                )
-            )
 
 
 def wall_ms() -> int:

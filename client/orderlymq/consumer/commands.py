@@ -1,0 +1,318 @@
+"""
+Pulls, commits, locks and messages handed back as commands, and what a consumer reads from the answers. Pure.
+
+Rule: everything here is RocketMQ's protocol plus fields that other brokers ignore: `omqClientId` and
+`omqEpoch` on pulls and commits make the broker's fence exact, `leaseMillis` asks for a lock's lease.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from orderlymq.connection.wire import read_record
+from orderlymq.consumer.core.events import DeadLetter, ParkedFrom
+from orderlymq.errors import BrokerError
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol import fastjson, names, properties, sysflag
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.headers import (
+    ConsumerSendMsgBackHeader,
+    OffsetResponseHeader,
+    PullMessageHeader,
+    PullMessageResponseHeader,
+    SendMessageHeader,
+    UpdateConsumerOffsetHeader,
+)
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import LockBatchRequest, SubscriptionData
+from orderlymq_protocol.properties import RETRY_TOPIC
+from orderlymq_protocol.record import RecordError, iter_records
+
+CLIENT_ID: Final = "omqClientId"
+EPOCH: Final = "omqEpoch"
+BULK: Final = "omqBulk"
+# The first dead letter of the parked key that a message follows into the dead letters.
+PARKED_BEHIND: Final = "OMQ_HELD_BEHIND"
+
+
+class PullStatus(Enum):
+    """What a pull found."""
+
+    FOUND = 0
+    NO_NEW_MSG = 19
+    NO_MATCHED_MSG = 20
+    OFFSET_ILLEGAL = 21
+
+
+@dataclass(frozen=True, slots=True)
+class PullResult:
+    """What a pull brought.
+
+    Attributes:
+        next_offset: where to pull next.
+        min_offset, max_offset: the queue's range at that moment.
+    """
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    messages: tuple[ReceivedMessage, ...]
+
+    def __repr__(self) -> str:
+        return (
+            f"PullResult({self.status.name}, nextBeginOffset={self.next_offset}, "
+            f"minOffset={self.min_offset}, maxOffset={self.max_offset}, "
+            f"msgFoundList={len(self.messages)})"
+        )
+
+
+def copy_to_retry(
+    message: ReceivedMessage,
+    group: str,
+    *,
+    times: int,
+    maximum: int,
+    delay_level: int,
+    born_ms: int,
+    behind: str = "",
+) -> RemotingCommand:
+    """Return a copy for the group's retry topic, as RocketMQ clients send when they hand a message back.
+
+    The broker turns it into a dead letter when *times* has reached *maximum*; a dead letter must carry
+    no delay level, or 4.x brokers keep it in the delay queue for minutes first. *behind* is the message that
+    it follows, if its key is parked.
+    """
+    copied = dict(message.properties)
+    for local in (properties.MIN_OFFSET, properties.MAX_OFFSET, properties.CONSUME_START_TIME):
+        copied.pop(local, None)
+    copied.setdefault(RETRY_TOPIC, _whole_topic(message, group))
+    copied.setdefault(properties.ORIGIN_MESSAGE_ID, message.message_id)
+    copied[properties.RECONSUME_TIME] = str(times)
+    copied[properties.MAX_RECONSUME_TIMES] = str(maximum)
+    for stale in (properties.DELAY, PARKED_BEHIND):
+        copied.pop(stale, None)
+    if behind:
+        copied[PARKED_BEHIND] = behind
+    if delay_level:
+        copied[properties.DELAY] = str(delay_level)
+    header = SendMessageHeader(
+        producer_group=names.CLIENT_INNER_PRODUCER_GROUP,
+        topic=names.retry_topic(group),
+        default_topic=names.AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=1,
+        queue_id=0,
+        sys_flag=0,
+        born_timestamp=born_ms,
+        flag=message.flag,
+        properties=properties.encode_properties(copied).decode(),
+        reconsume_times=times,
+        max_reconsume_times=maximum,
+        broker_name=message.queue.broker_name,
+    )
+    return request(RequestCode.SEND_MESSAGE_V2, header.to_ext_v2(), message.body)
+
+
+def send_back_request(
+    message: ReceivedMessage, group: str, *, delay_level: int, maximum: int
+) -> RemotingCommand:
+    """Return the request to deliver a message again later (code 36)."""
+    header = ConsumerSendMsgBackHeader(
+        offset=message.physical_offset,
+        group=group,
+        delay_level=delay_level,
+        origin_msg_id=message.offset_message_id,
+        origin_topic=_whole_topic(message, group),
+        max_reconsume_times=maximum,
+    )
+    ext = header.to_ext()
+    ext["bname"] = message.queue.broker_name
+    return request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+
+
+def _whole_topic(message: ReceivedMessage, group: str) -> str:
+    """Return the topic that a message was sent to, as brokers know it: users see bare names."""
+    topic = message.queue.topic
+    retried = topic == names.retry_topic(group)
+    return message.properties.get(RETRY_TOPIC, topic) if retried else topic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOptions:
+    """One pull.
+
+    Attributes:
+        bulk: our brokers may give more than RocketMQ's 32 messages; others take no notice.
+        fence: the fields that name the client and its lock's epoch.
+    """
+
+    group: str
+    queue: MessageQueue
+    offset: int
+    count: int
+    subscription: SubscriptionData
+    suspend_ms: int = 0
+    commit_offset: int | None = None
+    with_subscription: bool = False
+    lite: bool = False
+    bulk: bool = False
+    fence: Mapping[str, str]
+
+
+def fence(client_id: str, epoch: int | None = None) -> dict[str, str]:
+    """Return the fields by which our brokers tell the lock's holder from everybody else."""
+    found = {CLIENT_ID: client_id}
+    if epoch is not None:
+        found[EPOCH] = str(epoch)
+    return found
+
+
+def pull_request(options: PullOptions) -> RemotingCommand:
+    """Return a pull; it is held at the broker when `suspend_ms` is not 0."""
+    flags = sysflag.pull_flag(
+        commit_offset=options.commit_offset is not None,
+        suspend=options.suspend_ms > 0,
+        subscription=options.with_subscription,
+        lite=options.lite,
+    )
+    subscription = options.subscription
+    header = PullMessageHeader(
+        consumer_group=options.group,
+        topic=options.queue.topic,
+        queue_id=options.queue.queue_id,
+        queue_offset=options.offset,
+        max_msg_nums=options.count,
+        sys_flag=flags,
+        commit_offset=options.commit_offset or 0,
+        suspend_timeout_millis=options.suspend_ms,
+        sub_version=subscription.sub_version,
+        subscription=subscription.sub_string if options.with_subscription else None,
+        expression_type=subscription.expression_type,
+    )
+    code = RequestCode.LITE_PULL_MESSAGE if options.lite else RequestCode.PULL_MESSAGE
+    ext = {**header.to_ext(), **options.fence}
+    if options.bulk:
+        ext[BULK] = "true"
+    return request(code, ext)
+
+
+def read_pull(answer: RemotingCommand, queue: MessageQueue, group: str, address: str) -> PullResult:
+    """Read the answer of a pull; messages still stand unfiltered.
+
+    Raises:
+        BrokerError: The broker refused the pull.
+    """
+    try:
+        status = PullStatus(answer.code)
+    except ValueError:
+        raise BrokerError(answer.code, answer.remark, address) from None
+    header = PullMessageResponseHeader.from_ext(answer.ext)
+    messages: list[ReceivedMessage] = []
+    if status is PullStatus.FOUND:
+        try:
+            for stored in iter_records(answer.body):
+                message = read_record(stored, queue, group)
+                message.properties[properties.MIN_OFFSET] = str(header.min_offset)
+                message.properties[properties.MAX_OFFSET] = str(header.max_offset)
+                messages.append(message)
+        except RecordError as error:
+            if not messages:
+                raise BrokerError(answer.code, f"unreadable record: {error}", address) from error
+            # What stood before is good; the next pull begins at the one that is not.
+            next_offset = messages[-1].queue_offset + 1
+            return PullResult(
+                status, next_offset, header.min_offset, header.max_offset, tuple(messages)
+            )
+    return PullResult(
+        status, header.next_begin_offset, header.min_offset, header.max_offset, tuple(messages)
+    )
+
+
+def commit_request(
+    group: str, queue: MessageQueue, offset: int, fence_fields: Mapping[str, str]
+) -> RemotingCommand:
+    """Return the commit of an offset."""
+    header = UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset)
+    return request(RequestCode.UPDATE_CONSUMER_OFFSET, {**header.to_ext(), **fence_fields})
+
+
+def read_offset(answer: RemotingCommand) -> int:
+    """Read an answer that carries one offset."""
+    return OffsetResponseHeader.from_ext(answer.ext).offset
+
+
+def read_assignment(body: bytes) -> list[MessageQueue]:
+    """Read which queues a broker gives a member (QUERY_ASSIGNMENT).
+
+    Raises:
+        ValueError, KeyError, TypeError: It is no assignment.
+    """
+    found = fastjson.loads(body)["messageQueueAssignments"]
+    return [MessageQueue.from_json_value(each["messageQueue"]) for each in found]
+
+
+def lock_request(
+    code: RequestCode,
+    client_id: str,
+    group: str,
+    queues: Iterable[MessageQueue],
+    lease_ms: int | None,
+) -> RemotingCommand:
+    """Return LOCK_BATCH_MQ or UNLOCK_BATCH_MQ."""
+    body = LockBatchRequest(client_id, group, tuple(queues), lease_ms).to_json()
+    return request(code, {CLIENT_ID: client_id}, body)
+
+
+def read_locks(
+    body: bytes,
+) -> tuple[dict[MessageQueue, int | None], dict[MessageQueue, dict[str, ParkedFrom]]]:
+    """Return the granted queues with their epochs, and the parked keys of those that have some.
+
+    The epoch is None where the broker knows no epochs.
+
+    Raises:
+        ValueError: The body is no answer to a lock request.
+    """
+    answer = fastjson.loads(body)
+    if not isinstance(answer, Mapping):
+        raise ValueError("the answer to a lock request is no JSON object")
+    queues = [MessageQueue.from_json_value(each) for each in answer.get("lockOKMQSet") or ()]
+    epochs = answer.get("epochs") or [None] * len(queues)
+    places = {(queue.topic, queue.queue_id): queue for queue in queues}
+    parked: dict[MessageQueue, dict[str, ParkedFrom]] = {}
+    for topic, queue_id, key, offset, message_id in answer.get("heldKeys") or ():
+        queue = places.get((topic, queue_id))
+        if queue is not None:
+            parked.setdefault(queue, {})[key] = ParkedFrom(offset, message_id)
+    return dict(zip(queues, epochs, strict=True)), parked
+
+
+def park_request(ask: DeadLetter, group: str, client_id: str) -> RemotingCommand:
+    """Return the question what is to become of a dead letter, or of what follows one."""
+    message = ask.message
+    ext = {
+        "consumerGroup": group,
+        "topic": ask.queue.topic,
+        "queueId": str(ask.queue.queue_id),
+        "offset": str(message.queue_offset),
+        "key": message.key or "",
+        "messageId": message.message_id,
+        **fence(client_id, ask.epoch),
+    }
+    if ask.parked is not None and ask.parked.precedes(message.queue_offset):
+        ext["following"] = "true"
+    return request(RequestCode.ORDERLYMQ_HOLD_KEY, ext)
+
+
+def read_verdict(answer: RemotingCommand) -> tuple[str, ParkedFrom | None]:
+    """Return `parked` with what holds, `released`, `continue` or `stop`.
+
+    Raises:
+        ValueError: The answer cannot be read.
+    """
+    ext = answer.ext
+    if ext.get("verdict") == "held":
+        return "held", ParkedFrom(int(ext["firstOffset"]), ext.get("firstMessageId", ""))
+    return ext.get("verdict", ""), None

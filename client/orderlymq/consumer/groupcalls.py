@@ -1,0 +1,149 @@
+"""
+What every member of a consumer group asks brokers: where to begin, who the members are, which queues to take.
+
+`brokercalls` adds what the core of a push consumer asks for.
+"""
+
+import logging
+import random
+import time
+from typing import Final
+
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.wire import check
+from orderlymq.consumer.commands import (
+    read_assignment,
+)
+from orderlymq.consumer.offsets import NOT_FOUND, OffsetStore
+from orderlymq.consumer.pull import QueueReader
+from orderlymq.consumer.settings import (
+    ConsumeFrom,
+    ConsumerSettings,
+    parse_consume_timestamp,
+)
+from orderlymq.consumer.subscriptions import Subscription
+from orderlymq.errors import NameServersUnreachable, OrderlyMQError
+from orderlymq_protocol import fastjson
+from orderlymq_protocol.codes import RequestCode
+from orderlymq_protocol.command import request
+from orderlymq_protocol.headers import (
+    GetConsumerListByGroupHeader,
+)
+from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.model import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
+from orderlymq_protocol.names import is_retry_topic
+from orderlymq_runtime.client import RemotingError
+
+_log = logging.getLogger(__name__)
+
+_START_DEFAULT_BACK_MS: Final = 30 * 60 * 1000  # RocketMQ's consumeTimestamp: half an hour ago
+TROUBLE: Final = (RemotingError, OrderlyMQError, ValueError)
+
+# The strategies of brokers, where no operator has decided.
+_SERVED_STRATEGIES: Final = ("AVG", "AVG_BY_CIRCLE")
+
+
+class GroupCalls:
+    """The calls of one member of a group."""
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        settings: ConsumerSettings,
+        offsets: OffsetStore,
+        subscriptions: dict[str, Subscription],
+    ) -> None:
+        self._instance = instance
+        self._group = group
+        self._settings = settings
+        self._offsets = offsets
+        self._subscriptions = subscriptions
+        self._reader = QueueReader(instance, group)
+
+    # -- subscriptions
+
+    async def check_sql(self) -> None:
+        """Ask a broker of each topic whether it serves and understands an SQL subscription.
+
+        Raises:
+            BrokerError: It does not.
+            BrokerUnreachable: It does not answer.
+        """
+        for topic, subscription in self._subscriptions.items():
+            if subscription.data.expression_type != EXPRESSION_SQL92:
+                continue
+            client_id = self._instance.client_id
+            body = CheckClientRequest(client_id, self._group, subscription.data).to_json()
+            for name in self._instance.routes.brokers(topic)[:1]:
+                address = await self._instance.address(name, topic)
+                if address is not None:
+                    await self._instance.call(address, RequestCode.CHECK_CLIENT_CONFIG, {}, body)
+
+    # -- where to begin
+
+    async def start_offset(self, queue: MessageQueue) -> int:
+        """Return the group's committed offset, or where a group without one begins.
+
+        Raises:
+            OrderlyMQError, RemotingError, ValueError: It cannot be known now; the queue must not be started.
+        """
+        offset = await self._offsets.fetch(queue)
+        if offset != NOT_FOUND:
+            return offset
+        where = self._settings.consume_from
+        retry = is_retry_topic(queue.topic)
+        if where is ConsumeFrom.FIRST or (where is ConsumeFrom.LAST and retry):
+            return 0
+        if where is ConsumeFrom.LAST or retry:
+            return await self._reader.max_offset(queue)
+        text = self._settings.consume_timestamp
+        when = (
+            parse_consume_timestamp(text)
+            if text
+            else time.time_ns() // 1_000_000 - _START_DEFAULT_BACK_MS
+        )
+        return await self._reader.offset_at(queue, when)
+
+    # -- members
+
+    async def members(self, topic: str) -> list[str] | None:
+        """Return the group's client ids as one of the topic's brokers knows them; None on trouble."""
+        brokers = list(self._instance.routes.brokers(topic))
+        random.shuffle(brokers)
+        ext = GetConsumerListByGroupHeader(self._group).to_ext()
+        for name in brokers:
+            address = self._instance.routes.address(name)
+            if address is None:
+                continue
+            command = request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext)
+            try:
+                answer = check(await self._instance.invoke(address, command), address)
+                return list(ConsumerIdList.from_json(answer.body).consumer_id_list)
+            except (*TROUBLE, NameServersUnreachable) as error:
+                _log.info("the members of %s are not known: %s", self._group, error)
+        return None
+
+    async def assigned(self, topic: str, strategy: str) -> list[MessageQueue] | None:
+        """Return the queues that a broker gives this member; None on trouble, which changes nothing."""
+        body = fastjson.dumps(
+            {
+                "topic": topic,
+                "consumerGroup": self._group,
+                "clientId": self._instance.client_id,
+                "strategyName": strategy if strategy in _SERVED_STRATEGIES else "AVG",
+                "messageModel": "CLUSTERING",
+            }
+        )
+        # Always the same order: every raft group has the decision, the first one has it first.
+        for name in self._instance.routes.brokers(topic):
+            address = self._instance.routes.address(name)
+            if address is None:
+                continue
+            command = request(RequestCode.QUERY_ASSIGNMENT, {}, body)
+            try:
+                answer = check(await self._instance.invoke(address, command), address)
+                return read_assignment(answer.body)
+            except (*TROUBLE, NameServersUnreachable, ValueError, KeyError, TypeError) as error:
+                _log.info("the queues of %s are not known: %s", self._group, error)
+        return None

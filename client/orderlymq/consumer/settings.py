@@ -1,0 +1,172 @@
+"""Every setting of the push consumer, with defaults, units and ranges; see `orderlymq.settings` for the rules."""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+from typing import Final
+
+from orderlymq.consumer.assignment import AssignmentStrategy, Averagely
+from orderlymq.errors import SettingError
+from orderlymq.settings import _EPHEMERAL, INT32_MAX, _key, check_ranges
+
+RECONSUME_CONCURRENT_MAX: Final = 16
+SUSPEND_MIN_MS: Final = 10
+SUSPEND_MAX_MS: Final = 30_000
+
+
+class MessageModel(Enum):
+    """CLUSTERING: each message to one member of the group. BROADCASTING: to every member."""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class ConsumeFrom(Enum):
+    """Where a group starts that has no committed offset; the values are RocketMQ's wire names."""
+
+    LAST = "CONSUME_FROM_LAST_OFFSET"
+    FIRST = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+# Names that RocketMQ has deprecated; each means LAST there as well.
+_DEPRECATED_CONSUME_FROM: Final = (
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+)
+
+
+def parse_consume_from(value: "ConsumeFrom | str") -> ConsumeFrom:
+    """Read `first`, `last`, `timestamp`, `earliest`, `latest` or a RocketMQ name.
+
+    Raises:
+        SettingError: It is none of them.
+    """
+    if isinstance(value, ConsumeFrom):
+        return value
+    match value.lower():
+        case "first" | "earliest":
+            return ConsumeFrom.FIRST
+        case "last" | "latest":
+            return ConsumeFrom.LAST
+        case "timestamp":
+            return ConsumeFrom.TIMESTAMP
+    if value in _DEPRECATED_CONSUME_FROM:
+        return ConsumeFrom.LAST
+    try:
+        return ConsumeFrom(value)
+    except ValueError as error:
+        raise SettingError(
+            f"consume_from is {value!r}; it must be first, last or timestamp"
+        ) from error
+
+
+def parse_consume_timestamp(text: str) -> int:
+    """Return the milliseconds since the epoch of a local time written `yyyyMMddHHmmss`.
+
+    Raises:
+        SettingError: The text has another form.
+    """
+    try:
+        if len(text) != 14 or not text.isdecimal():
+            raise ValueError(text)
+        # Local time on purpose: RocketMQ reads this text in the time zone of the process.
+        return int(datetime.strptime(text, "%Y%m%d%H%M%S").astimezone().timestamp() * 1000)
+    except ValueError as error:
+        raise SettingError(
+            f"consume_timestamp is {text!r}; it must be local time in the form yyyyMMddHHmmss"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """Of a push consumer, ordered or concurrent.
+
+    Attributes:
+        consume_thread_min: accepted; threads are started when they are needed.
+        consume_thread_max: listeners that run at the same time, async or in threads.
+        adjust_thread_pool_nums_threshold: accepted, without effect, as in RocketMQ.
+        max_reconsume_times: -1 means 16 concurrent, 2147483647 ordered.
+        suspend_current_queue_time_ms: applied between 10 and 30000.
+        consume_timeout_minutes: a concurrent message this long in a listener goes back to the broker.
+        server_assignment: take the queues that the brokers name (QUERY_ASSIGNMENT) instead of computing
+            them; RocketMQ's clientRebalance=false. An operator may have decided the division.
+        lock_lease_ms: how long a grant of a queue lock is asked for; RocketMQ brokers grant 60 s anyway.
+        lock_renew_ms: at most a third of the lease, so that two lost renewals do not lose the queue.
+        shutdown_timeout_ms: how long closing waits for running listeners.
+        uncommitted_warning_count: warn when this many messages were consumed without a COMMIT.
+    """
+
+    message_model: MessageModel = field(
+        default=MessageModel.CLUSTERING, metadata={"rocketmq": "messageModel"}
+    )
+    consume_from: ConsumeFrom = field(
+        default=ConsumeFrom.LAST, metadata={"rocketmq": "consumeFromWhere"}
+    )
+    consume_timestamp: str = _key("", "consumeTimestamp")
+    allocate_message_queue_strategy: AssignmentStrategy = field(
+        default_factory=Averagely, metadata={"rocketmq": "allocateMessageQueueStrategy"}
+    )
+    consume_thread_min: int = _key(20, "consumeThreadMin", 1, 1000)
+    consume_thread_max: int = _key(64, "consumeThreadMax", 1, 1000)
+    adjust_thread_pool_nums_threshold: int = _key(
+        100_000, "adjustThreadPoolNumsThreshold", 0, 2**63 - 1
+    )
+    consume_concurrently_max_span: int = _key(2_000, "consumeConcurrentlyMaxSpan", 1, _EPHEMERAL)
+    pull_threshold_for_queue: int = _key(1_000, "pullThresholdForQueue", 1, _EPHEMERAL)
+    pull_threshold_size_for_queue_mib: int = _key(100, "pullThresholdSizeForQueue", 1, 1024)
+    pull_threshold_for_topic: int = _key(-1, "pullThresholdForTopic", 1, 6_553_500, off=-1)
+    pull_threshold_size_for_topic_mib: int = _key(
+        -1, "pullThresholdSizeForTopic", 1, 102_400, off=-1
+    )
+    consume_message_batch_max_size: int = _key(1, "consumeMessageBatchMaxSize", 1, 1024)
+    pull_batch_size: int = _key(32, "pullBatchSize", 1, 1024)
+    pull_interval_ms: int = _key(0, "pullInterval", 0, _EPHEMERAL)
+    post_subscription_when_pull: bool = _key(default=False, rocketmq="postSubscriptionWhenPull")
+    max_reconsume_times: int = _key(-1, "maxReconsumeTimes", -1, INT32_MAX)
+    suspend_current_queue_time_ms: int = _key(
+        1_000, "suspendCurrentQueueTimeMillis", SUSPEND_MIN_MS, SUSPEND_MAX_MS
+    )
+    consume_timeout_minutes: int = _key(15, "consumeTimeout", 1, INT32_MAX)
+    broker_suspend_max_time_ms: int = _key(15_000, "brokerSuspendMaxTimeMillis", 1, 25_000)
+    server_assignment: bool = _key(default=False, rocketmq="")
+    lock_lease_ms: int = _key(15_000, "rocketmq.client.rebalance.lockMaxLiveTime", 100, 60_000)
+    lock_renew_ms: int = _key(5_000, "rocketmq.client.rebalance.lockInterval", 10, 20_000)
+    max_time_consume_continuously_ms: int = _key(
+        60_000, "rocketmq.client.maxTimeConsumeContinuously", 1, INT32_MAX
+    )
+    shutdown_timeout_ms: int = _key(30_000, "awaitTerminationMillisWhenShutdown", 0, INT32_MAX)
+    uncommitted_warning_count: int = _key(500, "", 1, INT32_MAX)
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+        if self.consume_thread_min > self.consume_thread_max:
+            raise SettingError(
+                f"consume_thread_min is {self.consume_thread_min}; it must not be larger than "
+                f"consume_thread_max ({self.consume_thread_max})"
+            )
+        if self.lock_renew_ms * 2 > self.lock_lease_ms:
+            raise SettingError(
+                f"lock_renew_ms is {self.lock_renew_ms}; it must be at most half of lock_lease_ms "
+                f"({self.lock_lease_ms}), or one lost renewal loses every queue"
+            )
+        if self.consume_timestamp:
+            parse_consume_timestamp(self.consume_timestamp)
+
+    def but(
+        self, consume_from: "ConsumeFrom | str | None", message_model: MessageModel | None
+    ) -> "ConsumerSettings":
+        """Return these settings with the arguments of a consumer that win over them."""
+        found = self
+        if consume_from is not None:
+            found = replace(found, consume_from=parse_consume_from(consume_from))
+        if message_model is not None:
+            found = replace(found, message_model=message_model)
+        return found
+
+    def reconsume_max(self, *, ordered: bool) -> int:
+        """Return how often a message is tried again before it is dead."""
+        if self.max_reconsume_times >= 0:
+            return self.max_reconsume_times
+        return INT32_MAX if ordered else RECONSUME_CONCURRENT_MAX

@@ -1,0 +1,54 @@
+"""The hook that traces every message that a listener gets."""
+
+from orderlymq.connection.identity import make_unique_keys
+from orderlymq.connection.instance import ClientInstance
+from orderlymq.connection.tracerecords import ConsumeBegan, ConsumeEnded
+from orderlymq.consumer.contexts import ConsumeContext, ConsumeHook
+from orderlymq.producer.tracer import REGION, Tracer, wall_ms
+
+
+class TraceHook(ConsumeHook):
+    """Traces every message that a listener gets."""
+
+    def __init__(self, tracer: Tracer, instance: ClientInstance) -> None:
+        self._tracer = tracer
+        self._instance = instance
+        self._request_ids = make_unique_keys(instance.ip)
+
+    def before(self, context: ConsumeContext) -> None:
+        """Note the beginning of each message."""
+        request_id = self._request_ids.next(wall_ms())
+        context.properties["traceRequest"] = request_id
+        context.properties["traceBegan"] = str(wall_ms())
+        for message in context.messages:
+            self._tracer.add(
+                ConsumeBegan(
+                    wall_ms(),
+                    REGION,
+                    self._instance.bare(context.group),
+                    request_id,
+                    message.message_id,
+                    message.reconsume_times,
+                    " ".join(message.keys),
+                )
+            )
+
+    def after(self, context: ConsumeContext) -> None:
+        """Note the outcome."""
+        request_id = context.properties.get("traceRequest", "")
+        began_ms = int(context.properties.get("traceBegan", "0"))
+        returned = context.returned.value if context.returned is not None else "SUCCESS"
+        count = max(1, len(context.messages))
+        for message in context.messages:
+            self._tracer.add(
+                ConsumeEnded(
+                    request_id,
+                    message.message_id,
+                    (wall_ms() - began_ms) // count,
+                    context.success,
+                    " ".join(message.keys),
+                    returned,
+                    wall_ms(),
+                    context.group,
+                )
+            )
