@@ -151,7 +151,8 @@ def topic_expansion(topic: Topic, desired: Desired, observed: Observed) -> Expan
 
 def expansion_reason(plan: ExpansionPlan) -> str:
     """Return the reason of the condition Ready of a topic that expands."""
-    return "Expanding" if plan.status is None else f"Expansion{plan.status.phase}"
+    assert plan.status is not None, "a topic that does not expand has no plan"
+    return f"Expansion{plan.status.phase}"
 
 
 def plan_expansion(request: ExpansionRequest, world: ExpansionState) -> ExpansionPlan:

@@ -108,13 +108,6 @@ REASONS: Final = (
         "Create the Secret: tls.crt, tls.key and ca.crt for a Cluster; for a User a secret key of six characters at least.",
     ),
     Reason(
-        "Expanding",
-        (TOPIC,),
-        _READY,
-        "False",
-        "An Ordered topic gets more queues; the message names the step.",
-    ),
-    Reason(
         "ExpansionWaiting",
         (TOPIC,),
         _READY,

@@ -10,27 +10,27 @@ READY = ConditionReport("True", "Ready", "")
 
 def test_what_passes_within_a_moment_is_never_told() -> None:
     """Also again and again: each time it was well in between."""
-    doubts = Debounce()
+    debounce = Debounce()
     for begun in (0, DEBOUNCE_MS, 2 * DEBOUNCE_MS):
-        assert doubts.hold("demo", WELL, SILENT, 3, begun)
-        assert not doubts.hold("demo", WELL, READY, 3, begun + 100)
+        assert debounce.hold("demo", WELL, SILENT, 3, begun)
+        assert not debounce.hold("demo", WELL, READY, 3, begun + 100)
 
 
 def test_what_lasts_is_told() -> None:
     """And is no doubt any more once it was told."""
-    doubts = Debounce()
+    debounce = Debounce()
 
-    assert doubts.hold("demo", WELL, SILENT, 3, 0)
-    assert doubts.hold("demo", WELL, SILENT, 3, DEBOUNCE_MS - 1)
-    assert not doubts.hold("demo", WELL, SILENT, 3, DEBOUNCE_MS)
-    assert not doubts.hold("demo", {**WELL, "status": "False"}, SILENT, 3, DEBOUNCE_MS + 1)
+    assert debounce.hold("demo", WELL, SILENT, 3, 0)
+    assert debounce.hold("demo", WELL, SILENT, 3, DEBOUNCE_MS - 1)
+    assert not debounce.hold("demo", WELL, SILENT, 3, DEBOUNCE_MS)
+    assert not debounce.hold("demo", {**WELL, "status": "False"}, SILENT, 3, DEBOUNCE_MS + 1)
 
 
 def test_what_a_person_waits_for_is_told_at_once() -> None:
     """A new generation, an object without a status, and trouble that somebody must cure."""
-    doubts = Debounce()
+    debounce = Debounce()
     image = ConditionReport("False", "ImageUnavailable", "")
 
-    assert not doubts.hold("demo", WELL, SILENT, 4, 0)
-    assert not doubts.hold("demo", None, SILENT, 3, 0)
-    assert not doubts.hold("demo", WELL, image, 3, 0)
+    assert not debounce.hold("demo", WELL, SILENT, 4, 0)
+    assert not debounce.hold("demo", None, SILENT, 3, 0)
+    assert not debounce.hold("demo", WELL, image, 3, 0)
