@@ -1,7 +1,7 @@
 """
 Files that are there whole or not at all.
 
-Rule: nothing heavy is imported here: Spark loads the sinks anew for every batch, in processes of their own.
+Rule: nothing heavy is imported here: Spark loads the sinks again for every batch, in processes of their own.
 """
 
 import os

@@ -35,12 +35,14 @@ def list_pipelines(output: str) -> None:
     if output == "json":
         print_json(
             [
-                {"type": name, "about": entry.about, "law": entry.law}
+                {"type": name, "about": entry.about, "invariant": entry.invariant}
                 for name, entry in CATALOGUE.items()
             ]
         )
         return
-    rows: list[list[object]] = [[name, entry.about, entry.law] for name, entry in CATALOGUE.items()]
+    rows: list[list[object]] = [
+        [name, entry.about, entry.invariant] for name, entry in CATALOGUE.items()
+    ]
     print_table("", ["TYPE", "WHAT IT DOES", "WHAT ITS TEST PROVES"], rows)
 
 

@@ -194,7 +194,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         """Return the end of the next batch.
 
         Raises:
-            DataLost: A queue is gone, or was made anew, and `failOnDataLoss` is true.
+            DataLost: A queue is gone, or was created again, and `failOnDataLoss` is true.
         """
         options = self._options
         known = from_json(start)

@@ -73,7 +73,7 @@ def _run(given: argparse.Namespace, report: DriverReport) -> int:
     except (OrderlyMQError, OSError, ValueError) as error:
         return _failed(report, error, FAILED)
     except Exception as error:
-        # Spark raises many kinds; whoever reads the log needs the whole of it.
+        # Spark raises many kinds; the reader of the log needs the whole of it.
         traceback.print_exc()
         return _failed(report, error, FAILED)
     return _ended(report, outcome)

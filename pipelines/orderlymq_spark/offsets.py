@@ -169,7 +169,7 @@ class Continued:
 def continued(known: Offsets, lows: Offsets, highs: Offsets) -> Continued:
     """Compare what a stream has read (*known*) with the queues' present bounds.
 
-    A queue whose end lies before what was read was made anew: all that it has is read, and the gap in
+    A queue whose end lies before what was read was created again: all that it has is read, and the gap in
     knowledge is told as a missing range of size zero at the old place.
     """
     start: dict[MessageQueue, int] = {}
@@ -195,7 +195,7 @@ def describe_missing(missing: Sequence[QueueRange], removed: Sequence[MessageQue
     texts = [
         f"{each} ({each.size} messages) is not there any more"
         if each.size
-        else f"the queue of {each} was made anew: its end lies before what was read"
+        else f"the queue of {each} was created again: its end lies before what was read"
         for each in missing
     ]
     texts += [

@@ -1,9 +1,9 @@
 """
-The cluster as Spark's processes see it: queues, their bounds, and blocks of messages, by blocking calls.
+The cluster as Spark's processes see it: queues, the first and the next offset of each, and reads, by blocking calls.
 
 Rules: one set of connections per process and address; a broker or name server that stays away is waited for
-as long as `retryTimeout` says, because Spark ends a query at the first error; several pulls of one queue are
-on their way at once and are put together in order. What the bytes mean stands in `source.records`.
+as long as `retryTimeout` says, because Spark ends a query at the first error; several pulls of one queue
+are in flight and are put together in order. What the bytes mean stands in `source.records`.
 """
 
 import asyncio

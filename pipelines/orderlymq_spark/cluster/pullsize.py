@@ -1,5 +1,5 @@
 """
-How many messages a pull asks for, when several pulls of one queue are on their way at once.
+How many messages a pull asks for, while several pulls of one queue are in flight.
 
 Pure. A pull that brings less than it was asked for makes those behind it useless, because they began too late: large
 messages fill an answer, and RocketMQ's brokers give 32 and no more. Rule: what a broker brought is what is asked for

@@ -17,7 +17,7 @@ class Entry:
     """One type of pipeline."""
 
     about: str
-    law: str
+    invariant: str
     module: str
 
 

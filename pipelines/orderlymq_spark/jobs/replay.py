@@ -1,7 +1,7 @@
 """
 Pipeline replay: a topic into another one, in order per key, each message once.
 
-A message is known at the target by its place at the source, so a run that is stopped, killed or begun anew
+A message is known at the target by its place at the source, so a run that is stopped, killed or restarted
 with a lost checkpoint repeats nothing. Messages without a key keep the order of their queue. With `speed`
 batches wait until their store time has come.
 """

@@ -1,7 +1,7 @@
 """
 How a stream runs: one driver per checkpoint, its status beside the checkpoint, and its end.
 
-Rules: a second driver on a checkpoint is refused at once; SIGTERM ends a stream after its batch; `status.json`
+Rules: a second driver on a checkpoint is refused immediately; SIGTERM ends a stream after its batch; `status.json`
 tells phase, last batch, offsets, lag and rate, and the last error stays there after the driver has died.
 """
 

@@ -1,5 +1,5 @@
 """
-Rows on their way out: what each row becomes, in which queue, in which order, under which identity.
+Rows as messages: what each row becomes, in which queue, in which order, under which unique key.
 
 Rules: a key's queue is the one that any RocketMQ producer with the hash selector chooses; rows of a queue leave
 in the order of `orderBy`, rows alike in it in an order of their content, and without `orderBy` as they came. A row's
@@ -183,7 +183,7 @@ def _message(row: Mapping[str, Any], topic: str) -> Message:
         tags=row.get("tags") or "",
         keys=(keys if isinstance(keys, str) else tuple(keys)) if keys else "",
         key=None if key is None else str(key),
-        # What the protocol sets itself is set anew.
+        # What the protocol sets itself is set again.
         properties={
             name: value
             for name, value in dict(properties).items()

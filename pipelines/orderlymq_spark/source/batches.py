@@ -1,5 +1,5 @@
 """
-Records that were taken apart to Arrow columns: the hot path of every read, with `records` and `properties`.
+Parsed records as Arrow record batches: the hot path of every read, with `records` and `properties`.
 
 A body that cannot be inflated is kept as it is, with the reason in the column body_error. A block of compressed bodies
 becomes as many batches as its inflated bodies need: a task's memory does not depend on how well they were compressed.

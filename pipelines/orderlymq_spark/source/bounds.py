@@ -56,7 +56,7 @@ def awaited_queues(
 ) -> tuple[MessageQueue, ...]:
     """Return the queues that the options name, those present that a stream has been reading.
 
-    A name server that has begun anew learns of its brokers one after the other, and RocketMQ's knows no topic until
+    A name server that has restarted learns of its brokers one after the other, and RocketMQ's knows no topic until
     then: *awaited* queues that are not there are waited for as long as `retryTimeout` says.
 
     Raises:
@@ -210,7 +210,9 @@ def report_loss(
     _log.warning("data loss: %s", text)
     for part in missing:
         write_loss(
-            options.data_loss_path, part, "aged out, lost by the broker, or the queue was made anew"
+            options.data_loss_path,
+            part,
+            "aged out, lost by the broker, or the queue was created again",
         )
     for queue in removed:
         write_loss(options.data_loss_path, QueueRange(queue, 0, 0), "the queue was removed")

@@ -1,5 +1,5 @@
 """
-The properties of many messages, taken apart at once where they lie.
+The properties of many messages as Arrow columns, parsed together in one buffer.
 
 Rule: what is found is what `orderlymq_protocol.properties.decode_properties` would find in each: an entry without name
 or value is none, of two with one name the last counts, and bytes that are no UTF-8 become U+FFFD.

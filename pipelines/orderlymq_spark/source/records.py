@@ -1,5 +1,5 @@
 """
-Stored records taken apart, many at once: no Python object per message, only the step from one to the next.
+Stored records as arrays of their fields, many at a time, without a Python object per message.
 
 Rule: what comes out is what `orderlymq_protocol.record.decode_record` would read, field by field; records of any
 shape (IPv6 hosts, long topics) go the same way. Lengths are checked before anything is cut.

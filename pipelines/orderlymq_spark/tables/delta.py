@@ -94,7 +94,7 @@ def append_files(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> 
             raise SinkConflict(
                 f"batch {batch} of {app_id} brings {part}, and the table in {root} has the queue up to {end} "
                 f"{'and that batch ' if repeated else ''}already: it was written from another checkpoint, or the "
-                "topic was made anew; give this pipeline a path of its own"
+                "topic was created again; give this pipeline a path of its own"
             )
     if repeated:
         return

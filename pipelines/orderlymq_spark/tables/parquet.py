@@ -78,7 +78,7 @@ def ranges_in(folder: Path, queue: MessageQueue) -> list[QueueRange]:
 def publish(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> None:
     """Make the files of a batch part of the archive, then write its manifest.
 
-    May be repeated after a crash at any point, with parts written anew.
+    May be repeated after a crash at any point, with parts written again.
 
     Raises:
         SinkConflict: A file overlaps what is published under another range; nothing was published.

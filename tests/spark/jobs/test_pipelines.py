@@ -368,7 +368,7 @@ def test_a_topic_that_was_made_anew_ends_the_stream_or_is_written_down(
     topics.admin.create_topic(topic, queues=1, ordered=True)
     topics.numbered(topic, 5)
 
-    with pytest.raises(PipelineFailed, match="was made anew"):
+    with pytest.raises(PipelineFailed, match="was created again"):
         archive.run("lost", spec, lambda: spark)
 
     status = json.loads((spec.checkpoint / "status.json").read_text())

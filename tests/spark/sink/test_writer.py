@@ -1,7 +1,7 @@
 """What the ordered sink sends of a run that is stored in part; against real brokers, without Spark."""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -104,6 +104,24 @@ def test_a_task_that_is_tried_again_with_another_order_sends_each_row_once(
     for key in ("k0", "k1", "k2"):
         order = [int(m.text[1:]) // 6 for m in found if m.key == key]
         assert order == sorted(order)
+
+
+def test_a_first_try_that_another_overtakes_adds_nothing(topics: Topics) -> None:
+    """Spark gives up a task that stands still, tries it elsewhere, and does not wait for the end of the first."""
+    topic = topics.make(queues=1, ordered=False)  # without a duplicate window
+    options = parse_sink({"bootstrap": topics.bootstrap, "topic": topic, "appId": "job"})
+    pickled = pickle.dumps(OrderedBatchWriter(options, ["sharding_key", "body"]))
+    rows = [{"sharding_key": "k", "body": f"b{number}"} for number in range(9)]
+    batch = pa.RecordBatch.from_pylist(rows)
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        yield batch
+        pickle.loads(pickled).write(iter([batch]))
+
+    first = pickle.loads(pickled).write(overtaken())
+
+    assert first.count == 0
+    assert [m.text for m in next(iter(topics.read(topic).values()))] == [r["body"] for r in rows]
 
 
 def test_a_second_load_of_the_same_rows_is_another_one(topics: Topics) -> None:

@@ -109,7 +109,7 @@ class OrderCheck:
                 return
             self.epochs[key] = epoch
             if epoch > known:
-                # The producer began anew: its numbers have nothing to do with those before.
+                # The producer restarted: its numbers have nothing to do with those before.
                 self.expected.pop(key, None)
                 self.open.pop(key, None)
         if key not in self.expected:
