@@ -30,12 +30,6 @@ from orderlymq_protocol.record import pack_host
 
 Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
 
-REFUSED_DISK: Final = (
-    "service not available now. It may be caused by one of the following reasons: the broker's "
-    "disk is full [{ratio:.0%} used], messages are put to the slave, message store has been shut "
-    "down, etc."
-)
-REFUSED_BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
 REFUSED_NOT_LEADER: Final = (
     "service not available now: this replica does not lead group {group}; try again"
 )
@@ -63,6 +57,7 @@ class Context:
 
     Attributes:
         manifest: the settings that this process was started with.
+        settings: the settings that hold now: the manifest's, and what administrators changed since.
         leading: this replica leads and has applied its whole log.
         leader_known: as a follower, somebody else is known to lead.
         view: what the leader has promised beyond the applied state.
@@ -77,8 +72,7 @@ class Context:
     def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
         self.manifest = settings
         self.state = state
-        self._settings = settings
-        self._overrides_seen = 0
+        self.refresh_settings()
         self.reader = reader
         self.leading = False
         self.leader_known = False
@@ -96,15 +90,9 @@ class Context:
         self.message_id_prefix = self.store_host.hex().upper()
         self._opaque = 0
 
-    @property
-    def settings(self) -> BrokerSettings:
-        """The settings that hold now: the manifest's, and what administrators changed since."""
-        overrides = self.state.overrides
-        if overrides.version.counter != self._overrides_seen:
-            self._overrides_seen = overrides.version.counter
-            self._settings = effective(self.manifest, overrides.values)
-
-        return self._settings
+    def refresh_settings(self) -> None:
+        """Take over what administrators have changed; called when a change is applied."""
+        self.settings = effective(self.manifest, self.state.overrides.values)
 
     def message_id(self, physical: int) -> str:
         """Return the offset id of the message at *physical*: clients view it at our address."""
@@ -135,24 +123,6 @@ class Context:
             return self.sessions.identify(peer, client_id)
         except TooManyClients as refused:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(refused)) from refused
-
-    def set_disk(self, ratio: float) -> None:
-        """Take over how full the disk is; refusing starts and ends at different marks."""
-        storage = self.settings.storage
-        self.disk_ratio = ratio
-        mark = storage.disk_resume_ratio if self.disk_full else storage.disk_refuse_ratio
-        self.disk_full = ratio >= mark
-
-    def check_room(self) -> None:
-        """Refuse what stores messages while there is no room for them.
-
-        Raises:
-            RequestRefused: the disk is nearly full (14), or too much is not committed yet (2).
-        """
-        if self.disk_full:
-            raise RequestRefused(14, REFUSED_DISK.format(ratio=self.disk_ratio))
-        if self.entries.uncommitted > self.settings.raft.uncommitted_size_max:
-            raise RequestRefused(2, REFUSED_BUSY)
 
     def not_leader(self) -> RequestRefused:
         """Return the definite refusal of a replica that does not lead: nothing was stored."""

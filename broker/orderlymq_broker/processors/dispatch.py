@@ -11,6 +11,7 @@ a record leaves when the record is applied. A new request code is one entry in `
 from collections.abc import Sequence
 from typing import Any, Final
 
+from orderlymq_broker.core.capacity import set_disk
 from orderlymq_broker.core.context import (
     Context,
     CreateFirst,
@@ -39,7 +40,6 @@ from orderlymq_broker.processors.schedule.delaylevels import DelayService
 from orderlymq_broker.processors.schedule.recalls import RecallProcessor
 from orderlymq_broker.processors.schedule.retries import RetryProcessor
 from orderlymq_broker.processors.schedule.timers import TimerService
-from orderlymq_broker.processors.schedule.waits import Appender
 from orderlymq_broker.processors.send.replies import ReplyProcessor
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.processors.topics.bootstrap import founding_records
@@ -60,6 +60,7 @@ from orderlymq_broker.state.records import (
     MembersChanged,
     OffsetsCommitted,
     Outcome,
+    SettingsChanged,
     TopicChanged,
 )
 from orderlymq_broker.store.kv import Reader
@@ -87,20 +88,19 @@ class BrokerCore:
         self.context = Context(settings, state, reader)
         state.tail.resize(settings.storage.tail_cache_size)
         self.access = AccessControl(self.context)
-        self.appender = Appender(self.context)
         self.fence = Fence(self.context)
         self.committer = Committer(self.context, self.fence)
-        self.checks = CheckService(self.context, self.appender)
-        self.transactions = TransactionProcessor(self.context, self.appender, self.checks)
-        self.timers = TimerService(self.context, self.appender)
-        self.sends = SendProcessor(self.context, self.appender, self.transactions, self.timers)
+        self.checks = CheckService(self.context)
+        self.transactions = TransactionProcessor(self.context, self.checks)
+        self.timers = TimerService(self.context)
+        self.sends = SendProcessor(self.context, self.transactions, self.timers)
         self.replies = ReplyProcessor(self.context, self.sends)
         self.recalls = RecallProcessor(self.context, self.timers)
         self.pulls = PullProcessor(self.context, self.fence, self.committer)
         self.locks = LockProcessor(self.context, self.committer)
         self.members = MembershipProcessor(self.context, self.committer)
-        self.retries = RetryProcessor(self.context, self.appender)
-        self.delays = DelayService(self.context, self.appender)
+        self.retries = RetryProcessor(self.context)
+        self.delays = DelayService(self.context)
         self.notices = Notices(self.context)
         self.growths = GrowthProcessor(self.context, self.notices.tell, self.committer.take)
         self.divisions = DivisionProcessor(self.context, self.notices.tell)
@@ -217,7 +217,7 @@ class BrokerCore:
         creations: int = 0,
     ) -> list[Effect]:
         try:
-            if creations == 0:
+            if creations == 0 and self.access.enabled:
                 self.access.admit(request, peer)
             return handler(request, peer, now)
         except RequestRefused as refused:
@@ -321,6 +321,8 @@ class BrokerCore:
             for outcome in outcomes:
                 if type(outcome) is LocksGranted:
                     self.locks.seen(outcome, now)
+                elif type(outcome) is SettingsChanged:
+                    self.context.refresh_settings()
             return []
         effects: list[Effect] = []
         appended: list[Append] = []
@@ -350,6 +352,9 @@ class BrokerCore:
             case MembersChanged():
                 freed = self.locks.freed(outcome.freed)
                 return [*self.notices.changed(outcome.groups, freed, now), *self.pulls.wake_early()]
+            case SettingsChanged():
+                self.context.refresh_settings()
+                return []
             case GrowthMoved():
                 return self.growths.moved(outcome)
             case AssignmentChanged(group, changed=True):
@@ -428,5 +433,5 @@ class BrokerCore:
 
     def set_environment(self, disk_ratio: float, replication: dict[str, Any]) -> None:
         """Take over what the shell sees and the core cannot."""
-        self.context.set_disk(disk_ratio)
+        set_disk(self.context, disk_ratio)
         self.context.replication = replication

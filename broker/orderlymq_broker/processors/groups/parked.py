@@ -15,7 +15,6 @@ from typing import Any, Final
 from orderlymq_broker.core.answers import raise_unknown_group
 from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.core.properties import SHARDING_KEY, find_text
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.state.groups.parked import FULL, HELD_KEYS_MAX, KEY_BYTES_MAX
 from orderlymq_broker.state.groups.parkedrecords import (
@@ -30,6 +29,7 @@ from orderlymq_broker.state.records import Outcome, Refused
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.properties import SHARDING_KEY
 
 # Ids of RocketMQ have 32 characters; longer ones would grow the answers to lock requests.
 MESSAGE_ID_LENGTH_MAX: Final = 128
@@ -153,8 +153,8 @@ class HoldProcessor:
         }
 
 
-def check_hand_over(context: Context, group: str, properties: str) -> None:
-    """Judge a dead letter of a member that may not have asked: RocketMQ's clients never do.
+def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:
+    """Judge a dead letter with these properties of a member that may not have asked: Java's never do.
 
     Under StopQueue it is refused, and such a client tries the message again as long as it lives.
     Under HoldKey it passes, because who handed it over goes on with its key: the group is noted, so
@@ -166,7 +166,7 @@ def check_hand_over(context: Context, group: str, properties: str) -> None:
     config = context.state.groups.get(group)
     if config is None or config.on_dead_letter == CONTINUE or not context.state.is_ordered(group):
         return
-    key = find_text(properties, SHARDING_KEY)
+    key = said.get(SHARDING_KEY)
     if key and context.state.held.is_held(group, key):
         return
     if config.on_dead_letter == STOP_QUEUE:

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.properties import KEYS, SHARDING_KEY, UNIQ_KEY, find_text
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
@@ -27,6 +26,7 @@ from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_queue_entry, queue_key
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.names import is_retry_topic, is_system_group
+from orderlymq_protocol.properties import KEYS, SHARDING_KEY, UNIQ_KEY, decode_properties
 from orderlymq_protocol.record import decode_record
 
 LOOK_MS: Final = 5_000
@@ -317,12 +317,12 @@ class Watch:
         if stored is None or physical is None:
             return {"messageId": None, "offsetId": None, "key": None, "tries": None}
         message = decode_record(stored)
-        text = message.properties.decode(errors="replace")
+        said = decode_properties(message.properties)
 
         return {
-            "messageId": find_text(text, UNIQ_KEY),
+            "messageId": said.get(UNIQ_KEY),
             "offsetId": self._context.message_id(physical),
-            "key": find_text(text, SHARDING_KEY) or find_text(text, KEYS),
+            "key": said.get(SHARDING_KEY) or said.get(KEYS),
             "tries": message.reconsume_times,
         }
 

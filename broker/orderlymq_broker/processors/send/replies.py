@@ -15,12 +15,13 @@ from orderlymq_broker.core.clientcalls import Asker, Silence
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.properties import REPLY_TO_CLIENT, extended, find_text
+from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.state.records import Append, Outcome
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import ReplyMessageHeader
+from orderlymq_protocol.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT
 from orderlymq_protocol.sendheader import SendMessageHeader
 
 # How long the asking client may take to say that it has the reply; RocketMQ's broker waits as long.
@@ -79,8 +80,8 @@ class ReplyProcessor:
         self, reply: Reply, header: SendMessageHeader, draft: Draft, now: Now
     ) -> list[Effect]:
         """Send the reply to the client that asked."""
-        text = header.properties
-        client = find_text(text, REPLY_TO_CLIENT)
+        properties = Properties(header.properties)
+        client = properties.by_name.get(REPLY_TO_CLIENT)
         if not client:
             remark = "reply message properties[REPLY_TO_CLIENT] is null"
             return reply.pushed(ResponseCode.SYSTEM_ERROR, remark)
@@ -89,6 +90,7 @@ class ReplyProcessor:
             remark = f"push reply message fail, channel of <{client}> not found."
             return reply.pushed(ResponseCode.SYSTEM_ERROR, remark)
         peer, address = reply.peer, self._context.settings.address
+        properties.add(PUSH_REPLY_TIME, str(now.wall_ms))
         push = ReplyMessageHeader(
             producer_group=header.producer_group,
             topic=header.topic,
@@ -101,7 +103,7 @@ class ReplyProcessor:
             born_host=f"{peer.host}:{peer.port}",
             store_host=f"{address.host}:{address.port}",
             store_timestamp=now.wall_ms,
-            properties=extended(text, "PUSH_REPLY_TIME", str(now.wall_ms)),
+            properties=properties.text,
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
         )
