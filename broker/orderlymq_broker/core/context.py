@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from orderlymq_broker.core.effects import Effect, Lost, Now, Peer, Refusal, Send
+from orderlymq_broker.core.effects import Effect, Now, Peer, Refusal, Send
 from orderlymq_broker.core.entries import EntryBuilder
 from orderlymq_broker.core.leaderview import LeaderView
 from orderlymq_broker.core.livesettings import effective
@@ -64,7 +64,7 @@ class Context:
         entries: what proposals pass on their way into the log; gives offsets.
         counters: how often things happened, by name; shown in the status and as metrics.
         duplicate_clients: client ids seen on two live connections, with the older and the newer.
-        not_holding: groups that should hold keys, and whose members handed a dead letter over without.
+        unparked_groups: groups that should hold keys, and whose members handed a dead letter over without.
         disk_full: sends are refused until the disk has room again.
         replication: what the shell last told about the replicas, for the status only.
     """
@@ -81,7 +81,7 @@ class Context:
         self.sessions = Sessions()
         self.counters: Counter[str] = Counter()
         self.duplicate_clients: dict[str, tuple[int, int]] = {}
-        self.not_holding: set[str] = set()
+        self.unparked_groups: set[str] = set()
         self.disk_ratio = 0.0
         self.disk_full = False
         self.replication: dict[str, Any] = {}
@@ -169,10 +169,3 @@ def answer_lost(
         code, remark = refusal.code, refusal.remark
 
     return answer(request, peer, code, remark=remark)
-
-
-def when_lost(
-    request: RemotingCommand, peer: Peer, remark: str, code: int = ResponseCode.SYSTEM_ERROR
-) -> Lost:
-    """Return what a proposal does that only has to answer *request* when it is lost."""
-    return lambda refusal: answer_lost(request, peer, refusal, remark, code)

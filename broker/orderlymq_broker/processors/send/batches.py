@@ -75,7 +75,7 @@ class BatchProcessor:
         if not fresh:
             context.counters["duplicate_sends"] += 1
             return when_known(firsts, lambda: answer_places(context, firsts, {}, request, peer))
-        if topic.growth is not None or context.view.fencing:
+        if topic.expansion is not None or context.view.fencing:
             check_send(context, topic, request.ext)
         for draft, wait in zip(drafts, waits, strict=True):
             put(context, draft, wait)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_broker.core.clientcalls import Asker, Silence
+from orderlymq_broker.core.clientcalls import ClientCalls, Silence
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
@@ -55,12 +55,12 @@ class Reply:
 
 
 class ReplyProcessor:
-    """Serves replies; the companion of its own questions."""
+    """Serves replies."""
 
-    def __init__(self, context: Context, sends: SendProcessor) -> None:
+    def __init__(self, context: Context, sends: SendProcessor, calls: ClientCalls) -> None:
         self._context = context
         self._sends = sends
-        self._asker = Asker(context)
+        self._calls = calls
 
     def reply(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 324 and 325."""
@@ -119,27 +119,6 @@ class ReplyProcessor:
 
         deadline_ms = now.monotonic_ms + PUSH_TIMEOUT_MS
         try:
-            return [self._asker.ask(connection, command, deadline_ms, answered)]
+            return [self._calls.ask(connection, command, deadline_ms, answered)]
         except RequestRefused as refused:
             return reply.pushed(refused.code, refused.remark)
-
-    # -- companion ---------------------------------------------------------------------------------
-
-    def appended(self, records: Sequence[Append]) -> None:
-        """Messages are no business of replies."""
-
-    def tick(self, now: Now) -> list[Effect]:
-        """Give up on clients that are silent."""
-        return self._asker.tick(now)
-
-    def replied(self, response: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Take a client's word that it has its reply."""
-        return self._asker.replied(response, peer)
-
-    def closed(self, connection: int, now: Now) -> list[Effect]:
-        """Give up on a client that is gone."""
-        return self._asker.closed(connection)
-
-    def ended(self) -> list[Effect]:
-        """Give up on all clients: another replica leads."""
-        return self._asker.ended()

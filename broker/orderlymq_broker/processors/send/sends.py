@@ -97,7 +97,7 @@ class SendProcessor:
         if identity and (identity in context.state.dedup.sends or identity in context.view.sends):
             return self._answer_repeat(identity, handle, request, peer)
         # Only now: what was stored before is never said to be refused.
-        if topic.growth is not None or context.view.fencing:
+        if topic.expansion is not None or context.view.fencing:
             check_send(context, topic, request.ext)
         beside: HalfOpened | TimersEnded | None = None
         if kind == "half":

@@ -17,7 +17,7 @@ from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from orderlymq_protocol.properties import REAL_TOPIC, find_property
 from orderlymq_protocol.record import record_properties
 
-# Messages read at a time: about two milliseconds; somebody who waits for a growth asks several times a second.
+# Messages read at a time: about two milliseconds; somebody who waits for an expansion asks several times a second.
 STEP_MAX: Final = 512
 
 

@@ -10,8 +10,9 @@ ends a half must name its group and both of its offsets. What nobody ends: ``che
 from collections.abc import Sequence
 from typing import Final
 
+from orderlymq_broker.core.answers import answer_when_applied
 from orderlymq_broker.core.capacity import check_room
-from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
+from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.core.properties import Properties
@@ -262,9 +263,7 @@ class TransactionProcessor:
                 self._checks.watch(half)
             return answer(request, peer)
 
-        return [
-            Propose([HalfResumed(offset)], applied=applied, lost=when_lost(request, peer, _LOST))
-        ]
+        return answer_when_applied(request, peer, [HalfResumed(offset)], then=applied)
 
     def _find(self, message_id: str) -> int:
         """Return the offset of the half that an offset id means, itself or its given up copy."""

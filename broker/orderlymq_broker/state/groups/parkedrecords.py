@@ -7,7 +7,7 @@ from msgspec import Struct
 from orderlymq_broker.state.numbers import Long, Natural, Position
 
 
-class HeldKey(Struct, frozen=True, array_like=True):
+class ParkedKey(Struct, frozen=True, array_like=True):
     """One key whose messages go to the dead letters until an administrator lets go.
 
     Attributes:
@@ -29,7 +29,7 @@ class HeldKey(Struct, frozen=True, array_like=True):
     last: Long = -1
 
 
-class LetGoKey(Struct, frozen=True, array_like=True):
+class ReleasedKey(Struct, frozen=True, array_like=True):
     """What an administrator let go: the letters up to *last* hold nothing more while the lock's *epoch* lasts."""
 
     group: str
@@ -40,7 +40,7 @@ class LetGoKey(Struct, frozen=True, array_like=True):
     epoch: Long
 
 
-class KeyHeld(Struct, frozen=True, array_like=True, tag=100):
+class KeyParked(Struct, frozen=True, array_like=True, tag=100):
     """A dead letter is about to be handed over, and its key is held from it on.
 
     Attributes:
@@ -75,17 +75,17 @@ class KeyReleased(Struct, frozen=True, array_like=True, tag=102):
     key: str
 
 
-class HeldFound(Struct, frozen=True):
+class ParkedFound(Struct, frozen=True):
     """The key as it is held now; None when nothing holds it."""
 
-    held: HeldKey | None
+    held: ParkedKey | None
 
 
-class KeysLetGo(Struct, frozen=True):
+class KeysReleased(Struct, frozen=True):
     """What was held until now."""
 
-    keys: tuple[HeldKey, ...]
+    keys: tuple[ParkedKey, ...]
 
 
-HeldRecord: TypeAlias = KeyHeld | KeyFollowed | KeyReleased
-HeldOutcome: TypeAlias = HeldFound | KeysLetGo
+HeldRecord: TypeAlias = KeyParked | KeyFollowed | KeyReleased
+HeldOutcome: TypeAlias = ParkedFound | KeysReleased

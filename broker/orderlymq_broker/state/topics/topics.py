@@ -13,7 +13,7 @@ import msgspec
 
 from orderlymq_broker.state.records import GroupChanged, GroupSet, TopicChanged, TopicSet
 from orderlymq_broker.state.tables import TableWrites, read_rows
-from orderlymq_broker.state.topics.expansiontable import Growth
+from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.state.topics.topicrecords import TopicRow
 from orderlymq_broker.store.kv import Family, Reader
@@ -45,7 +45,7 @@ class Topic:
     __slots__ = (
         "config",
         "deduplicated",
-        "growth",
+        "expansion",
         "id",
         "is_retry",
         "name",
@@ -68,7 +68,7 @@ class Topic:
         self.timed = config.name == TIMER_TOPIC
         self.sendable = config.name not in UNSENDABLE_TOPICS
         self.queues: dict[int, Queue] = {}
-        self.growth: Growth | None = None
+        self.expansion: Expansion | None = None
         self.configure(config)
 
     def __repr__(self) -> str:
