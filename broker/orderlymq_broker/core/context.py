@@ -8,7 +8,7 @@ are put together in ``processors/dispatch.py``.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from orderlymq_broker.core.effects import Effect, Now, Peer, Refusal, Send
 from orderlymq_broker.core.entries import EntryBuilder
@@ -29,10 +29,6 @@ from orderlymq_protocol.command import (
 from orderlymq_protocol.record import pack_host
 
 Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
-
-REFUSED_NOT_LEADER: Final = (
-    "service not available now: this replica does not lead group {group}; try again"
-)
 
 
 class RequestRefused(Exception):  # noqa: N818 - not an error of ours: the answer to give
@@ -123,10 +119,6 @@ class Context:
             return self.sessions.identify(peer, client_id)
         except TooManyClients as refused:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(refused)) from refused
-
-    def not_leader(self) -> RequestRefused:
-        """Return the definite refusal of a replica that does not lead: nothing was stored."""
-        return RequestRefused(14, REFUSED_NOT_LEADER.format(group=self.settings.group))
 
 
 def answer(

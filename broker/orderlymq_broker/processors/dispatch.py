@@ -362,7 +362,7 @@ class BrokerCore:
             case AssignmentChanged(group, changed=True):
                 return self.rebalance.tell([group])
             case AccessChanged(changed=True) if self.access.enabled:
-                # Who waits may have lost its permission; it asks again and is judged anew.
+                # Who waits may have lost its permission; it asks again and is judged again.
                 return self.pulls.release_all("ACCESS_CHANGED")
             case TopicChanged(deleted=True) | GroupChanged(deleted=True):
                 # What waits for a topic or group that is gone would wait for nothing.

@@ -20,7 +20,7 @@ from orderlymq_broker.state.admin.accessrecords import (
     AccountSet,
     WhiteAddressesSet,
 )
-from orderlymq_broker.state.groups.parkedrecords import HeldOutcome, HeldRecord
+from orderlymq_broker.state.groups.parkedrecords import ParkedOutcome, ParkedRecord
 from orderlymq_broker.state.numbers import Lease, Long, Natural, Position, QueueCount, QueueTotal
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded, TimersMoved
 
@@ -442,7 +442,7 @@ Record: TypeAlias = (
     | ExpansionPropagated
     | ExpansionOpened
     | AssignmentSet
-    | HeldRecord
+    | ParkedRecord
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -543,7 +543,7 @@ class HalvesMoved(Struct, frozen=True):
 
 
 class AssignmentChanged(Struct, frozen=True):
-    """The division of a group's queues changed, or was so already."""
+    """The assignment of a group's queues changed, or was so already."""
 
     group: str
     changed: bool
@@ -587,6 +587,6 @@ Outcome: TypeAlias = (
     | SettingsChanged
     | ExpansionMoved
     | AssignmentChanged
-    | HeldOutcome
+    | ParkedOutcome
     | Trimmed
 )

@@ -1,5 +1,5 @@
 """
-Access control: may this request be served to whoever signed it.
+Access control: may this request be served to its signer.
 
 The rules are RocketMQ's (PlainPermissionManager, AclUtils): first the white addresses of all, then the account,
 then its own white address, then the signature over the raw header fields and the body, then what the

@@ -37,7 +37,7 @@ class AssignmentProcessor:
         self._notify = notify
 
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20507: set a division (*action* set), or only tell the group to look again (notify)."""
+        """Serve 20507: set an assignment (*action* set), or only tell the group to look again (notify)."""
         token = check_token(self._context, request.ext, now)
         group = request.ext.get("consumerGroup", "")
         check_client("operator", group)
@@ -49,7 +49,7 @@ class AssignmentProcessor:
         return answer_when_applied(request, peer, [record])
 
     def members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20508: the members of a group, and the division of its queues."""
+        """Serve 20508: the members of a group, and the assignment of its queues."""
         group = request.ext.get("consumerGroup", "")
         state = self._context.state
         found = state.members.of_group(group)

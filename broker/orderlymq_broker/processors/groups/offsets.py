@@ -14,7 +14,7 @@ from typing import Final
 from orderlymq_broker.core.answers import answer_when_applied
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID, Fence
+from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID, Fence, Verdict
 from orderlymq_broker.state.records import (
     Commit,
     OffsetsCommitted,
@@ -86,12 +86,19 @@ class Committer:
         )
 
     def commit_with_pull(
-        self, header: PullMessageHeader, topic: Topic, ext: dict[str, str], peer: Peer
+        self,
+        header: PullMessageHeader,
+        topic: Topic,
+        verdict: Verdict,
+        ext: dict[str, str],
+        peer: Peer,
     ) -> None:
-        """Take the commit that rides in a pull; one that is refused does not fail the pull."""
-        verdict = self._fence.judge_commit(
-            header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
-        )
+        """Take the commit that rides in a pull that passed; one that is refused does not fail the pull."""
+        if EXT_CLIENT_ID not in ext and self._context.sessions.get(peer.connection) is None:
+            # The pull's sender was only taken for the holder; its commit is judged by itself.
+            verdict = self._fence.judge_commit(
+                header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
+            )
         if verdict.passes:
             self._gather(
                 header.consumer_group, topic, header.queue_id, header.commit_offset, verdict.epoch

@@ -4,7 +4,7 @@ What follows a dead letter of an ordered group: 20509 to 20511, and the group's 
 The rules: a member asks before it hands a dead letter over, and does as it is told, so that the policy is
 decided here at that moment and nowhere else. Continue: the letter goes, later messages of its key are
 consumed. HoldKey: the key is held first, in raft; the letter and all later messages of its key
-go to the dead letters until an administrator lets go; where the hold is not possible the queue
+go to the dead letters until an administrator releases it; where the hold is not possible the queue
 stops. StopQueue: nothing is handed over, the message is tried for ever. Of RocketMQ's clients only
 the hand-over is seen: ``check_hand_over``. The table: ``state/groups/parked.py``.
 """
@@ -54,7 +54,7 @@ _LONG: Final = (
 
 
 class ParkedKeyProcessor:
-    """Serves members that have a dead letter, and administrators that let keys go."""
+    """Serves members that have a dead letter, and administrators that release keys."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -122,14 +122,14 @@ class ParkedKeyProcessor:
         return answer_when_applied(request, peer, [record], then=applied)
 
     def held(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20510: the held keys of a group on this raft group."""
+        """Serve 20510: the parked keys of a group on this raft group."""
         group = request.ext.get("consumerGroup", "")
         rows = [self._shown(held) for held in self._context.state.parked.of_group(group)]
 
         return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
 
     def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20511: let a key go; answers with what was held."""
+        """Serve 20511: release a key; answers with what was held."""
         group = request.ext.get("consumerGroup", "")
         raise_unknown_group(self._context, group)
         record = KeyReleased(group, request.ext.get("topic", ""), request.ext.get("key", ""))

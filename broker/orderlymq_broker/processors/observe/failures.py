@@ -1,5 +1,5 @@
 """
-Messages that fail again and again: poison for whoever consumes them.
+Messages that fail again and again: poison for their consumers.
 
 The rules: a failure is known by the message coming to the group's retry topic, or to its dead letters, so it
 does not matter which client failed and how; the message itself is read later and not on the path of a

@@ -39,7 +39,7 @@ class Frequent(Generic[Item]):
     """The most frequent of many items in little room.
 
     The count of an item is never too high, and too low by at most the number of all items divided by the
-    room: whoever has a greater share than that is here.
+    room: each key with a greater share than that is here.
     """
 
     def __init__(self, room: int) -> None:

@@ -101,7 +101,7 @@ class TimerService:
         return self.cancel(found) if found else None
 
     def cancel(self, timers: list[TimerRef]) -> TimersEnded:
-        """Return the record that cancels these timers; whoever proposes it calls ``ended``."""
+        """Return the record that cancels these timers; its proposer calls ``ended``."""
         self._context.view.timers_ending.update(timer.offset for timer in timers)
         self._context.counters["timers_cancelled"] += len(timers)
 

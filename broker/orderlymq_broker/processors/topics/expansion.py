@@ -228,7 +228,7 @@ class ExpansionProcessor:
             if known is None or known[0] != expansion:
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
             elif known[1] <= now.monotonic_ms:
-                # Asked for anew only when this proposal is lost and another limit is over.
+                # Asked for again only when this proposal is lost and another limit is over.
                 self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
                 records.append(self._end(expansion))
 

@@ -1,10 +1,10 @@
 """
-The held keys of groups whose dead letters keep back what follows them (``onDeadLetter: HoldKey``).
+The parked keys of groups whose dead letters keep back what follows them (``onDeadLetter: HoldKey``).
 
 The rules: a key is held in the queue in which its message failed, from that message on; only who has the
 queue's lock, or had it last, may hold, so that the next holder learns every hold with its lock; a
 message that is consumed already holds nothing; saying the same again changes nothing, also when it comes
-late: what an administrator let go is not held again by the letters that were held. Who asks:
+late: what an administrator released is not parked again by the letters that were held. Who asks:
 ``processors/groups/parked.py``.
 """
 
@@ -17,14 +17,14 @@ import msgspec
 from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.groups.parkedrecords import (
-    HeldOutcome,
-    HeldRecord,
     KeyFollowed,
     KeyParked,
     KeyReleased,
     KeysReleased,
     ParkedFound,
     ParkedKey,
+    ParkedOutcome,
+    ParkedRecord,
     ReleasedKey,
 )
 from orderlymq_broker.state.records import Commit, Refused
@@ -109,9 +109,9 @@ class _Rows(Generic[Row]):
 
 
 class ParkedTable:
-    """Held keys by group, topic and queue, and those that were let go.
+    """Parked keys by group, topic and queue, and those that were released.
 
-    A group holds ``PARKED_KEYS_MAX`` at most. What was let go is forgotten with the next release of its group when nobody
+    A group holds ``PARKED_KEYS_MAX`` at most. What was released is forgotten with the next release of its group when nobody
     can ask for it any more; all rows go with their topic or group.
     """
 
@@ -148,12 +148,12 @@ class ParkedTable:
 
     def apply(
         self,
-        record: HeldRecord,
+        record: ParkedRecord,
         locks: LockTable,
         offsets: OffsetTable,
         wall_ms: int,
         writes: TableWrites,
-    ) -> HeldOutcome | Refused:
+    ) -> ParkedOutcome | Refused:
         """Hold a key, count what follows it, or let it go."""
         match record:
             case KeyParked():
@@ -164,7 +164,7 @@ class ParkedTable:
                 return self._release(record, locks, offsets, writes)
 
     def reset(self, commits: tuple[Commit, ...], writes: TableWrites) -> None:
-        """Forget what was let go where an administrator sets an offset: what fails again is to hold again."""
+        """Forget what was released where an administrator sets an offset: what fails again is to hold again."""
         for place in {(commit.group, commit.topic, commit.queue_id) for commit in commits}:
             self._released.drop(list(self._released.of_queue(*place).values()), writes)
 
@@ -176,7 +176,7 @@ class ParkedTable:
         self._released.drop_of(group, topic, writes)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the held keys for the digest."""
+        """Yield the parked keys for the digest."""
         for rows in (self._held, self._released):
             for row in rows.sorted():
                 yield (row,)

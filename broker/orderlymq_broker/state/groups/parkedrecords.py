@@ -1,4 +1,4 @@
-"""What the raft log says about held keys, by the rules of ``records.py``."""
+"""What the raft log says about parked keys, by the rules of ``records.py``."""
 
 from typing import TypeAlias
 
@@ -8,7 +8,7 @@ from orderlymq_broker.state.numbers import Long, Natural, Position
 
 
 class ParkedKey(Struct, frozen=True, array_like=True):
-    """One key whose messages go to the dead letters until an administrator lets go.
+    """One key whose messages go to the dead letters until an administrator releases it.
 
     Attributes:
         offset: queue offset of the message that failed; what came before it is not held.
@@ -30,7 +30,7 @@ class ParkedKey(Struct, frozen=True, array_like=True):
 
 
 class ReleasedKey(Struct, frozen=True, array_like=True):
-    """What an administrator let go: the letters up to *last* hold nothing more while the lock's *epoch* lasts."""
+    """What an administrator released: the letters up to *last* hold nothing more while the lock's *epoch* lasts."""
 
     group: str
     topic: str
@@ -68,7 +68,7 @@ class KeyFollowed(Struct, frozen=True, array_like=True, tag=101):
 
 
 class KeyReleased(Struct, frozen=True, array_like=True, tag=102):
-    """An administrator lets a key go, in every queue of the topic that holds it."""
+    """An administrator releases a key, in every queue of the topic that holds it."""
 
     group: str
     topic: str
@@ -87,5 +87,5 @@ class KeysReleased(Struct, frozen=True):
     keys: tuple[ParkedKey, ...]
 
 
-HeldRecord: TypeAlias = KeyParked | KeyFollowed | KeyReleased
-HeldOutcome: TypeAlias = ParkedFound | KeysReleased
+ParkedRecord: TypeAlias = KeyParked | KeyFollowed | KeyReleased
+ParkedOutcome: TypeAlias = ParkedFound | KeysReleased
