@@ -43,6 +43,7 @@ MODULES: Final = (
     "orderlymq_broker/core/entries.py",
     "orderlymq_broker/core/leaderview.py",
     "orderlymq_broker/core/properties.py",
+    "orderlymq_broker/core/repeats.py",
     "orderlymq_broker/net/clients.py",
     "orderlymq_broker/processors/dispatch.py",
     "orderlymq_broker/processors/fetch/pull.py",

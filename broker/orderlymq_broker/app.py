@@ -449,7 +449,7 @@ class BrokerProcess:
         """Put the received state in the place of the present one."""
         self._swapping = True
         self._swapping_since = self._clock.seconds()
-        self._reporter.let_go()
+        self._reporter.close()
         work = self._swap_store(meta, hard_state)
         self._swap = self._supervisor.once("swap store", work, is_vital=True)
 

@@ -17,7 +17,7 @@ from orderlymq_broker.state.machine import KEYS_MAX
 from orderlymq_broker.state.records import Append, decode_records
 from orderlymq_broker.state.schedule.timers import read_timers
 from orderlymq_broker.state.tables import read_rows
-from orderlymq_broker.state.topics.queuerecords import FloorRow
+from orderlymq_broker.state.topics.rows import FloorRow
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store import layout
 from orderlymq_broker.store.doctor import (

@@ -40,19 +40,19 @@ class BrokerMetrics:
         self.registry = CollectorRegistry()
         self._commit_seconds = Histogram(
             "orderlymq_commit_seconds",
-            "From proposing an entry to having applied it",
+            "Seconds from the proposal of an entry until it is applied",
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._turn_size = Histogram(
-            "orderlymq_turn_proposals",
-            "Proposals that shared one entry",
+        self._batch_size = Histogram(
+            "orderlymq_raft_batch_size",
+            "Proposals per raft entry (group commit)",
             buckets=_COUNTS,
             registry=self.registry,
         )
         self._sync_seconds = Histogram(
             "orderlymq_sync_seconds",
-            "One durable write",
+            "Seconds of one synced write to the store",
             buckets=_SECONDS,
             registry=self.registry,
         )
@@ -65,7 +65,7 @@ class BrokerMetrics:
 
     def _committed(self, seconds: float, proposals: int) -> None:
         self._commit_seconds.observe(seconds)
-        self._turn_size.observe(proposals)
+        self._batch_size.observe(proposals)
 
 
 class _Readings(Collector):
@@ -83,7 +83,9 @@ class _Readings(Collector):
         for name, (text, value) in reading.counters.items():
             metrics.append(CounterMetricFamily(f"orderlymq_{name}", text, value=value))
         events = CounterMetricFamily(
-            "orderlymq_events", "How often things happened", labels=["event"]
+            "orderlymq_events",
+            "Events of the broker by kind, since the process began",
+            labels=["event"],
         )
         for event, count in sorted(reading.events.items()):
             events.add_metric([event], count)
@@ -93,7 +95,9 @@ class _Readings(Collector):
         for task, count in sorted(reading.task_failures.items()):
             failures.add_metric([task], count)
         lag = GaugeMetricFamily(
-            "orderlymq_replica_lag_entries", "Entries a replica lacks", labels=["node"]
+            "orderlymq_replica_lag_entries",
+            "Raft entries that a replica has not stored yet, as the leader knows it",
+            labels=["node"],
         )
         for node, entries in sorted(reading.lag_by_replica.items()):
             lag.add_metric([node], entries)

@@ -33,9 +33,27 @@ _GROUP_GAUGES: Final = {
     "groups": ("groups", "Consumer groups"),
     "members": ("members", "Members of consumer groups"),
     "locksHeld": ("locks_held", "Queue locks that have a holder"),
-    "heldPulls": ("held_pulls", "Long polls that wait for a message"),
-    "uncommittedBytes": ("uncommitted_bytes", "Messages proposed and not yet committed"),
-    "duplicateWindow": ("duplicate_window", "Sends whose repeat would be recognised"),
+    "heldPulls": ("held_pulls", "Pulls that wait for a message (long polling)"),
+    "uncommittedBytes": (
+        "uncommitted_bytes",
+        "Bytes of messages that are proposed and not yet applied",
+    ),
+    "duplicateWindow": (
+        "duplicate_window",
+        "Sends of ordered topics whose repeat would be recognised",
+    ),
+}
+
+# What the store says of itself, by its name there.
+_STORE_GAUGES: Final = {
+    "commits": "Batches written to the store since it was opened",
+    "write_stalls": "Writes that RocksDB delayed",
+    "size_bytes": "Bytes of the store on the disk",
+    "memtable_bytes": "Bytes in memtables",
+    "table_bytes": "Bytes in SST files",
+    "table_reader_bytes": "Bytes of memory for indexes and filters of SST files",
+    "compaction_pending_bytes": "Bytes that compactions still have to rewrite",
+    "block_cache_bytes": "Bytes in the block cache",
 }
 
 
@@ -80,7 +98,7 @@ class Reporter:
         self._transport = transport
         self._raft_address = raft_address
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Leave the store alone until the next `watch`: another one is taking its place."""
         self._is_closed = True
 
@@ -192,38 +210,53 @@ class Reporter:
         group = self._group_status()
         gauges: dict[str, tuple[str, float]] = {
             "is_leader": ("1 when this replica leads", float(status.role is Role.LEADER)),
-            "is_serving": ("1 when it answers clients", float(self._serves)),
-            "term": ("Raft term", float(status.term)),
-            "commit_index": ("Highest committed entry", float(status.commit)),
-            "applied_index": ("Highest applied entry", float(status.applied)),
-            "last_index": ("End of the raft log", float(status.last_index)),
-            "connections": ("Clients connected or passed on to us", float(len(self._clients))),
-            "waiting_requests": ("Requests nobody may answer yet", float(self._clients.waiting)),
-            "pending_proposals": ("Proposals of unknown fate", float(self._instance.loop.pending)),
-            "disk_used_ratio": ("Used share of the disk", self._disk_ratio),
+            "is_serving": ("1 when this replica answers clients", float(self._serves)),
+            "term": ("Raft term of this replica", float(status.term)),
+            "commit_index": ("Index of the highest committed raft entry", float(status.commit)),
+            "applied_index": ("Index of the highest applied raft entry", float(status.applied)),
+            "last_index": ("Index of the last raft entry", float(status.last_index)),
+            "connections": (
+                "Connections of clients, forwarded ones included",
+                float(len(self._clients)),
+            ),
+            "waiting_requests": (
+                "Requests that wait until this replica may answer",
+                float(self._clients.waiting),
+            ),
+            "pending_proposals": (
+                "Proposals that are neither applied nor lost",
+                float(self._instance.loop.pending),
+            ),
+            "disk_used_ratio": ("Used share of the disk, 0 to 1", self._disk_ratio),
         }
         gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
         transactions = group.get("transactions") or {}
         gauges["transactions_open"] = (
-            "Half messages whose producer has not decided",
+            "Half messages that are neither committed nor rolled back",
             float(transactions.get("open", 0)),
         )
         gauges["transactions_given_up"] = (
-            "Half messages about which nobody is asked any more",
+            "Half messages whose checks are used up",
             float(transactions.get("givenUp", 0)),
         )
         for name, value in self._store_figures.items():
-            gauges[f"store_{name}"] = ("Figure of the store", value)
+            gauges[f"store_{name}"] = (_STORE_GAUGES[name], value)
         counters: dict[str, tuple[str, float]] = {
-            "turns": ("Turns of the replication loop", figures.turns),
-            "entries_proposed": ("Entries proposed by this leader", figures.entries_proposed),
-            "entries_applied": ("Entries applied", figures.entries_applied),
-            "proposals": ("Proposals in those entries", figures.proposals),
-            "proposals_lost": ("Proposals that were overwritten", figures.proposals_lost),
-            "proposed_bytes": ("Bytes of messages proposed", figures.bytes_proposed),
-            "writes": ("Durable writes", figures.tickets),
+            "turns": ("Iterations of the replication loop", figures.turns),
+            "entries_proposed": (
+                "Raft entries proposed by this replica as leader",
+                figures.entries_proposed,
+            ),
+            "entries_applied": ("Raft entries applied", figures.entries_applied),
+            "proposals": ("Proposals in the entries of this leader", figures.proposals),
+            "proposals_lost": (
+                "Proposals that another leader has overwritten",
+                figures.proposals_lost,
+            ),
+            "proposed_bytes": ("Bytes proposed by this leader", figures.bytes_proposed),
+            "writes": ("Synced writes to the store", figures.tickets),
             "peer_violations": (
-                "Connections of replicas closed because of what was said on them",
+                "Connections between replicas that were closed for a violation of the protocol",
                 self._transport.violations,
             ),
             "peer_closes": (

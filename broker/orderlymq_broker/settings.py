@@ -63,7 +63,6 @@ class TimerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     timer_delay_max_ms: Positive = 3 * 24 * 3600 * 1000
     recall_enable: bool = True  # recallMessageEnable; RocketMQ's own default is off
     register_ms: Positive = 30_000
-    long_poll_sweep_ms: Positive = 500
     retention_scan_ms: Positive = 10_000
     transaction_timeout_ms: int = (
         6_000  # how old a half message is when its producer is first asked

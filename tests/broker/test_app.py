@@ -110,7 +110,7 @@ async def test_it_shows_how_it_is(settings: BrokerSettings) -> None:
         "orderlymq_is_leader 1.0",
         "orderlymq_commit_seconds_count",
         "orderlymq_sync_seconds_count",
-        "orderlymq_turn_proposals_count",
+        "orderlymq_raft_batch_size_count",
         "orderlymq_disk_used_ratio",
         "orderlymq_topics ",
         "orderlymq_members 0.0",

@@ -13,21 +13,21 @@ from orderlymq.oracle.verdict import Kind
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     Append,
-    GrowthFenced,
-    GrowthLifted,
-    GrowthPhase,
-    GrowthPublished,
-    GrowthSwitched,
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionPhase,
+    ExpansionPropagated,
+    ExpansionSwitched,
     Record,
 )
-from orderlymq_broker.state.topics.expansiontable import Growth
+from orderlymq_broker.state.topics.expansiontable import Expansion
 
 if TYPE_CHECKING:
     from tests.sim.laws import Laws
     from tests.sim.replica import Replica
 
 # What an operator does to a growth, or the leader in its place.
-_STEPS: Final = (GrowthFenced, GrowthLifted, GrowthSwitched, GrowthPublished)
+_STEPS: Final = (ExpansionFenced, ExpansionAborted, ExpansionSwitched, ExpansionPropagated)
 
 
 class GrowthLaws:
@@ -39,7 +39,7 @@ class GrowthLaws:
         # How many queues the topic had, the present number last; how its growth stood after the last entry.
         self._totals = [laws.world.plan.queues]
         self._announced: set[int] = set()
-        self._growth: Growth | None = None
+        self._growth: Expansion | None = None
         self._token = 0
 
     @property
@@ -50,7 +50,7 @@ class GrowthLaws:
     def applied(self, replica: "Replica", records: list[Record]) -> None:
         """Check the steps of a growth, by how it stood before and after one entry."""
         laws, world = self._laws, self._world
-        before, after = self._growth, replica.state.growth.by_topic.get(world.topic)
+        before, after = self._growth, replica.state.expansions.by_topic.get(world.topic)
         self._growth = after
         steps = [each for each in records if isinstance(each, _STEPS)]
         if after != before and len(steps) == 1:  # of several nobody here can tell which was done
@@ -64,7 +64,7 @@ class GrowthLaws:
             return
         self._announced.add(after.next_total)
         world.coverage[f"growth: {after.phase.value}"] += 1
-        if after.phase is GrowthPhase.OPEN and after.reason:
+        if after.phase is ExpansionPhase.OPEN and after.reason:
             world.coverage["growth given up"] += 1
         if after.total in (0, self.queues):
             return
@@ -100,7 +100,7 @@ class GrowthLaws:
 
     def appended(self, record: Append) -> None:
         """Check that nobody writes behind the fence, but for what was accepted before it."""
-        if self._growth is not None and self._growth.phase is GrowthPhase.FENCED:
+        if self._growth is not None and self._growth.phase is ExpansionPhase.FENCED:
             accepted = record.unique_key in self._laws.model.due
             self._laws.ensure(
                 accepted or record.unique_key in self._world.deals,

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from orderlymq.message import ReceivedMessage
-from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyHeld, KeyReleased
+from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.records import Record
 from tests.sim.model import Key
 
@@ -32,7 +32,7 @@ class HeldLaws:
     def read(self, record: Record) -> None:
         """Take a record of the log in."""
         match record:
-            case KeyHeld():
+            case KeyParked():
                 self._hold(record)
             case KeyFollowed():
                 self._follow(record)
@@ -56,7 +56,7 @@ class HeldLaws:
             last = self._last[place, record.key]
             self._last[place, record.key] = max(last, record.offset)
 
-    def _hold(self, record: KeyHeld) -> None:
+    def _hold(self, record: KeyParked) -> None:
         place = (record.group, record.topic, record.queue_id)
         model = self._laws.model
         lock = model.locks.get(place)
@@ -74,7 +74,7 @@ class HeldLaws:
     def compare(self, replica: "Replica") -> None:
         """Compare a replica's table."""
         for place, keys in self._held.items():
-            known = replica.state.held.of_queue(*place)
+            known = replica.state.parked.of_queue(*place)
             found = {key: held.offset for key, held in known.items()}
             self._laws.ensure(
                 found == keys, "held keys", f"{replica.name}: {place} holds {found}, not {keys}"

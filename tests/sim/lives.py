@@ -63,10 +63,10 @@ class Lives:
         self.dead.add(number)
         self._laws.world.coverage["topic deleted"] += 1
         self.deletions += 1
-        self._bury(lambda key: key[1] == record.name, offsets=True)
+        self._expire(lambda key: key[1] == record.name, offsets=True)
         if replica.state.topics.get(record.name) is None:
             state = replica.state
-            for table in (state.offsets, state.held, state.assignments, state.growth):
+            for table in (state.offsets, state.parked, state.assignments, state.expansions):
                 self._check_gone(record.name, table, record)
 
     def group_deleted(self, record: GroupDeleted, replica: "Replica") -> None:
@@ -74,9 +74,9 @@ class Lives:
         self._groups.discard(record.name)
         self._laws.world.coverage["group deleted"] += 1
         self.deletions += 1
-        self._bury(lambda key: key[0] == record.name, offsets=record.clean_offsets)
+        self._expire(lambda key: key[0] == record.name, offsets=record.clean_offsets)
         state = replica.state
-        tables = (state.held, state.assignments, state.members)
+        tables = (state.parked, state.assignments, state.members)
         for table in (*tables, state.offsets) if record.clean_offsets else tables:
             self._check_gone(record.name, table, record)
 
@@ -92,7 +92,7 @@ class Lives:
                 offset is None, "lives", f"{replica.name}: {key} is at {offset} after its deletion"
             )
 
-    def _bury(self, is_meant: Any, *, offsets: bool) -> None:
+    def _expire(self, is_meant: Any, *, offsets: bool) -> None:
         model = self._laws.model
         for key in [key for key in model.locks if is_meant(key)]:
             # Nothing that was accepted under a former lock is current any more.

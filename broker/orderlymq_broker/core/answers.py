@@ -1,8 +1,8 @@
 """
-Answering an administrator's change when it has become true.
+Answering a request when what it changes is applied.
 
 The rule: the answer leaves when the records are applied on this leader; when leadership is lost before,
-the administrator is told that nothing changed. Used by the ``admin_*`` modules.
+the sender learns that nothing changed. Sends have answers of their own: ``processors/send/answers.py``.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from orderlymq_broker.core.context import (
     answer_lost,
 )
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.state.records import Outcome, Record
+from orderlymq_broker.state.records import Outcome, Record, Refused
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.names import GROUP_LENGTH_MAX
@@ -30,7 +30,39 @@ NOT_LEADER: Final = (
 )
 
 
-def propose(
+def answer_when_applied(
+    request: RemotingCommand,
+    peer: Peer,
+    records: Sequence[Record],
+    *,
+    then: Callable[[Sequence[Outcome], Now], list[Effect]] | None = None,
+    ended: Callable[[], None] = lambda: None,
+    lost_code: int = ResponseCode.SYSTEM_ERROR,
+) -> list[Effect]:
+    """Propose *records* and answer *request* when they are applied, or when they are lost.
+
+    *then* makes the answer; without it a refused record is answered with its reason (1), others with success.
+    *ended* is called first, whatever became of the records. *lost_code* is answered when another leader has taken
+    over: nothing is stored then.
+    """
+
+    def applied(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
+        ended()
+        if then is not None:
+            return then(outcomes, now)
+        refused = next((each for each in outcomes if isinstance(each, Refused)), None)
+        if refused is not None:
+            return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
+        return answer(request, peer)
+
+    def lost(refusal: Refusal | None) -> list[Effect]:
+        ended()
+        return answer_lost(request, peer, refusal, LOST, lost_code)
+
+    return [Propose(records, applied, lost)]
+
+
+def change(
     context: Context,
     records: Sequence[Record],
     request: RemotingCommand,
@@ -38,24 +70,19 @@ def propose(
     *,
     body: bytes = b"",
     remark: str | None = None,
-    ended: Callable[[bool], list[Effect]] | None = None,
-) -> Propose:
-    """Return the proposal of *records*, answered with *body* and *remark* when applied.
+    before: Callable[[], list[Effect]] = list,
+    ended: Callable[[], None] = lambda: None,
+) -> list[Effect]:
+    """Propose an administrator's change, answered with *body* and *remark* when it is applied.
 
-    *ended* learns whether they were, and may add effects that go before the answer.
+    *before* makes effects that go before the answer.
     """
 
-    def after(is_applied: bool) -> list[Effect]:
-        return ended(is_applied) if ended is not None else []
-
-    def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
+    def then(_: Sequence[Outcome], __: Now) -> list[Effect]:
         context.counters["administrative_changes"] += 1
-        return [*after(True), *answer(request, peer, body=body, remark=remark)]
+        return [*before(), *answer(request, peer, body=body, remark=remark)]
 
-    def lost(refusal: Refusal | None) -> list[Effect]:
-        return [*after(False), *answer_lost(request, peer, refusal, LOST)]
-
-    return Propose(records, applied=applied, lost=lost)
+    return answer_when_applied(request, peer, records, then=then, ended=ended)
 
 
 # Comparing takes some 20 us a name, on the loop that also runs raft.

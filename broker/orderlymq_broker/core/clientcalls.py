@@ -3,7 +3,8 @@ Requests that the broker sends to its clients and wants answered: 221, 307, 309.
 
 The rules: an answer counts only when it comes over the connection that was asked; every question ends,
 with an answer, with its deadline, with the connection or with leadership, and exactly once; there is a
-limit to how many are open. Who asks: ``processors/admin/clients.py``, ``processors/admin/offsets.py``.
+limit to how many are open. Who asks: ``processors/admin/``, ``processors/observe/listeners.py`` and
+``processors/send/replies.py``.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ class Question:
     answered: Answered
 
 
-class Asker:
+class ClientCalls:
     """The open requests, by connection and opaque."""
 
     def __init__(self, context: Context) -> None:

@@ -8,9 +8,9 @@ are put together in ``processors/dispatch.py``.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
-from orderlymq_broker.core.effects import Effect, Lost, Now, Peer, Refusal, Send
+from orderlymq_broker.core.effects import Effect, Now, Peer, Refusal, Send
 from orderlymq_broker.core.entries import EntryBuilder
 from orderlymq_broker.core.leaderview import LeaderView
 from orderlymq_broker.core.livesettings import effective
@@ -29,16 +29,6 @@ from orderlymq_protocol.command import (
 from orderlymq_protocol.record import pack_host
 
 Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
-
-REFUSED_DISK: Final = (
-    "service not available now. It may be caused by one of the following reasons: the broker's "
-    "disk is full [{ratio:.0%} used], messages are put to the slave, message store has been shut "
-    "down, etc."
-)
-REFUSED_BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
-REFUSED_NOT_LEADER: Final = (
-    "service not available now: this replica does not lead group {group}; try again"
-)
 
 
 class RequestRefused(Exception):  # noqa: N818 - not an error of ours: the answer to give
@@ -63,13 +53,14 @@ class Context:
 
     Attributes:
         manifest: the settings that this process was started with.
+        settings: the settings that hold now: the manifest's, and what administrators changed since.
         leading: this replica leads and has applied its whole log.
         leader_known: as a follower, somebody else is known to lead.
         view: what the leader has promised beyond the applied state.
         entries: what proposals pass on their way into the log; gives offsets.
         counters: how often things happened, by name; shown in the status and as metrics.
         duplicate_clients: client ids seen on two live connections, with the older and the newer.
-        not_holding: groups that should hold keys, and whose members handed a dead letter over without.
+        unparked_groups: groups that should hold keys, and whose members handed a dead letter over without.
         disk_full: sends are refused until the disk has room again.
         replication: what the shell last told about the replicas, for the status only.
     """
@@ -77,8 +68,7 @@ class Context:
     def __init__(self, settings: BrokerSettings, state: BrokerState, reader: Reader) -> None:
         self.manifest = settings
         self.state = state
-        self._settings = settings
-        self._overrides_seen = 0
+        self.refresh_settings()
         self.reader = reader
         self.leading = False
         self.leader_known = False
@@ -87,7 +77,7 @@ class Context:
         self.sessions = Sessions()
         self.counters: Counter[str] = Counter()
         self.duplicate_clients: dict[str, tuple[int, int]] = {}
-        self.not_holding: set[str] = set()
+        self.unparked_groups: set[str] = set()
         self.disk_ratio = 0.0
         self.disk_full = False
         self.replication: dict[str, Any] = {}
@@ -96,15 +86,9 @@ class Context:
         self.message_id_prefix = self.store_host.hex().upper()
         self._opaque = 0
 
-    @property
-    def settings(self) -> BrokerSettings:
-        """The settings that hold now: the manifest's, and what administrators changed since."""
-        overrides = self.state.overrides
-        if overrides.version.counter != self._overrides_seen:
-            self._overrides_seen = overrides.version.counter
-            self._settings = effective(self.manifest, overrides.values)
-
-        return self._settings
+    def refresh_settings(self) -> None:
+        """Take over what administrators have changed; called when a change is applied."""
+        self.settings = effective(self.manifest, self.state.overrides.values)
 
     def message_id(self, physical: int) -> str:
         """Return the offset id of the message at *physical*: clients view it at our address."""
@@ -135,28 +119,6 @@ class Context:
             return self.sessions.identify(peer, client_id)
         except TooManyClients as refused:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(refused)) from refused
-
-    def set_disk(self, ratio: float) -> None:
-        """Take over how full the disk is; refusing starts and ends at different marks."""
-        storage = self.settings.storage
-        self.disk_ratio = ratio
-        mark = storage.disk_resume_ratio if self.disk_full else storage.disk_refuse_ratio
-        self.disk_full = ratio >= mark
-
-    def check_room(self) -> None:
-        """Refuse what stores messages while there is no room for them.
-
-        Raises:
-            RequestRefused: the disk is nearly full (14), or too much is not committed yet (2).
-        """
-        if self.disk_full:
-            raise RequestRefused(14, REFUSED_DISK.format(ratio=self.disk_ratio))
-        if self.entries.uncommitted > self.settings.raft.uncommitted_size_max:
-            raise RequestRefused(2, REFUSED_BUSY)
-
-    def not_leader(self) -> RequestRefused:
-        """Return the definite refusal of a replica that does not lead: nothing was stored."""
-        return RequestRefused(14, REFUSED_NOT_LEADER.format(group=self.settings.group))
 
 
 def answer(
@@ -199,10 +161,3 @@ def answer_lost(
         code, remark = refusal.code, refusal.remark
 
     return answer(request, peer, code, remark=remark)
-
-
-def when_lost(
-    request: RemotingCommand, peer: Peer, remark: str, code: int = ResponseCode.SYSTEM_ERROR
-) -> Lost:
-    """Return what a proposal does that only has to answer *request* when it is lost."""
-    return lambda refusal: answer_lost(request, peer, refusal, remark, code)

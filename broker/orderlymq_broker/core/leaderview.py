@@ -6,40 +6,18 @@ way keep the view they were made with, so nothing of an old term leaks into a ne
 given: ``entries.py``.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-from orderlymq_broker.core.effects import Effect, Peer
-from orderlymq_broker.state.records import Append, Refused
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.core.repeats import First, PendingSend, Place
+from orderlymq_broker.state.send.duplicates import DedupWindow
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.command import RemotingCommand
-
-
-@dataclass(slots=True)
-class Flight:
-    """A send of a deduplicated topic on its way into the log.
-
-    Attributes:
-        landed: where it is stored, or why it is not; None as long as nobody knows.
-        waiters: repeats of the send, which are answered when it has landed. A repeat has no fate of its own: refused
-            for certain while the first may still be stored, it would lie.
-    """
-
-    landed: Append | Refused | None = None
-    waiters: list[Callable[[], list[Effect]]] = field(default_factory=list)
-
-    def land(self, landed: Append | Refused) -> list[Effect]:
-        """Note what became of the send; return the answers of those that waited for it."""
-        self.landed = landed
-
-        return [effect for answer in self.waiters for effect in answer()]
 
 
 class LeaderView:
     """What one term of leadership has handed out.
 
     Attributes:
-        flights: uncommitted sends by identity.
+        sends: uncommitted sends by identity.
         ending: half messages whose end was proposed and is not applied, with the requests to end
             them again that wait for it.
         handing_on: delay queues of which some messages are on their way to where they belong.
@@ -48,12 +26,21 @@ class LeaderView:
     """
 
     def __init__(self) -> None:
-        self.flights: dict[bytes, Flight] = {}
+        self.sends: dict[bytes, PendingSend] = {}
         self.ending: dict[int, list[tuple[RemotingCommand, Peer]]] = {}
         self.handing_on: set[int] = set()
         self.fencing: set[str] = set()
         self.timers_ending: set[int] = set()
         self._turns: dict[int, int] = {}
+
+    def first_send(self, identity: bytes, window: DedupWindow) -> First | None:
+        """Return where the first send of an identity is or will be; None when this is the first."""
+        pending = self.sends.get(identity)
+        if pending is not None:
+            return pending
+        first = window.sends.get(identity)
+
+        return None if first is None else Place(*first[:3])
 
     def choose_queue(self, topic: Topic) -> int:
         """Return the queue for a sender that leaves the choice to us: each in turn."""

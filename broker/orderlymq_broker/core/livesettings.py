@@ -15,7 +15,6 @@ import msgspec
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_protocol.brokerkeys import (
     BROKER_KEYS,
-    BrokerKey,
     KeyValueError,
     Kind,
     Use,
@@ -137,8 +136,3 @@ LIVE: Final[Mapping[str, LiveKey]] = {
         ),
     ),
 }
-
-
-def live_keys() -> list[BrokerKey]:
-    """Return the keys that can be changed while the broker runs, by name."""
-    return [BROKER_KEYS[name] for name in sorted(LIVE)]

@@ -1,76 +1,61 @@
 """
-Finding and removing single properties in the text of a message, at the speed a send needs.
+The properties of one message, read once: as text, and by name.
 
-The rule: the results are those of ``orderlymq_protocol.properties``, and a test compares them; whatever
-is not the plain case (a name that is the end of a longer one, a repeated or empty entry) is left to
-that module. Text, because searching text is several times faster than searching bytes.
+The rule: what is found by name is what ``orderlymq_protocol.properties`` finds; changing one property leaves
+every other character of the text as it is. Text, because searching text is several times faster than searching
+bytes. Names that only one module asks for are in ``orderlymq_protocol.properties``.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, final
 
 from orderlymq_protocol.properties import (
+    NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     append_property,
-    decode_properties,
     remove_property,
 )
 
 
-class PropertyName(NamedTuple):
-    """A property's name and what its entry begins with."""
+@final
+class Properties:
+    """The properties of a message.
 
-    name: str
-    start: str
+    Attributes:
+        text: as they are stored.
+        by_name: values by name; of two entries with one name the last counts, empty ones do not.
+    """
 
+    __slots__ = ("by_name", "text")
 
-def _named(name: str) -> PropertyName:
-    return PropertyName(name, name + "\x01")
+    def __init__(self, text: str) -> None:
+        self.text = text
+        by_name: dict[str, str] = {}
+        for entry in text.split(PROPERTY_SEPARATOR):
+            name, _, value = entry.partition(NAME_VALUE_SEPARATOR)
+            if name and value:
+                by_name[name] = value
+        self.by_name: Final = by_name
 
+    def add(self, name: str, value: str) -> None:
+        """Add one property at the end, where it counts.
 
-CHECK_IMMUNITY: Final = _named("CHECK_IMMUNITY_TIME_IN_SECONDS")
-DELAY: Final = _named("DELAY")
-KEYS: Final = _named("KEYS")
-ORIGIN_MESSAGE_ID: Final = _named("ORIGIN_MESSAGE_ID")
-REAL_QID: Final = _named("REAL_QID")
-REAL_TOPIC: Final = _named("REAL_TOPIC")
-PGROUP: Final = _named("PGROUP")
-PREPARED_OFFSET: Final = _named("TRAN_PREPARED_QUEUE_OFFSET")
-REPLY_TO_CLIENT: Final = _named("REPLY_TO_CLIENT")
-RETRY_TOPIC: Final = _named("RETRY_TOPIC")
-SHARDING_KEY: Final = _named("__SHARDINGKEY")
-TAGS: Final = _named("TAGS")
-TIMER_DELAY_MS: Final = _named("TIMER_DELAY_MS")
-TIMER_DELAY_SEC: Final = _named("TIMER_DELAY_SEC")
-TIMER_DELIVER_MS: Final = _named("TIMER_DELIVER_MS")
-TIMER_DEL_UNIQKEY: Final = _named("TIMER_DEL_UNIQKEY")
-TIMER_OUT_MS: Final = _named("TIMER_OUT_MS")
-TRAN_CHECKS: Final = _named("TRANSACTION_CHECK_TIMES")
-TRAN_MSG: Final = _named("TRAN_MSG")
-UNIQ_KEY: Final = _named("UNIQ_KEY")
-WAIT: Final = _named("WAIT")
+        Raises:
+            PropertyError: the name is empty, or name or value hold a separator.
+        """
+        self.text = append_property(self.text.encode(), name, value).decode()
+        self.by_name[name] = value
 
-
-def find_text(text: str, wanted: PropertyName) -> str | None:
-    """Return the value of a property, None when there is none."""
-    name, start = wanted
-    at = text.rfind(start)
-    if at < 0:
-        return None
-    if at and text[at - 1] != PROPERTY_SEPARATOR:
-        return decode_properties(text).get(name)
-    at += len(start)
-    end = text.find(PROPERTY_SEPARATOR, at)
-    value = text[at:end] if end >= 0 else text[at:]
-
-    return value or decode_properties(text).get(name)
+    def drop(self, *names: str) -> None:
+        """Remove every entry of these names."""
+        for name in names:
+            if self.by_name.pop(name, None) is not None:
+                self.text = _without(self.text, name)
 
 
-def without(text: str, unwanted: PropertyName) -> str:
-    """Return *text* without a property; every other character stays as it is."""
-    name, start = unwanted
+def _without(text: str, name: str) -> str:
+    """Return *text* without the entries of a name, at the speed a send needs where it is there once."""
+    start = name + NAME_VALUE_SEPARATOR
     at = text.find(start)
-    if at < 0:
-        return text
     end = text.find(PROPERTY_SEPARATOR, at)
     if end < 0 or (at and text[at - 1] != PROPERTY_SEPARATOR) or text.find(start, end) >= 0:
         return remove_property(text.encode(), name).decode()
@@ -78,10 +63,6 @@ def without(text: str, unwanted: PropertyName) -> str:
     return text[:at] + text[end + 1 :]
 
 
-def extended(text: str, name: str, value: str) -> str:
-    """Return *text* with one more property.
-
-    Raises:
-        PropertyError: the name is empty, or name or value hold a separator.
-    """
-    return append_property(text.encode(), name, value).decode()
+def properties_of(stored: bytes | memoryview) -> Properties:
+    """Return stored properties; what is no UTF-8 becomes U+FFFD."""
+    return Properties(bytes(stored).decode(errors="replace"))

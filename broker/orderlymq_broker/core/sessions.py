@@ -121,7 +121,7 @@ class Sessions:
         """Forget a connection and return what was known of it."""
         for group in self._sent_for.get(connection, set()).copy():
             self.retire(group, connection)
-        self.introduced(connection)
+        self.identified(connection)
         session = self._connections.pop(connection, None)
         if session is None:
             return None
@@ -183,7 +183,7 @@ class Sessions:
         """Return whose connection this must be; empty when nobody knows."""
         return self._recognized.get(connection, {}).get(group, "")
 
-    def introduced(self, connection: int) -> None:
+    def identified(self, connection: int) -> None:
         """Forget what was guessed of a connection: it says who it is, or it is gone."""
         self._recognized.pop(connection, None)
         for group in self._unnamed_groups.pop(connection, ()):
@@ -212,7 +212,7 @@ class Sessions:
 
         return found
 
-    def meet(self, group: str, client_id: str, connection: int, now: Now) -> Presence | None:
+    def heartbeat(self, group: str, client_id: str, connection: int, now: Now) -> Presence | None:
         """Note a heartbeat of a member; return where it was before, if that was elsewhere."""
         before = self.presence.get((group, client_id))
         self.presence[group, client_id] = Presence(connection, now.monotonic_ms, by_heartbeat=True)
@@ -221,11 +221,11 @@ class Sessions:
 
         return before if before is not None and before.connection != connection else None
 
-    def glimpse(self, group: str, client_id: str, connection: int, now: Now) -> None:
+    def last_seen(self, group: str, client_id: str, connection: int, now: Now) -> None:
         """Note that a client asked for locks: good enough to reach it, until it sends heartbeats."""
         present = self.presence.get((group, client_id))
         if present is None or present.connection not in self._connections:
-            self.meet(group, client_id, connection, now)
+            self.heartbeat(group, client_id, connection, now)
             self.presence[group, client_id].by_heartbeat = False
 
     def groups_of(self, client_id: str) -> list[str]:

@@ -11,6 +11,8 @@ a record leaves when the record is applied. A new request code is one entry in `
 from collections.abc import Sequence
 from typing import Any, Final
 
+from orderlymq_broker.core.capacity import set_disk
+from orderlymq_broker.core.clientcalls import ClientCalls
 from orderlymq_broker.core.context import (
     Context,
     CreateFirst,
@@ -19,31 +21,29 @@ from orderlymq_broker.core.context import (
     answer,
 )
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.hooks import Companion
 from orderlymq_broker.core.leaderview import LeaderView
 from orderlymq_broker.processors.admin.access import AccessControl
 from orderlymq_broker.processors.admin.family import Administration
 from orderlymq_broker.processors.fetch.pull import PullProcessor
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.followers import Followers
-from orderlymq_broker.processors.groups.assignment import DivisionProcessor
+from orderlymq_broker.processors.groups.assignment import AssignmentProcessor
 from orderlymq_broker.processors.groups.fence import Fence
 from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.groups.members import Ends, MembershipProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
-from orderlymq_broker.processors.groups.parked import HoldProcessor
-from orderlymq_broker.processors.groups.rebalance import Notices
+from orderlymq_broker.processors.groups.parked import ParkedKeyProcessor
+from orderlymq_broker.processors.groups.rebalance import RebalanceNotifier
 from orderlymq_broker.processors.observe.status import Rates, status
 from orderlymq_broker.processors.observe.watch import Watch
 from orderlymq_broker.processors.schedule.delaylevels import DelayService
 from orderlymq_broker.processors.schedule.recalls import RecallProcessor
 from orderlymq_broker.processors.schedule.retries import RetryProcessor
 from orderlymq_broker.processors.schedule.timers import TimerService
-from orderlymq_broker.processors.schedule.waits import Appender
 from orderlymq_broker.processors.send.replies import ReplyProcessor
 from orderlymq_broker.processors.send.sends import SendProcessor
-from orderlymq_broker.processors.topics.bootstrap import founding_records
-from orderlymq_broker.processors.topics.expansion import GrowthProcessor
+from orderlymq_broker.processors.topics.bootstrap import bootstrap_records
+from orderlymq_broker.processors.topics.expansion import ExpansionProcessor
 from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_broker.processors.transactions.checks import CheckService
 from orderlymq_broker.processors.transactions.halves import TransactionProcessor
@@ -53,13 +53,14 @@ from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     Append,
     AssignmentChanged,
+    ExpansionMoved,
     GroupChanged,
-    GrowthMoved,
     LocksFreed,
     LocksGranted,
     MembersChanged,
     OffsetsCommitted,
     Outcome,
+    SettingsChanged,
     TopicChanged,
 )
 from orderlymq_broker.store.kv import Reader
@@ -87,24 +88,24 @@ class BrokerCore:
         self.context = Context(settings, state, reader)
         state.tail.resize(settings.storage.tail_cache_size)
         self.access = AccessControl(self.context)
-        self.appender = Appender(self.context)
         self.fence = Fence(self.context)
         self.committer = Committer(self.context, self.fence)
-        self.checks = CheckService(self.context, self.appender)
-        self.transactions = TransactionProcessor(self.context, self.appender, self.checks)
-        self.timers = TimerService(self.context, self.appender)
-        self.sends = SendProcessor(self.context, self.appender, self.transactions, self.timers)
-        self.replies = ReplyProcessor(self.context, self.sends)
+        self.checks = CheckService(self.context)
+        self.transactions = TransactionProcessor(self.context, self.checks)
+        self.timers = TimerService(self.context)
+        self.sends = SendProcessor(self.context, self.transactions, self.timers)
+        self.calls = ClientCalls(self.context)
+        self.replies = ReplyProcessor(self.context, self.sends, self.calls)
         self.recalls = RecallProcessor(self.context, self.timers)
         self.pulls = PullProcessor(self.context, self.fence, self.committer)
         self.locks = LockProcessor(self.context, self.committer)
         self.members = MembershipProcessor(self.context, self.committer)
-        self.retries = RetryProcessor(self.context, self.appender)
-        self.delays = DelayService(self.context, self.appender)
-        self.notices = Notices(self.context)
-        self.growths = GrowthProcessor(self.context, self.notices.tell, self.committer.take)
-        self.divisions = DivisionProcessor(self.context, self.notices.tell)
-        self.holds = HoldProcessor(self.context)
+        self.retries = RetryProcessor(self.context)
+        self.delays = DelayService(self.context)
+        self.rebalance = RebalanceNotifier(self.context)
+        self.expansions = ExpansionProcessor(self.context, self.rebalance.tell, self.committer.take)
+        self.assignments = AssignmentProcessor(self.context, self.rebalance.tell)
+        self.parked_keys = ParkedKeyProcessor(self.context)
         self.queries = QueryProcessor(self.context)
         self.retention = RetentionService(
             self.context,
@@ -115,7 +116,7 @@ class BrokerCore:
             ),
         )
         self.rates = Rates(self.context)
-        self.watch = Watch(self.context, self.locks, self.queries)
+        self.watch = Watch(self.context, self.locks, self.queries, self.calls)
         followers = Followers(self.context)
         self._handlers = self._handlers_of_a_leader()
         self._refusals: dict[int, Handler] = followers.handlers()
@@ -133,11 +134,12 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_GROUP_STATUS,
         ):
             self._follower_handlers[code] = self._handlers[code]
-        administration = Administration(self.context, self.queries, self.committer, self.retention)
-        for_administrators = administration.handlers()
+        self.administration = Administration(
+            self.context, self.queries, self.committer, self.retention, self.calls
+        )
+        for_administrators = self.administration.handlers()
         self._handlers.update(for_administrators)
         self._follower_handlers.update(for_administrators)
-        self._companions: list[Companion] = [self.watch, administration, self.replies]
 
     def _handlers_of_a_leader(self) -> dict[int, Handler]:
         return {
@@ -169,13 +171,13 @@ class BrokerCore:
             RequestCode.ORDERLYMQ_GROUP_STATUS: self._answer_status,
             RequestCode.ORDERLYMQ_LOCK_TABLE: self.locks.table,
             RequestCode.ORDERLYMQ_CLIENT_DEAD: self.members.report_death,
-            RequestCode.ORDERLYMQ_CHANGE_QUEUES: self.growths.change,
-            RequestCode.ORDERLYMQ_QUEUE_GROWTH: self.growths.status,
-            RequestCode.ORDERLYMQ_SET_ASSIGNMENT: self.divisions.change,
-            RequestCode.ORDERLYMQ_GROUP_MEMBERS: self.divisions.members,
-            RequestCode.ORDERLYMQ_HOLD_KEY: self.holds.hold,
-            RequestCode.ORDERLYMQ_HELD_KEYS: self.holds.held,
-            RequestCode.ORDERLYMQ_RELEASE_KEY: self.holds.release,
+            RequestCode.ORDERLYMQ_CHANGE_QUEUES: self.expansions.change,
+            RequestCode.ORDERLYMQ_QUEUE_GROWTH: self.expansions.status,
+            RequestCode.ORDERLYMQ_SET_ASSIGNMENT: self.assignments.change,
+            RequestCode.ORDERLYMQ_GROUP_MEMBERS: self.assignments.members,
+            RequestCode.ORDERLYMQ_HOLD_KEY: self.parked_keys.hold,
+            RequestCode.ORDERLYMQ_HELD_KEYS: self.parked_keys.held,
+            RequestCode.ORDERLYMQ_RELEASE_KEY: self.parked_keys.release,
         }
 
     # -- requests ----------------------------------------------------------------------------------
@@ -188,9 +190,7 @@ class BrokerCore:
     def handle(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve one request, or take a client's answer to a request of ours."""
         if request.flag & FLAG_RESPONSE:
-            return [
-                effect for each in self._companions for effect in each.replied(request, peer, now)
-            ]
+            return self.calls.replied(request, peer)
         handler = self._handlers.get(request.code)
         if handler is None:
             return answer(
@@ -217,7 +217,7 @@ class BrokerCore:
         creations: int = 0,
     ) -> list[Effect]:
         try:
-            if creations == 0:
+            if creations == 0 and self.access.enabled:
                 self.access.admit(request, peer)
             return handler(request, peer, now)
         except RequestRefused as refused:
@@ -264,7 +264,7 @@ class BrokerCore:
         context.view = LeaderView()
         context.entries.reset(physical_end)
         context.leader_known = True
-        records = founding_records(context.settings, context.state)
+        records = bootstrap_records(context.settings, context.state)
         if not records:
             return self._start_leading(now)
 
@@ -277,11 +277,11 @@ class BrokerCore:
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
         self.locks.start(now)
-        self.notices.start(now)
+        self.rebalance.start(now)
         self.delays.start(now)
         self.timers.start(now)
         self.checks.start(now)
-        self.growths.start()
+        self.expansions.start()
         self.retention.start(now)
 
         return self.members.start(now)
@@ -294,18 +294,17 @@ class BrokerCore:
         context.term = 0
         if not was_leading:
             return []
-        context.not_holding.clear()
+        context.unparked_groups.clear()
         self.committer.forget()
         self.locks.stop()
-        self.notices.stop()
+        self.rebalance.stop()
         context.view = LeaderView()
         context.entries.reset(context.state.physical_end)
 
-        effects = self.pulls.release_all()
-        for companion in self._companions:
-            effects += companion.ended()
+        self.watch.ended()
+        self.administration.ended()
 
-        return effects
+        return [*self.pulls.release_all(), *self.calls.ended()]
 
     def proposals_lost(self, reason: str) -> None:
         """Drop the view: offsets given to records that may never be applied are worth nothing."""
@@ -321,6 +320,8 @@ class BrokerCore:
             for outcome in outcomes:
                 if type(outcome) is LocksGranted:
                     self.locks.seen(outcome, now)
+                elif type(outcome) is SettingsChanged:
+                    self.context.refresh_settings()
             return []
         effects: list[Effect] = []
         appended: list[Append] = []
@@ -333,8 +334,8 @@ class BrokerCore:
             counters = self.context.counters
             counters["messages_in"] += len(appended)
             counters["bytes_in"] += sum([record.size for record in appended])
-            for companion in self._companions:
-                companion.appended(appended)
+            self.watch.appended(appended)
+            self.administration.figures.appended(appended)
             effects += self.pulls.wake(appended)
 
         return effects
@@ -346,16 +347,22 @@ class BrokerCore:
                 self.locks.granted(outcome, now)
                 return []
             case LocksFreed():
-                return self.notices.freed(self.locks.freed(outcome.queues), now)
+                return self.rebalance.freed(self.locks.freed(outcome.queues), now)
             case MembersChanged():
                 freed = self.locks.freed(outcome.freed)
-                return [*self.notices.changed(outcome.groups, freed, now), *self.pulls.wake_early()]
-            case GrowthMoved():
-                return self.growths.moved(outcome)
+                return [
+                    *self.rebalance.changed(outcome.groups, freed, now),
+                    *self.pulls.wake_early(),
+                ]
+            case SettingsChanged():
+                self.context.refresh_settings()
+                return []
+            case ExpansionMoved():
+                return self.expansions.moved(outcome)
             case AssignmentChanged(group, changed=True):
-                return self.notices.tell([group])
+                return self.rebalance.tell([group])
             case AccessChanged(changed=True) if self.access.enabled:
-                # Who waits may have lost its permission; it asks again and is judged anew.
+                # Who waits may have lost its permission; it asks again and is judged again.
                 return self.pulls.release_all("ACCESS_CHANGED")
             case TopicChanged(deleted=True) | GroupChanged(deleted=True):
                 # What waits for a topic or group that is gone would wait for nothing.
@@ -379,19 +386,21 @@ class BrokerCore:
         if not self.context.leading:
             return []
         self.rates.tick(now)
+        self.administration.figures.tick(now)
 
         return [
             *self.pulls.tick(now),
             *self.committer.tick(now),
             *self.locks.tick(now),
             *self.members.tick(now),
-            *self.notices.tick(now),
+            *self.rebalance.tick(now),
             *self.delays.tick(now),
             *self.timers.tick(now),
             *self.checks.tick(now),
-            *self.growths.tick(now),
+            *self.expansions.tick(now),
             *self.retention.tick(now),
-            *(effect for each in self._companions for effect in each.tick(now)),
+            *self.watch.tick(now),
+            *self.calls.tick(now),
         ]
 
     def connection_closed(self, connection: int, now: Now) -> list[Effect]:
@@ -400,10 +409,9 @@ class BrokerCore:
         session = self.context.sessions.close(connection)
 
         effects = self.members.closed(session) if session is not None else []
-        for companion in self._companions:
-            effects += companion.closed(connection, now)
+        self.watch.closed(connection)
 
-        return effects
+        return [*effects, *self.calls.closed(connection)]
 
     def client_dead(self, client_id: str, proof: str, now: Now, ends: Ends = None) -> list[Effect]:
         """Take locks and memberships of a client that is proven dead; *ends* as in `MembershipProcessor`."""
@@ -428,5 +436,5 @@ class BrokerCore:
 
     def set_environment(self, disk_ratio: float, replication: dict[str, Any]) -> None:
         """Take over what the shell sees and the core cannot."""
-        self.context.set_disk(disk_ratio)
+        set_disk(self.context, disk_ratio)
         self.context.replication = replication

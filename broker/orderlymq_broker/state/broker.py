@@ -16,11 +16,11 @@ from orderlymq_broker.state.groups.assignment import AssignmentTable
 from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.state.groups.members import MemberTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
-from orderlymq_broker.state.groups.parked import HeldTable
+from orderlymq_broker.state.groups.parked import ParkedTable
 from orderlymq_broker.state.schedule.timers import TimerTable
 from orderlymq_broker.state.send.duplicates import DedupWindow
 from orderlymq_broker.state.tables import encode_row, read_rows
-from orderlymq_broker.state.topics.expansiontable import GrowthTable
+from orderlymq_broker.state.topics.expansiontable import ExpansionTable
 from orderlymq_broker.state.topics.queues import TailCache, load_queues
 from orderlymq_broker.state.topics.topics import GroupTable, TopicTable
 from orderlymq_broker.state.transactions.halves import TransactionTable
@@ -55,9 +55,9 @@ class BrokerState:
         self.overrides = OverrideTable()
         self.delay: dict[int, int] = {}
         self.transactions = TransactionTable()
-        self.growth = GrowthTable()
+        self.expansions = ExpansionTable()
         self.assignments = AssignmentTable()
-        self.held = HeldTable()
+        self.parked = ParkedTable()
         self.operator_token = 0
         self.timers = TimerTable()
         self.tail = TailCache()
@@ -80,11 +80,11 @@ class BrokerState:
         state.access = AccessTable.load(reader)
         state.overrides = OverrideTable.load(reader)
         state.transactions = TransactionTable.load(reader)
-        state.growth = GrowthTable.load(reader)
+        state.expansions = ExpansionTable.load(reader)
         state.assignments = AssignmentTable.load(reader)
-        state.held = HeldTable.load(reader)
-        for name, growing in state.growth.by_topic.items():
-            state.topics.by_name[name].growth = growing
+        state.parked = ParkedTable.load(reader)
+        for name, expanding in state.expansions.by_topic.items():
+            state.topics.by_name[name].expansion = expanding
         token = reader.get(Family.TABLES, table_key(Table.COUNTERS, OPERATOR_ROW))
         if token is not None:
             state.operator_token = msgspec.msgpack.decode(token, type=int)
@@ -134,10 +134,10 @@ class BrokerState:
             self.transactions,
             self.access,
             self.overrides,
-            self.growth,
+            self.expansions,
             self.assignments,
             self.timers,
-            self.held,
+            self.parked,
         )
         for table in tables:
             for row in table.rows():
@@ -153,9 +153,9 @@ class BrokerState:
         self.members.check()
         self.dedup.check()
         self.transactions.check()
-        self.growth.check()
+        self.expansions.check()
         self.timers.check()
-        self.held.check()
+        self.parked.check()
         assert self.floor <= self.physical_end
         in_tails = [entry for queue in self.topics.queues() for entry in queue.tail]
         assert sum(len(entry.message) for entry in in_tails) <= self.tail.size

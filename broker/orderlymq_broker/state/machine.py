@@ -14,7 +14,7 @@ import msgspec
 
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
-from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyHeld, KeyReleased
+from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.records import (
     NO_TOKEN,
     Append,
@@ -23,14 +23,14 @@ from orderlymq_broker.state.records import (
     DedupTrimmed,
     DelayAdvanced,
     DelayProgress,
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionOpened,
+    ExpansionPropagated,
+    ExpansionSwitched,
     GroupChanged,
     GroupDeleted,
     GroupSet,
-    GrowthFenced,
-    GrowthLifted,
-    GrowthOpened,
-    GrowthPublished,
-    GrowthSwitched,
     HalfEnded,
     HalfGivenUp,
     HalfOpened,
@@ -76,7 +76,12 @@ from orderlymq_broker.store.layout import (
 
 # What an operator asks for; each carries its token.
 OperatorRecord: TypeAlias = (
-    ClientDead | GrowthFenced | GrowthLifted | GrowthSwitched | GrowthPublished | AssignmentSet
+    ClientDead
+    | ExpansionFenced
+    | ExpansionAborted
+    | ExpansionSwitched
+    | ExpansionPropagated
+    | AssignmentSet
 )
 _QUEUE_VALUE: Final = Struct(">QIqQ")
 _QUEUE_KEY: Final = Struct(">IIQ")
@@ -239,14 +244,14 @@ class Machine:
                 return self._reset_offsets(record)
             case (
                 ClientDead()
-                | GrowthFenced()
-                | GrowthLifted()
-                | GrowthSwitched()
-                | GrowthPublished()
+                | ExpansionFenced()
+                | ExpansionAborted()
+                | ExpansionSwitched()
+                | ExpansionPropagated()
                 | AssignmentSet()
             ):
                 return self._stale(record.token) or self._apply_operators(record, wall_ms)
-            case GrowthOpened():
+            case ExpansionOpened():
                 return expansion.open_all(state, record, wall_ms, writes)
             case RetentionAdvanced():
                 return self._advance_retention(record, batch)
@@ -260,8 +265,8 @@ class Machine:
                 return state.access.delete(record.access_key, wall_ms, writes)
             case WhiteAddressesSet():
                 return state.access.set_white_addresses(record.addresses, wall_ms, writes)
-            case KeyHeld() | KeyFollowed() | KeyReleased():
-                return state.held.apply(record, state.locks, state.offsets, wall_ms, writes)
+            case KeyParked() | KeyFollowed() | KeyReleased():
+                return state.parked.apply(record, state.locks, state.offsets, wall_ms, writes)
             case SettingsSet():
                 return state.overrides.set(record.values, wall_ms, writes)
             case Append():
@@ -289,22 +294,22 @@ class Machine:
 
     def _reset_offsets(self, record: OffsetsReset) -> Outcome:
         state = self.state
-        state.held.reset(record.commits, self._writes)
+        state.parked.reset(record.commits, self._writes)
         return state.offsets.reset(record.commits, state.topics.by_name, self._writes)
 
     def _apply_operators(self, record: OperatorRecord, wall_ms: int) -> Outcome:
         state, writes = self.state, self._writes
         match record:
             case ClientDead():
-                return self._bury_client(record)
-            case GrowthFenced():
+                return self._expire_client(record)
+            case ExpansionFenced():
                 return expansion.fence(state, record, wall_ms, writes)
-            case GrowthLifted():
-                return expansion.lift(state, record, wall_ms, writes)
-            case GrowthSwitched():
+            case ExpansionAborted():
+                return expansion.abort(state, record, wall_ms, writes)
+            case ExpansionSwitched():
                 return expansion.switch(state, record, wall_ms, writes)
-            case GrowthPublished():
-                return expansion.publish(state, record, wall_ms, writes)
+            case ExpansionPropagated():
+                return expansion.propagate(state, record, wall_ms, writes)
             case AssignmentSet():
                 return state.assignments.set(record, writes)
             case _:
@@ -330,7 +335,7 @@ class Machine:
 
         return DelayAdvanced(record.queue_id, record.end)
 
-    def _bury_client(self, record: ClientDead) -> Outcome:
+    def _expire_client(self, record: ClientDead) -> Outcome:
         members, client_id = self.state.members, record.client_id
         freed = self.state.locks.free_client(client_id, record.proof, self._writes).queues
         groups = members.groups_of(client_id)
@@ -364,9 +369,9 @@ class Machine:
         topic = state.topics.delete(record.name, wall_ms, writes)
         if topic is None:
             return TopicChanged(record.name, changed=False)
-        state.growth.drop(record.name, writes)
+        state.expansions.drop(record.name, writes)
         state.assignments.drop(writes, topic=record.name)
-        state.held.drop(writes, topic=record.name)
+        state.parked.drop(writes, topic=record.name)
         state.offsets.drop_topic(record.name, writes)
         state.locks.drop_topic(record.name, writes)
         prefix = _TOPIC_PREFIX.pack(topic.id)
@@ -380,7 +385,7 @@ class Machine:
         existed = state.groups.delete(record.name, wall_ms, writes)
         state.locks.drop_group(record.name, writes)
         state.assignments.drop(writes, group=record.name)
-        state.held.drop(writes, group=record.name)
+        state.parked.drop(writes, group=record.name)
         for client_id in list(state.members.of_group(record.name)):
             state.members.leave(record.name, client_id, writes)
         if record.clean_offsets:

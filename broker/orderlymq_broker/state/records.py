@@ -20,7 +20,7 @@ from orderlymq_broker.state.admin.accessrecords import (
     AccountSet,
     WhiteAddressesSet,
 )
-from orderlymq_broker.state.groups.parkedrecords import HeldOutcome, HeldRecord
+from orderlymq_broker.state.groups.parkedrecords import ParkedOutcome, ParkedRecord
 from orderlymq_broker.state.numbers import Lease, Long, Natural, Position, QueueCount, QueueTotal
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded, TimersMoved
 
@@ -309,26 +309,26 @@ class HalfResumed(Struct, frozen=True, array_like=True, tag=54):
     offset: Position
 
 
-# -- growth of ordered topics ------------------------------------------------------------------------
+# -- expansion of ordered topics ------------------------------------------------------------------------
 
 
-class GrowthPhase(Enum):
-    """How far a topic's growth is on one raft group; see ``topics/expansion.py``."""
+class ExpansionPhase(Enum):
+    """How far a topic's expansion is on one raft group; see ``topics/expansion.py``."""
 
     OPEN = "open"
     FENCED = "fenced"
     SWITCHED = "switched"
-    SETTLING = "settling"
+    PROPAGATING = "settling"
 
 
-class GrowthFenced(Struct, frozen=True, array_like=True, tag=80):
-    """Nobody writes to an ordered topic until its growth goes on or is given up.
+class ExpansionFenced(Struct, frozen=True, array_like=True, tag=80):
+    """Nobody writes to an ordered topic until its expansion goes on or is given up.
 
     Attributes:
-        attempt: number of the growth; rises with each.
+        attempt: number of the expansion; rises with each.
         total: queues that the topic will have over all raft groups.
         queues: queues that it will have in this one.
-        limit_ms: the leader gives the growth up when it has not gone on for so long.
+        limit_ms: the leader gives the expansion up when it has not gone on for so long.
         token: of the operator, as in ``ClientDead``.
     """
 
@@ -340,8 +340,8 @@ class GrowthFenced(Struct, frozen=True, array_like=True, tag=80):
     token: Long = NO_TOKEN
 
 
-class GrowthLifted(Struct, frozen=True, array_like=True, tag=81):
-    """A growth is given up, and why."""
+class ExpansionAborted(Struct, frozen=True, array_like=True, tag=81):
+    """An expansion is given up, and why."""
 
     topic: str
     attempt: Long
@@ -349,7 +349,7 @@ class GrowthLifted(Struct, frozen=True, array_like=True, tag=81):
     token: Long = NO_TOKEN
 
 
-class GrowthSwitched(Struct, frozen=True, array_like=True, tag=82):
+class ExpansionSwitched(Struct, frozen=True, array_like=True, tag=82):
     """The new queue list is valid on this raft group, if the old one is drained.
 
     Attributes:
@@ -366,7 +366,7 @@ class GrowthSwitched(Struct, frozen=True, array_like=True, tag=82):
     token: Long = NO_TOKEN
 
 
-class GrowthPublished(Struct, frozen=True, array_like=True, tag=83):
+class ExpansionPropagated(Struct, frozen=True, array_like=True, tag=83):
     """Every name server tells the list of *total* queues; old ones are in use for *settle_ms* more."""
 
     topic: str
@@ -389,7 +389,7 @@ class AssignmentSet(Struct, frozen=True, array_like=True, tag=85):
     token: Long = NO_TOKEN
 
 
-class GrowthOpened(Struct, frozen=True, array_like=True, tag=84):
+class ExpansionOpened(Struct, frozen=True, array_like=True, tag=84):
     """By the leader's clock the new list has settled: everybody may write."""
 
     topic: str
@@ -436,13 +436,13 @@ Record: TypeAlias = (
     | AccountDeleted
     | WhiteAddressesSet
     | SettingsSet
-    | GrowthFenced
-    | GrowthLifted
-    | GrowthSwitched
-    | GrowthPublished
-    | GrowthOpened
+    | ExpansionFenced
+    | ExpansionAborted
+    | ExpansionSwitched
+    | ExpansionPropagated
+    | ExpansionOpened
     | AssignmentSet
-    | HeldRecord
+    | ParkedRecord
 )
 
 _encoder = msgspec.msgpack.Encoder()
@@ -543,17 +543,17 @@ class HalvesMoved(Struct, frozen=True):
 
 
 class AssignmentChanged(Struct, frozen=True):
-    """The division of a group's queues changed, or was so already."""
+    """The assignment of a group's queues changed, or was so already."""
 
     group: str
     changed: bool
 
 
-class GrowthMoved(Struct, frozen=True):
-    """The phase in which a topic's growth is now, or was already."""
+class ExpansionMoved(Struct, frozen=True):
+    """The phase in which a topic's expansion is now, or was already."""
 
     topic: str
-    phase: GrowthPhase
+    phase: ExpansionPhase
     changed: bool = False
 
 
@@ -585,8 +585,8 @@ Outcome: TypeAlias = (
     | TimersMoved
     | AccessChanged
     | SettingsChanged
-    | GrowthMoved
+    | ExpansionMoved
     | AssignmentChanged
-    | HeldOutcome
+    | ParkedOutcome
     | Trimmed
 )

@@ -7,7 +7,7 @@ and store can never disagree about an index. The tables are in the modules besid
 """
 
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -18,13 +18,6 @@ from orderlymq_broker.store.layout import Table, table_bounds, table_key
 _PAGE: Final = 1024
 
 encode_row = msgspec.msgpack.Encoder().encode
-
-
-class RowTable(Protocol):
-    """A table that can show itself for the digest: equal tables have equal rows."""
-
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield every row in an order that depends on the content only."""
 
 
 class TableWrites:

@@ -19,7 +19,7 @@ from orderlymq_broker.core.entries import (
     in_pieces,
     next_group,
 )
-from orderlymq_broker.processors.schedule.waits import Appender
+from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.replication.frames import FRAME_SIZE_MAX
 from orderlymq_broker.state.records import (
     Append,
@@ -59,7 +59,7 @@ def refused(shell: Shell) -> int:
 
 
 def message(topic: Topic, queue: Any = 0, body: bytes = b"x", properties: str = "") -> Draft:
-    return Draft(topic, queue, body, properties, 0, 0, 1, HOST)
+    return Draft(topic, queue, body, Properties(properties), 0, 0, 1, HOST)
 
 
 # -- what a record may hold -----------------------------------------------------------------------
@@ -163,9 +163,8 @@ def test_a_small_batch_that_would_be_a_huge_entry_is_refused_by_name(shell: Shel
 def test_a_proposal_over_the_limit_is_refused_by_name(shell: Shell) -> None:
     """The limit counts what is encoded: bodies, properties and records."""
     topic = Topic(1, ORDERS)
-    appender = Appender(shell.core.context)
     body = bytes(PROPOSAL_SIZE_MAX // 4)
-    drafts = [appender.append(message(topic, body=body)) for _ in range(4)]
+    drafts = [message(topic, body=body) for _ in range(4)]
 
     refusal = shell.core.context.entries.admit(Propose(drafts))
 
@@ -237,7 +236,7 @@ def test_a_request_that_fails_half_way_takes_no_place(
         raise RuntimeError("planted")
 
     with monkeypatch.context() as planted:
-        planted.setattr(shell.core.sends, "_propose_one", broken)
+        planted.setattr(shell.core.sends, "_propose", broken)
         with pytest.raises(RuntimeError, match="planted"):
             shell.submit(310, send_ext("orders"), b"x")
 
@@ -264,7 +263,7 @@ def test_store_times_never_fall_within_a_queue(shell: Shell) -> None:
     entries = shell.core.context.entries
     times = []
     for wall_ms in (1_000, 500, 2_000):
-        draft = shell.core.appender.append(message(shell.state.topics.by_name["orders"]))
+        draft = message(shell.state.topics.by_name["orders"])
         proposal = Propose([draft])
         assert entries.admit(proposal) is None
         built = entries.build([proposal], wall_ms)
@@ -283,7 +282,7 @@ def test_an_entry_gives_each_message_its_place(shell: Shell) -> None:
     entries, begin_at = shell.core.context.entries, shell.core.context.entries.physical_next
     proposals = []
     for queues in ((0, 1), (0,), (1, 0)):
-        drafts = [shell.core.appender.append(message(orders, queue)) for queue in queues]
+        drafts = [(message(orders, queue)) for queue in queues]
         proposals.append(Propose([*drafts, DelayProgress(1, 0, 2)]))
         assert entries.admit(proposals[-1]) is None
 
@@ -316,8 +315,9 @@ def test_what_waits_is_due_its_delay_after_its_store_time(shell: Shell) -> None:
     entries = shell.core.context.entries
     codes = []
     for delay_ms in (-1, 0, 5):
-        draft = shell.core.appender.append(message(shell.state.topics.by_name["orders"]))
-        draft.code, draft.delay_ms = 7, delay_ms
+        orders = shell.state.topics.by_name["orders"]
+        draft = message(orders).wait_in(orders, 0, 7)
+        draft.delay_ms = delay_ms
         assert entries.admit(Propose([draft])) is None
         (record,) = decode_records(split_entry(entries.build([Propose([draft])], 1_000).data).meta)
         assert isinstance(record, Append)
@@ -333,7 +333,7 @@ def test_bytes_count_until_the_fate_of_their_proposal_is_known(shell: Shell) -> 
     assert entries.uncommitted == 0
     proposals = []
     for body in (b"x", b"y" * 100, b"z"):
-        draft = shell.core.appender.append(message(shell.state.topics.by_name["orders"], body=body))
+        draft = message(shell.state.topics.by_name["orders"], body=body)
         proposals.append(Propose([draft, DelayProgress(1, 0, 2)]))
         assert entries.admit(proposals[-1]) is None
     sizes = [each.size for each in proposals]
@@ -360,7 +360,7 @@ def test_all_texts_of_a_record_count(shell: Shell) -> None:
         properties = f"KEYS\x01{keys}\x02"
         draft = message(shell.state.topics.by_name["orders"], properties=properties)
         draft.unique_key, draft.identity = unique_key, identity
-        proposal = Propose([shell.core.appender.append(draft)])
+        proposal = Propose([(draft)])
         assert shell.core.context.entries.admit(proposal) is None
         sizes.append(proposal.size)
 
@@ -373,11 +373,11 @@ def test_a_proposal_may_be_as_large_as_the_limit(shell: Shell, over: int) -> Non
     create(shell, ORDERS)
     entries = shell.core.context.entries
     orders = shell.state.topics.by_name["orders"]
-    probe = Propose([shell.core.appender.append(message(orders, body=b""))])
+    probe = Propose([(message(orders, body=b""))])
     assert entries.admit(probe) is None
     body = bytes(PROPOSAL_SIZE_MAX - probe.size + over)
 
-    refusal = entries.admit(Propose([shell.core.appender.append(message(orders, body=body))]))
+    refusal = entries.admit(Propose([(message(orders, body=body))]))
 
     assert (refusal is not None) == bool(over)
 
@@ -487,10 +487,7 @@ def test_what_is_admitted_is_applied_and_what_is_refused_leaves_no_trace(
     admitted: list[Propose] = []
     for records in work:
         topic = shell.state.topics.by_name.get("orders") or Topic(99, ORDERS)
-        made = [
-            shell.core.appender.append(message(topic, **each)) if isinstance(each, dict) else each
-            for each in records
-        ]
+        made = [(message(topic, **each)) if isinstance(each, dict) else each for each in records]
         before = (builder.uncommitted, builder.physical_next)
         proposal = Propose(made)
         if builder.admit(proposal) is not None:
@@ -542,7 +539,7 @@ def test_a_number_that_does_not_fit_its_field_is_refused(shell: Shell) -> None:
     draft = message(shell.state.topics.by_name["orders"])
     draft.flag = 2**31
     with pytest.raises(struct.error):
-        shell.core.appender.append(draft).lay_out(HOST)
+        (draft).lay_out(HOST)
 
     refusal = shell.core.context.entries.admit(Propose([draft]))
 
@@ -573,7 +570,8 @@ def test_a_number_of_the_record_is_checked_by_itself(
 ) -> None:
     """Whatever the others are: no replica could apply it."""
     create(shell, ORDERS)
-    draft = shell.core.appender.append(message(shell.state.topics.by_name["orders"]))
+    orders = shell.state.topics.by_name["orders"]
+    draft = message(orders).wait_in(orders, 0, 0)
     setattr(draft, name, number)
 
     refusal = shell.core.context.entries.admit(Propose([draft]))
@@ -586,7 +584,7 @@ def test_halves_and_their_ends_need_their_messages(shell: Shell) -> None:
     with_orders(shell)
     half = begin(shell)
     gone = Topic(99, ORDERS)
-    draft = shell.core.appender.append(message(gone))
+    draft = message(gone)
 
     shell.run([Propose([draft, HalfEnded(half[0], committed=True)])])
     shell.settle()

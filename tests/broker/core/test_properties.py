@@ -1,22 +1,12 @@
-"""The fast scan of properties agrees with the plain one."""
+"""Properties that are read once agree with the plain reader, and change alone."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_broker.core.properties import (
-    DELAY,
-    KEYS,
-    TAGS,
-    UNIQ_KEY,
-    WAIT,
-    PropertyName,
-    extended,
-    find_text,
-    without,
-)
+from orderlymq_broker.core.properties import Properties, properties_of
 from orderlymq_protocol.properties import decode_properties, remove_property
 
-NAMES = [DELAY, KEYS, TAGS, UNIQ_KEY, WAIT]
+NAMES = ["DELAY", "KEYS", "TAGS", "UNIQ_KEY", "WAIT"]
 TEXTS = st.lists(
     st.sampled_from(
         ["KEYS", "TAGS", "X_TAGS", "DELAY", "WAIT", "UNIQ_KEY", "\x01", "\x02", "é", "a b", ""]
@@ -25,21 +15,33 @@ TEXTS = st.lists(
 ).map("".join)
 
 
-@given(TEXTS, st.sampled_from(NAMES))
-def test_a_value_is_found_as_if_all_were_read(text: str, name: PropertyName) -> None:
+@given(TEXTS)
+def test_values_are_found_as_the_plain_reader_finds_them(text: str) -> None:
     """Names inside names, repeated, empty and torn entries included."""
-    assert find_text(text, name) == decode_properties(text).get(name.name)
+    assert Properties(text).by_name == decode_properties(text)
 
 
 @given(TEXTS, st.sampled_from(NAMES))
-def test_removing_leaves_every_other_character(text: str, name: PropertyName) -> None:
+def test_removing_leaves_every_other_character(text: str, name: str) -> None:
     """The same text as the plain removal gives, but for a separator at the end."""
-    plain = remove_property(text.encode(), name.name).decode()
+    properties = Properties(text)
+    plain = remove_property(text.encode(), name).decode()
 
-    assert without(text, name).rstrip("\x02") == plain.rstrip("\x02")
+    properties.drop(name)
+
+    assert name not in properties.by_name
+    if name in decode_properties(text):
+        assert properties.text.rstrip("\x02") == plain.rstrip("\x02")
+    else:
+        assert properties.text == text
 
 
 @given(TEXTS)
 def test_what_is_added_is_found(text: str) -> None:
-    """Whether the text before ends with a separator or not."""
-    assert find_text(extended(text, "TAGS", "new"), TAGS) == "new"
+    """Whether the text before ends with a separator or not, in the text and by name."""
+    properties = Properties(text)
+
+    properties.add("TAGS", "new")
+
+    assert properties.by_name["TAGS"] == "new"
+    assert properties_of(properties.text.encode()).by_name == properties.by_name

@@ -59,7 +59,7 @@ async def settled(liveness: Liveness) -> None:
         await asyncio.gather(*liveness._tasks)
 
 
-async def introduced(liveness: Liveness, broker: Broker, *client_ids: str) -> None:
+async def identified(liveness: Liveness, broker: Broker, *client_ids: str) -> None:
     """Let a client speak on each connection, and wait until it is known."""
     for number, (end, client_id) in enumerate(zip(broker.ends, client_ids, strict=True)):
         liveness.seen(number, [client_id], end)
@@ -72,7 +72,7 @@ async def test_a_killed_client_is_proven_dead(named: bool) -> None:
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
             name = f"127.0.0.1@{process.pid}#1" if named else NAME
-            await introduced(liveness, broker, name)
+            await identified(liveness, broker, name)
 
             process.kill()
             process.wait()
@@ -86,7 +86,7 @@ async def test_a_living_client_that_closed_its_connection_is_not() -> None:
     """We look for a while and give up without proof."""
     with listening() as broker, client(broker) as process:
         async with watching() as (liveness, dead):
-            await introduced(liveness, broker, NAME)
+            await identified(liveness, broker, NAME)
 
             process.send_signal(signal.SIGSTOP)
             liveness.lost(0)
@@ -99,7 +99,7 @@ async def test_a_client_whose_child_has_its_connection_is_not() -> None:
     """The program may go on there."""
     with listening() as broker, client(broker, "fork()") as process:
         async with watching() as (liveness, dead):
-            await introduced(liveness, broker, f"127.0.0.1@{process.pid}#1")
+            await identified(liveness, broker, f"127.0.0.1@{process.pid}#1")
 
             process.kill()
             process.wait()
@@ -132,7 +132,7 @@ async def test_one_look_answers_for_all_clients() -> None:
     """Thousands of clients of one process, each with its socket, would cost the square of that otherwise."""
     with listening() as broker, client(broker, connections=100):
         async with watching() as (liveness, _):
-            await introduced(liveness, broker, *(f"{NAME}-{number}" for number in range(100)))
+            await identified(liveness, broker, *(f"{NAME}-{number}" for number in range(100)))
 
             assert liveness.looks == 1
             assert liveness._connected.total() == 100
@@ -143,7 +143,7 @@ async def test_every_client_of_a_dead_process_is_proven_dead_once() -> None:
     with listening() as broker, client(broker, connections=3) as process:
         async with watching() as (liveness, dead):
             names = [f"{NAME}-{number}" for number in range(3)]
-            await introduced(liveness, broker, *names)
+            await identified(liveness, broker, *names)
 
             process.kill()
             process.wait()
@@ -206,7 +206,7 @@ async def test_of_two_programs_with_one_client_id_the_end_of_one_is_not_that_of_
     """Their instance names are the same: as long as one of them speaks, the client lives."""
     with listening() as broker, client(broker) as first, client(broker):
         async with watching() as (liveness, dead):
-            await introduced(liveness, broker, NAME, NAME)
+            await identified(liveness, broker, NAME, NAME)
 
             first.kill()
             first.wait()

@@ -7,6 +7,7 @@ import pytest
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.entries import Built
+from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.replication.gathering import GATHER_COUNT
 from orderlymq_broker.state.records import Append as MessageAppended
 from orderlymq_broker.state.records import MemberSeen, Outcome, TopicSet
@@ -484,7 +485,7 @@ def test_sends_keep_their_order_when_the_log_refuses_an_entry(
 
     def submit(body: bytes) -> None:
         topic = leader.state.topics.by_name["orders"]
-        draft = Draft(topic, 0, body, "", 0, 0, 1, pack_host("192.0.2.7", 4711))
+        draft = Draft(topic, 0, body, Properties(""), 0, 0, 1, pack_host("192.0.2.7", 4711))
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             (record,) = outcomes
@@ -492,7 +493,7 @@ def test_sends_keep_their_order_when_the_log_refuses_an_entry(
             stored.append((body, record.queue_offset))
             return []
 
-        leader.loop.submit([Propose([leader.core.appender.append(draft)], applied)])
+        leader.loop.submit([Propose([draft], applied)])
 
     def full(_: bytes) -> tuple[Term, Index]:
         raise ProposalRefused("planted")

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
-from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyHeld, KeyReleased
+from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.records import (
     Append,
     AssignmentSet,
@@ -14,13 +14,13 @@ from orderlymq_broker.state.records import (
     Commit,
     DedupTrimmed,
     DelayProgress,
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionOpened,
+    ExpansionPropagated,
+    ExpansionSwitched,
     GroupDeleted,
     GroupSet,
-    GrowthFenced,
-    GrowthLifted,
-    GrowthOpened,
-    GrowthPublished,
-    GrowthSwitched,
     HalfEnded,
     HalfGivenUp,
     HalfOpened,
@@ -63,13 +63,13 @@ EXAMPLES: list[Record] = [
     LocksExpired("g", (LockRef("t", 0, 7),)),
     ClientDead("c", "gone"),
     ClientDead("c", "gone", 7),
-    GrowthFenced("t", 1, 8, 4, 60_000, 7),
-    GrowthLifted("t", 1, "too slow"),
-    GrowthSwitched("t", 1, 8, 4, ("g",), 6, 7),
-    GrowthPublished("t", 8, 40_000, 7),
-    GrowthOpened("t"),
+    ExpansionFenced("t", 1, 8, 4, 60_000, 7),
+    ExpansionAborted("t", 1, "too slow"),
+    ExpansionSwitched("t", 1, 8, 4, ("g",), 6, 7),
+    ExpansionPropagated("t", 8, 40_000, 7),
+    ExpansionOpened("t"),
     AssignmentSet("g", "t", (("b", 0, "c"),), 7),
-    KeyHeld("g", "t", 0, "k", 5, "M", 2),
+    KeyParked("g", "t", 0, "k", 5, "M", 2),
     KeyFollowed("g", "t", 0, "k", 6, 2),
     KeyReleased("g", "t", "k"),
     MemberSeen("g", "c", "h:1", subscriptions=(Subscription("t", "a", codes=(97,)),)),

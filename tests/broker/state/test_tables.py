@@ -224,13 +224,13 @@ def test_the_first_send_of_an_identity_stands_until_the_window_passes(replica: R
     assert isinstance(last, Append)
 
     window = replica.state.dedup
-    assert window.get(b"A") == FirstSend(1, 0, first.physical, WALL_MS)
-    assert replica.restarted().state.dedup.get(b"A") == window.get(b"A")
+    assert window.sends.get(b"A") == FirstSend(1, 0, first.physical, WALL_MS)
+    assert replica.restarted().state.dedup.sends == window.sends
     assert window.floor(count_max=1, oldest_ms=0) == first.physical + 1
     assert window.floor(count_max=9, oldest_ms=WALL_MS + 1) == last.physical + 1
     assert window.floor(count_max=9, oldest_ms=WALL_MS) == 0
     assert replica.take(DedupTrimmed(first.physical + 1)) == [Trimmed(1)]
-    assert (window.get(b"A"), len(window)) == (None, 1)
+    assert (window.sends.get(b"A"), len(window)) == (None, 1)
 
 
 def test_an_identity_is_topic_key_tries_and_body() -> None:

@@ -7,15 +7,16 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.core.context import answer
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entries import Built, EntryBuilder
+from orderlymq_broker.core.repeats import Place
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.processors.groups import locks as locking
 from orderlymq_broker.processors.groups.fence import Fence, Verdict
 from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
-from orderlymq_broker.processors.send.sends import Place, SendProcessor
+from orderlymq_broker.processors.send.answers import answer_places
+from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.state import machine
 from orderlymq_broker.state.groups.locks import Lock, LockTable
@@ -49,7 +50,7 @@ def _trim_wrong_end(bed: Bed) -> None:
         count = sum(1 for physical, _ in self._order if physical < floor)
         for _ in range(count):
             physical, identity = self._order.pop()
-            del self._sends[identity]
+            del self.sends[identity]
             batch.delete(Family.DEDUP, dedup_key(physical))
         return Trimmed(count)
 
@@ -257,12 +258,12 @@ def _answer_early(bed: Bed) -> None:
 
 @PROCESSORS.defect("answer a repeat before the first is stored", "acknowledged is committed")
 def _repeat_early(bed: Bed) -> None:
-    def repeat(self: SendProcessor, identities: Any, more: Any, request: Any, peer: Any) -> Any:
+    def repeat(self: SendProcessor, identity: Any, more: Any, request: Any, peer: Any) -> Any:
         topic = self._context.state.topics.by_name[request.ext["b"]]
         queue = topic.queue(int(request.ext["e"]))
         end, _ = self._context.entries._heads.get(queue, (queue.next_offset, 0))
         places = [Place(queue.queue_id, end - 1, 0)]
-        return answer(request, peer, ext={**self._ext(places), **more})
+        return answer_places(self._context, places, more, request, peer)
 
     bed.put(SendProcessor, "_answer_repeat", repeat)
 
@@ -307,14 +308,14 @@ def _keep_view(bed: Bed) -> None:
 
 @PROCESSORS.defect("count a dead letter by its try", "a dead letter is stored once")
 def _dead_letter_by_try(bed: Bed) -> None:
-    real_complete = SendProcessor._complete
+    real_read = SendProcessor._read
 
-    def complete(self: SendProcessor, draft: Any, *arguments: Any, **named: Any) -> Any:
-        level = real_complete(self, draft, *arguments, **named)
-        if draft.identity and named.get("dead"):
+    def read(self: SendProcessor, *arguments: Any) -> Any:
+        draft, wait = real_read(self, *arguments)
+        if draft.identity and arguments[-1] == "dead":
             draft.identity = send_identity(
                 draft.topic.id, draft.unique_key, draft.reconsume_times, draft.body_crc
             )
-        return level
+        return draft, wait
 
-    bed.put(SendProcessor, "_complete", complete)
+    bed.put(SendProcessor, "_read", read)

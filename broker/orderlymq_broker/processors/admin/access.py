@@ -1,5 +1,5 @@
 """
-Access control: may this request be served to whoever signed it.
+Access control: may this request be served to its signer.
 
 The rules are RocketMQ's (PlainPermissionManager, AclUtils): first the white addresses of all, then the account,
 then its own white address, then the signature over the raw header fields and the body, then what the
@@ -79,19 +79,19 @@ class Need:
 
 
 class AccessControl:
-    """Judges requests; with access control off it lets everything pass."""
+    """Judges requests.
+
+    Attributes:
+        enabled: requests are to be judged at all.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         settings = context.settings.access
+        self.enabled = settings.enable
         self._operator: AccountSet | None = None
         if settings.operator_key and settings.operator_secret:
             self._operator = AccountSet(settings.operator_key, settings.operator_secret, admin=True)
-
-    @property
-    def enabled(self) -> bool:
-        """Tell whether requests are judged at all."""
-        return self._context.settings.access.enable
 
     def admit(self, request: RemotingCommand, peer: Peer) -> None:
         """Let a request pass or refuse it.

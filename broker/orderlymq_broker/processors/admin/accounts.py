@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from orderlymq_broker.core.answers import propose
+from orderlymq_broker.core.answers import change
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.processors.admin.access import PERMISSIONS
@@ -47,7 +47,7 @@ class AccessAdministration:
             code = ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED
             raise RequestRefused(code, str(error)) from error
 
-        return [propose(self._context, [account], request, peer)]
+        return change(self._context, [account], request, peer)
 
     def delete_account(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 51."""
@@ -59,7 +59,7 @@ class AccessAdministration:
                 "there is no such account",
             )
 
-        return [propose(self._context, [AccountDeleted(key)], request, peer)]
+        return change(self._context, [AccountDeleted(key)], request, peer)
 
     def set_white_addresses(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 53: replace the addresses that need no account; commas stand between them."""
@@ -77,7 +77,7 @@ class AccessAdministration:
             code = ResponseCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED
             raise RequestRefused(code, str(error)) from error
 
-        return [propose(self._context, [WhiteAddressesSet(addresses)], request, peer)]
+        return change(self._context, [WhiteAddressesSet(addresses)], request, peer)
 
     def info(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 52: the version of the accounts; our own tools also get the accounts, without secrets."""

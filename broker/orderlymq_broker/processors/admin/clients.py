@@ -9,7 +9,7 @@ client that does not answer costs the tool its time-out, nobody else anything. M
 from typing import Final
 
 from orderlymq_broker.core.answers import raise_unknown_group
-from orderlymq_broker.core.clientcalls import Asker, Silence
+from orderlymq_broker.core.clientcalls import ClientCalls, Silence
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.sessions import Session
@@ -46,7 +46,7 @@ RUNNING_INFO_VERSION: Final = 62
 class ClientAdministration:
     """Serves what administrators ask about connected clients."""
 
-    def __init__(self, context: Context, asker: Asker) -> None:
+    def __init__(self, context: Context, asker: ClientCalls) -> None:
         self._context = context
         self._asker = asker
 

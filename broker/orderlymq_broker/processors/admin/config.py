@@ -9,7 +9,7 @@ refused by name with the reason, and then nothing is changed. Which keys there a
 
 from typing import Final
 
-from orderlymq_broker.core.answers import propose
+from orderlymq_broker.core.answers import change
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_text
@@ -59,7 +59,7 @@ class ConfigAdministration:
         if all(present[name] == text for name, (text, _) in values.items()):
             return answer(request, peer)
 
-        return [propose(context, [SettingsSet(values)], request, peer, remark=_REMARK)]
+        return change(context, [SettingsSet(values)], request, peer, remark=_REMARK)
 
     def clean(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 306 and 329: look for messages past their time with the next tick."""

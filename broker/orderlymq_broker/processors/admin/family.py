@@ -6,12 +6,9 @@ all replicas are shown by any. The subjects: ``topics``, ``groups``, ``offsets``
 ``clients``, ``accounts``, ``statistics``, ``config``.
 """
 
-from collections.abc import Sequence
-
 from orderlymq_broker.core.answers import leader_only
-from orderlymq_broker.core.clientcalls import Asker
+from orderlymq_broker.core.clientcalls import ClientCalls
 from orderlymq_broker.core.context import Context, Handler
-from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.processors.admin.accounts import AccessAdministration
 from orderlymq_broker.processors.admin.clients import ClientAdministration
 from orderlymq_broker.processors.admin.config import ConfigAdministration
@@ -23,13 +20,11 @@ from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.processors.topics.retention import RetentionService
-from orderlymq_broker.state.records import Append
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
 
 
 class Administration:
-    """Serves administrators; the hook of their handlers."""
+    """Serves administrators."""
 
     def __init__(
         self,
@@ -37,16 +32,16 @@ class Administration:
         queries: QueryProcessor,
         committer: Committer,
         retention: RetentionService,
+        calls: ClientCalls,
     ) -> None:
         flush = committer.take
         self._context = context
         self.figures = Figures(context)
-        self.asker = Asker(context)
         self.access = AccessAdministration(context)
         self.topics = TopicAdministration(context, flush)
         self.groups = GroupAdministration(context, queries, self.figures, flush)
-        self.offsets = OffsetAdministration(context, queries, committer, self.asker)
-        self.clients = ClientAdministration(context, self.asker)
+        self.offsets = OffsetAdministration(context, queries, committer, calls)
+        self.clients = ClientAdministration(context, calls)
         self.stats = StatsAdministration(context, self.figures)
         self.config = ConfigAdministration(context, retention)
 
@@ -106,29 +101,7 @@ class Administration:
             RequestCode.QUERY_CONSUME_QUEUE: self.stats.queue_entries,
         }
 
-    # -- companion ---------------------------------------------------------------------------------
-
-    def appended(self, records: Sequence[Append]) -> None:
-        """Count applied messages."""
-        self.figures.appended(records)
-
-    def tick(self, now: Now) -> list[Effect]:
-        """Sample figures, give up on clients that are silent."""
-        self.figures.tick(now)
-
-        return self.asker.tick(now)
-
-    def replied(self, response: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Pass a client's answer on to whoever asked."""
-        return self.asker.replied(response, peer)
-
-    def closed(self, connection: int, now: Now) -> list[Effect]:
-        """Give up on a client that is gone."""
-        return self.asker.closed(connection)
-
-    def ended(self) -> list[Effect]:
-        """Give up on all clients: another replica leads."""
+    def ended(self) -> None:
+        """Forget what only a leader knows: another replica leads."""
         self.figures.ended()
         self.topics.ended()
-
-        return self.asker.ended()

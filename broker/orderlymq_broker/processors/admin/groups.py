@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from orderlymq_broker.core.answers import propose
+from orderlymq_broker.core.answers import change
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.processors.fetch.query import QueryProcessor
@@ -86,7 +86,7 @@ class GroupAdministration:
         """Serve 200: create a group or change it."""
         body = fastjson.loads_standard(request.body)
 
-        return [propose(self._context, self._judge(body), request, peer)]
+        return change(self._context, self._judge(body), request, peer)
 
     def update_list(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 225: create or change several groups, all or none."""
@@ -103,7 +103,7 @@ class GroupAdministration:
             )
         records = [record for each in listed for record in self._judge(each)]
 
-        return [propose(self._context, records, request, peer)]
+        return change(self._context, records, request, peer)
 
     def _judge(self, body: object) -> list[Record]:
         """Return the records that make a group as *body* wants it.
@@ -154,7 +154,7 @@ class GroupAdministration:
             )
         clean = header.remove_offset or header.clean_offset
 
-        return [propose(self._context, [*self._flush(), GroupDeleted(group, clean)], request, peer)]
+        return change(self._context, [*self._flush(), GroupDeleted(group, clean)], request, peer)
 
     # -- questions about configuration -------------------------------------------------------------
 

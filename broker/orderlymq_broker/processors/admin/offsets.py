@@ -10,9 +10,9 @@ Broker2Client.
 from collections.abc import Mapping
 from typing import Final
 
-from orderlymq_broker.core.answers import propose, raise_unknown_group
+from orderlymq_broker.core.answers import change, raise_unknown_group
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
-from orderlymq_broker.core.clientcalls import Asker, Silence
+from orderlymq_broker.core.clientcalls import ClientCalls, Silence
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
 from orderlymq_broker.core.sessions import Session
@@ -43,7 +43,7 @@ class OffsetAdministration:
     """Serves what administrators ask about offsets."""
 
     def __init__(
-        self, context: Context, queries: QueryProcessor, committer: Committer, asker: Asker
+        self, context: Context, queries: QueryProcessor, committer: Committer, asker: ClientCalls
     ) -> None:
         self._context = context
         self._queries = queries
@@ -104,16 +104,14 @@ class OffsetAdministration:
         if not records:
             return [*self._push(header, table), *answer(request, peer, body=body)]
 
-        return [
-            propose(
-                self._context,
-                records,
-                request,
-                peer,
-                body=body,
-                ended=lambda is_applied: self._push(header, table) if is_applied else [],
-            )
-        ]
+        return change(
+            self._context,
+            records,
+            request,
+            peer,
+            body=body,
+            before=lambda: self._push(header, table),
+        )
 
     def _wished(self, header: ResetOffsetHeader, topic: Topic) -> dict[int, int]:
         """Return the offset of every queue after the reset."""
@@ -214,7 +212,7 @@ class OffsetAdministration:
             return answer(request, peer)
         records = [*self._committer.take(), self._committer.reset(commits, now)]
 
-        return [propose(self._context, records, request, peer)]
+        return change(self._context, records, request, peer)
 
     def _check_clone(self, header: CloneGroupOffsetHeader, topics: list[str]) -> None:
         state = self._context.state

@@ -10,7 +10,7 @@ a topic while a group still has to read from it. Names and remarks are RocketMQ'
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from orderlymq_broker.core.answers import propose
+from orderlymq_broker.core.answers import change
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
@@ -100,7 +100,7 @@ class TopicAdministration:
         if self._context.state.topics.get(name) is None:
             return answer(request, peer)
 
-        return [propose(self._context, [*self._flush(), TopicDeleted(name)], request, peer)]
+        return change(self._context, [*self._flush(), TopicDeleted(name)], request, peer)
 
     def clean_unused(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 316: nothing is left over from deleted topics, they go with all they had."""
@@ -168,11 +168,10 @@ class TopicAdministration:
             )
         self._changing |= names
 
-        def ended(_: bool) -> list[Effect]:
+        def ended() -> None:
             self._changing -= names
-            return []
 
-        return [propose(self._context, records, request, peer, ended=ended)]
+        return change(self._context, records, request, peer, ended=ended)
 
     def _find(self, name: str) -> Topic:
         topic = self._context.state.topics.get(name)
@@ -290,8 +289,8 @@ def groups_of(context: Context, topic: str) -> set[str]:
 def merge_attributes(kept: dict[str, str], changes: str | None) -> dict[str, str]:
     """Return the attributes after changes in 5.x's form: ``+name=value,-name``."""
     merged = dict(kept)
-    for change in (changes or "").split(","):
-        sign, (name, _, value) = change[:1], change[1:].partition("=")
+    for item in (changes or "").split(","):
+        sign, (name, _, value) = item[:1], item[1:].partition("=")
         if sign == "+" and name:
             merged[name] = value
         elif sign == "-":

@@ -23,7 +23,7 @@ from orderlymq_broker.processors.fetch.read import (
     read_message,
     read_queue,
 )
-from orderlymq_broker.processors.groups.fence import Fence
+from orderlymq_broker.processors.groups.fence import Fence, Verdict
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Append, GroupSet
 from orderlymq_broker.state.topics.topics import PERM_READ, Topic
@@ -100,7 +100,7 @@ class PullProcessor:
         """Serve 11 and 361."""
         header = PullMessageHeader.from_ext(request.ext)
         try:
-            topic, matches = self._check(header, request, peer)
+            topic, matches, verdict = self._check(header, request, peer)
         except RequestRefused as refused:
             early = refused.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
             if not (early and self._may_wait(header)):
@@ -108,7 +108,7 @@ class PullProcessor:
             self._hold(request, peer, header, _EARLY, None, now.monotonic_ms + EARLY_MS)
             return []
         if header.sys_flag & PULL_COMMIT_OFFSET:
-            self._committer.commit_with_pull(header, topic, request.ext, peer)
+            self._committer.commit_with_pull(header, topic, verdict, request.ext, peer)
         reading = self._read(header, topic, matches, bulk=EXT_BULK in request.ext)
         if reading.is_at_end and self._may_wait(header):
             deadline_ms = now.monotonic_ms + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
@@ -188,7 +188,7 @@ class PullProcessor:
             self._forget(held)
 
     def release_all(self, reason: str = "LEADER_CHANGED") -> list[Effect]:
-        """Tell every waiting consumer to pull again at once: it will be judged anew."""
+        """Tell every waiting consumer to pull again at once: it will be judged again."""
         effects: list[Effect] = []
         for pulls in list(self._held.values()):
             for held in list(pulls.values()):
@@ -212,8 +212,8 @@ class PullProcessor:
 
     def _check(
         self, header: PullMessageHeader, request: RemotingCommand, peer: Peer
-    ) -> tuple[Topic, Matches | None]:
-        """Return topic and filter of a pull that may be served.
+    ) -> tuple[Topic, Matches | None, Verdict]:
+        """Return topic, filter and the fence's verdict of a pull that may be served.
 
         Raises:
             RequestRefused: the first check that fails says why.
@@ -255,7 +255,7 @@ class PullProcessor:
         if session is not None:
             session.pulled = True
 
-        return topic, matches
+        return topic, matches, verdict
 
     def _group(self, name: str) -> GroupSet:
         context = self._context
@@ -345,7 +345,7 @@ class PullProcessor:
         """Judge and answer a held pull again, this time for good."""
         self._forget(held)
         try:
-            topic, matches = self._check(held.header, held.request, held.peer)
+            topic, matches, _ = self._check(held.header, held.request, held.peer)
         except RequestRefused as refused:
             return answer(held.request, held.peer, refused.code, remark=refused.remark)
         except CreateFirst:

@@ -9,12 +9,13 @@ What a member that asks is answered: ``strategies.py``.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.answers import answer_when_applied
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.topics.expansion import check_token
 from orderlymq_broker.state.groups.members import since_ms
-from orderlymq_broker.state.records import AssignmentSet, MemberSeen, Outcome, Refused
+from orderlymq_broker.state.records import AssignmentSet, MemberSeen
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
@@ -22,10 +23,9 @@ from orderlymq_protocol.integers import INT32_MAX
 
 # As many queues as a topic may have; a row of them is some 100 KiB.
 OWNERS_MAX: Final = 16_384
-_LOST: Final = "the leader changed before the division was stored; look at the group and ask again"
 
 
-class DivisionProcessor:
+class AssignmentProcessor:
     """Serves operators that divide queues.
 
     Args:
@@ -37,7 +37,7 @@ class DivisionProcessor:
         self._notify = notify
 
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20507: set a division (*action* set), or only tell the group to look again (notify)."""
+        """Serve 20507: set an assignment (*action* set), or only tell the group to look again (notify)."""
         token = check_token(self._context, request.ext, now)
         group = request.ext.get("consumerGroup", "")
         check_client("operator", group)
@@ -46,16 +46,10 @@ class DivisionProcessor:
             return [*self._notify([group]), *answer(request, peer)]
         record = AssignmentSet(group, request.ext.get("topic", ""), _owners(request.body), token)
 
-        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
-            found = outcomes[0]
-            if isinstance(found, Refused):
-                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=found.reason)
-            return answer(request, peer)
-
-        return [Propose([record], applied=applied, lost=when_lost(request, peer, _LOST))]
+        return answer_when_applied(request, peer, [record])
 
     def members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20508: the members of a group, and the division of its queues."""
+        """Serve 20508: the members of a group, and the assignment of its queues."""
         group = request.ext.get("consumerGroup", "")
         state = self._context.state
         found = state.members.of_group(group)

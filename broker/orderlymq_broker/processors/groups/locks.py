@@ -14,8 +14,9 @@ from collections.abc import Container, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import Final
 
-from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.answers import answer_when_applied
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entries import in_pieces
 from orderlymq_broker.processors.groups.lockreports import LockReports
 from orderlymq_broker.processors.groups.offsets import Committer
@@ -50,7 +51,6 @@ REFUSAL_MS: Final = 30_000
 # A follower is not told which locks end; it looks when it has noted many more than are held.
 _SEEN_SLACK: Final = 1_000
 
-_LOST: Final = "the leader changed before the locks were decided; ask again"
 
 _Key = tuple[str, str, int]
 
@@ -80,7 +80,7 @@ class LockProcessor:
         context = self._context
         session = context.identify(peer, body.client_id)
         session.language, session.version = request.language, request.version
-        context.sessions.glimpse(body.consumer_group, body.client_id, peer.connection, now)
+        context.sessions.last_seen(body.consumer_group, body.client_id, peer.connection, now)
         wanted = [queue for queue in dict.fromkeys(body.queues) if self._is_ours(queue)]
         if not wanted:
             return answer(request, peer, body=_granted_body(()))
@@ -115,7 +115,7 @@ class LockProcessor:
             self._report(body, dict(pairs), holders, then)
             return answer(request, peer, body=_granted_body(pairs, self._held(body, pairs)))
 
-        return [Propose(records, applied=applied, lost=when_lost(request, peer, _LOST))]
+        return answer_when_applied(request, peer, records, then=applied)
 
     def unlock(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 42: give back what is the client's and ignore the rest."""
@@ -128,16 +128,9 @@ class LockProcessor:
             return answer(request, peer)
 
         # Proposed even when nothing is held: the lock request may be on its way through the log.
-        return [
-            Propose(
-                [
-                    *self._committer.take(),
-                    LocksReleased(body.consumer_group, body.client_id, queues),
-                ],
-                applied=lambda _, __: answer(request, peer),
-                lost=when_lost(request, peer, _LOST),
-            )
-        ]
+        released = LocksReleased(body.consumer_group, body.client_id, queues)
+
+        return answer_when_applied(request, peer, [*self._committer.take(), released])
 
     def table(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 20501: the held locks of a group, or of all, whether their holders are connected, and who else asks."""
@@ -358,7 +351,7 @@ class LockProcessor:
         return [
             [held.topic, held.queue_id, held.key, held.offset, held.message_id]
             for queue, _ in granted
-            for held in self._context.state.held.of_queue(
+            for held in self._context.state.parked.of_queue(
                 body.consumer_group, queue.topic, queue.queue_id
             ).values()
         ]

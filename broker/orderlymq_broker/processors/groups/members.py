@@ -9,12 +9,12 @@ clients pull over the next one long before they say who they are, and nobody els
 queues. What the others are told: ``rebalance.py``.
 """
 
-from collections.abc import Sequence
 from typing import Final, TypeAlias
 
+from orderlymq_broker.core.answers import answer_when_applied
 from orderlymq_broker.core.bodylimits import read_heartbeat
-from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entries import in_pieces
 from orderlymq_broker.core.sessions import Session
 from orderlymq_broker.processors.fetch.filter import check_expression
@@ -30,9 +30,7 @@ from orderlymq_broker.state.records import (
     LocksReleased,
     MemberLeft,
     MemberSeen,
-    Outcome,
     Record,
-    Refused,
     Subscription,
     TopicSet,
 )
@@ -56,8 +54,6 @@ DUPLICATES_SHOWN_MAX: Final = 100
 
 # A sentence about a pod and its node; it stands in the log.
 PROOF_LENGTH_MAX: Final = 1_024
-
-_LOST: Final = "the leader changed before the membership was stored; send it again"
 
 
 # Where a client's connections come from, None when they are not asked about.
@@ -85,19 +81,13 @@ class MembershipProcessor:
         client_id = session.heartbeat_client
         records: list[Record] = []
         for consumer in session.consumers[client_id]:
-            self._meet(consumer, client_id, session, now)
+            self._heartbeat_of(consumer, client_id, session, now)
             if context.leading:
                 records += self._missing(consumer, client_id, session)
         if not records:
             return answer(request, peer)
 
-        return [
-            Propose(
-                records,
-                applied=lambda _, __: answer(request, peer),
-                lost=when_lost(request, peer, _LOST),
-            )
-        ]
+        return answer_when_applied(request, peer, records)
 
     def unregister(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 35: the client leaves a group and gives its locks back."""
@@ -125,13 +115,7 @@ class MembershipProcessor:
             MemberLeft(group, header.client_id),
         ]
 
-        return [
-            Propose(
-                records,
-                applied=lambda _, __: answer(request, peer),
-                lost=when_lost(request, peer, _LOST),
-            )
-        ]
+        return answer_when_applied(request, peer, records)
 
     def list_members(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 38."""
@@ -160,23 +144,11 @@ class MembershipProcessor:
         client_id = request.ext.get("clientId", "")
         check_client(client_id)
         proof = request.ext.get("proof", "")[:PROOF_LENGTH_MAX] or "reported without saying why"
-        records = self._bury(client_id, proof, token)
+        records = self._expire(client_id, proof, token)
         if not records:
             return answer(request, peer)
 
-        def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
-            refused = next((each for each in outcomes if isinstance(each, Refused)), None)
-            if refused is not None:
-                return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
-            return answer(request, peer)
-
-        return [
-            Propose(
-                records,
-                applied=applied,
-                lost=when_lost(request, peer, _LOST),
-            )
-        ]
+        return answer_when_applied(request, peer, records)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -203,7 +175,7 @@ class MembershipProcessor:
             for lock in self._context.state.locks.held()
         ):
             return []
-        records = self._bury(client_id, proof)
+        records = self._expire(client_id, proof)
 
         return in_pieces(records)
 
@@ -278,7 +250,7 @@ class MembershipProcessor:
                 if wish.expression_type == EXPRESSION_SQL92:
                     check_expression(self._context, wish.expression_type, wish.sub_string)
         session = self._context.identify(peer, body.client_id)
-        self._context.sessions.introduced(peer.connection)
+        self._context.sessions.identified(peer.connection)
         session.heartbeat, session.heartbeat_client = request.body, body.client_id
         session.language, session.version = request.language, request.version
         session.producer_groups = {producer.group_name for producer in body.producer_data_set}
@@ -286,11 +258,13 @@ class MembershipProcessor:
 
         return session
 
-    def _meet(self, consumer: ConsumerData, client_id: str, session: Session, now: Now) -> None:
+    def _heartbeat_of(
+        self, consumer: ConsumerData, client_id: str, session: Session, now: Now
+    ) -> None:
         """Note where a member is; of two connections of one client id the last one counts."""
         context = self._context
         connection = session.peer.connection
-        before = context.sessions.meet(consumer.group_name, client_id, connection, now)
+        before = context.sessions.heartbeat(consumer.group_name, client_id, connection, now)
         if (
             before is not None
             and before.by_heartbeat
@@ -333,7 +307,7 @@ class MembershipProcessor:
 
         return records
 
-    def _bury(self, client_id: str, proof: str, token: int = NO_TOKEN) -> list[Record]:
+    def _expire(self, client_id: str, proof: str, token: int = NO_TOKEN) -> list[Record]:
         state = self._context.state
         for group in state.members.groups_of(client_id):
             self._context.sessions.leave(group, client_id)

@@ -11,14 +11,14 @@ that a tool may set those of a group with nobody online, and that clients which 
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
+from orderlymq_broker.core.answers import answer_when_applied
+from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID, Fence
+from orderlymq_broker.processors.groups.fence import EXT_CLIENT_ID, Fence, Verdict
 from orderlymq_broker.state.records import (
     Commit,
     OffsetsCommitted,
     OffsetsReset,
-    Outcome,
     Record,
 )
 from orderlymq_broker.state.topics.topics import Topic
@@ -37,7 +37,6 @@ _OVERTAKEN: Final = (
     "offset {offset} of queue {queue} of topic {topic} in the group {group} was not stored: the queue's "
     "lock has changed meanwhile; lock it (code 41) before committing"
 )
-_LOST: Final = "the leader changed before the offset was stored; commit it again"
 
 _Key = tuple[str, str, int]
 
@@ -82,21 +81,24 @@ class Committer:
         if not records:
             return self._answer_commit(header, request, peer)
 
-        return [
-            Propose(
-                records,
-                applied=lambda _, __: self._answer_commit(header, request, peer),
-                lost=when_lost(request, peer, _LOST),
-            )
-        ]
+        return answer_when_applied(
+            request, peer, records, then=lambda _, __: self._answer_commit(header, request, peer)
+        )
 
     def commit_with_pull(
-        self, header: PullMessageHeader, topic: Topic, ext: dict[str, str], peer: Peer
+        self,
+        header: PullMessageHeader,
+        topic: Topic,
+        verdict: Verdict,
+        ext: dict[str, str],
+        peer: Peer,
     ) -> None:
-        """Take the commit that rides in a pull; one that is refused does not fail the pull."""
-        verdict = self._fence.judge_commit(
-            header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
-        )
+        """Take the commit that rides in a pull that passed; one that is refused does not fail the pull."""
+        if EXT_CLIENT_ID not in ext and self._context.sessions.get(peer.connection) is None:
+            # The pull's sender was only taken for the holder; its commit is judged by itself.
+            verdict = self._fence.judge_commit(
+                header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
+            )
         if verdict.passes:
             self._gather(
                 header.consumer_group, topic, header.queue_id, header.commit_offset, verdict.epoch
@@ -110,10 +112,11 @@ class Committer:
         key = (header.consumer_group, header.topic, header.queue_id)
         if key in self._pending:
             # The answer must not be smaller after a crash of this leader than it was before.
-            def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
-                return self._answer_query(header, request, peer)
-
-            return [Propose(self.take(), applied=applied)]
+            return [
+                Propose(
+                    self.take(), applied=lambda _, __: self._answer_query(header, request, peer)
+                )
+            ]
 
         return self._answer_query(header, request, peer)
 
@@ -202,13 +205,8 @@ class Committer:
     ) -> list[Effect]:
         commit = Commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         self._pending.pop((commit.group, commit.topic, commit.queue_id), None)
-        return [
-            Propose(
-                [*self.take(), OffsetsReset((commit,))],
-                applied=lambda _, __: answer(request, peer),
-                lost=when_lost(request, peer, _LOST),
-            )
-        ]
+
+        return answer_when_applied(request, peer, [*self.take(), OffsetsReset((commit,))])
 
     def _check_group(self, group: str) -> None:
         if group in self._context.state.groups.by_name:

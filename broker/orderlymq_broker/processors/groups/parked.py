@@ -4,7 +4,7 @@ What follows a dead letter of an ordered group: 20509 to 20511, and the group's 
 The rules: a member asks before it hands a dead letter over, and does as it is told, so that the policy is
 decided here at that moment and nowhere else. Continue: the letter goes, later messages of its key are
 consumed. HoldKey: the key is held first, in raft; the letter and all later messages of its key
-go to the dead letters until an administrator lets go; where the hold is not possible the queue
+go to the dead letters until an administrator releases it; where the hold is not possible the queue
 stops. StopQueue: nothing is handed over, the message is tried for ever. Of RocketMQ's clients only
 the hand-over is seen: ``check_hand_over``. The table: ``state/groups/parked.py``.
 """
@@ -12,24 +12,24 @@ the hand-over is seen: ``check_hand_over``. The table: ``state/groups/parked.py`
 from collections.abc import Sequence
 from typing import Any, Final
 
-from orderlymq_broker.core.answers import raise_unknown_group
-from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
-from orderlymq_broker.core.properties import SHARDING_KEY, find_text
+from orderlymq_broker.core.answers import answer_when_applied, raise_unknown_group
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.processors.groups.locks import check_client
-from orderlymq_broker.state.groups.parked import FULL, HELD_KEYS_MAX, KEY_BYTES_MAX
+from orderlymq_broker.state.groups.parked import FULL, KEY_BYTES_MAX, PARKED_KEYS_MAX
 from orderlymq_broker.state.groups.parkedrecords import (
-    HeldFound,
-    HeldKey,
     KeyFollowed,
-    KeyHeld,
+    KeyParked,
     KeyReleased,
-    KeysLetGo,
+    KeysReleased,
+    ParkedFound,
+    ParkedKey,
 )
 from orderlymq_broker.state.records import Outcome, Refused
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.properties import SHARDING_KEY
 
 # Ids of RocketMQ have 32 characters; longer ones would grow the answers to lock requests.
 MESSAGE_ID_LENGTH_MAX: Final = 128
@@ -39,13 +39,12 @@ HOLD_KEY: Final = "HoldKey"
 STOP_QUEUE: Final = "StopQueue"
 POLICIES: Final = (CONTINUE, HOLD_KEY, STOP_QUEUE)
 
-_LOST: Final = "the leader changed before this was stored; ask again"
 _STALE: Final = (
     "queue {queue} of {topic} has another holder in group {group} by now; nothing is held"
 )
 _STOPPED: Final = "group {group} says onDeadLetter: StopQueue; the message is tried again"
 _FULL: Final = (
-    f"group {{group}} holds {HELD_KEYS_MAX} keys, the most there may be; the queue stops instead of "
+    f"group {{group}} holds {PARKED_KEYS_MAX} keys, the most there may be; the queue stops instead of "
     "letting a key pass: repair what fails and let keys go (orderlymq group parked, orderlymq group release)"
 )
 _LONG: Final = (
@@ -54,8 +53,8 @@ _LONG: Final = (
 )
 
 
-class HoldProcessor:
-    """Serves members that have a dead letter, and administrators that let keys go."""
+class ParkedKeyProcessor:
+    """Serves members that have a dead letter, and administrators that release keys."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -77,11 +76,13 @@ class HoldProcessor:
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] has no queue {queue_id} here"
             )
         if ext.get("following") == "true":
-            record: KeyHeld | KeyFollowed = KeyFollowed(group, topic, queue_id, key, offset, epoch)
-            return [self._propose(record, request, peer)]
+            record: KeyParked | KeyFollowed = KeyFollowed(
+                group, topic, queue_id, key, offset, epoch
+            )
+            return self._propose(record, request, peer)
         config = state.groups.get(group)
         policy = CONTINUE if config is None else config.on_dead_letter
-        if key not in state.held.of_queue(group, topic, queue_id):
+        if key not in state.parked.of_queue(group, topic, queue_id):
             if policy == STOP_QUEUE:
                 return _say(request, peer, "stop", remark=_STOPPED.format(group=group))
             if policy == CONTINUE or not key:
@@ -89,7 +90,7 @@ class HoldProcessor:
         if len(key.encode()) > KEY_BYTES_MAX:
             self._context.counters["held_keys_refused"] += 1
             return _say(request, peer, "stop", remark=_LONG)
-        record = KeyHeld(
+        record = KeyParked(
             group,
             topic,
             queue_id,
@@ -99,18 +100,18 @@ class HoldProcessor:
             epoch,
         )
 
-        return [self._propose(record, request, peer)]
+        return self._propose(record, request, peer)
 
     def _propose(
-        self, record: KeyHeld | KeyFollowed, request: RemotingCommand, peer: Peer
-    ) -> Propose:
+        self, record: KeyParked | KeyFollowed, request: RemotingCommand, peer: Peer
+    ) -> list[Effect]:
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             match outcomes[0]:
-                case HeldFound(None):
+                case ParkedFound(None):
                     # A dead letter that an administrator has moved the offset past holds nothing.
                     verdict = "released" if type(record) is KeyFollowed else "continue"
                     return _say(request, peer, verdict)
-                case HeldFound(HeldKey() as held):
+                case ParkedFound(ParkedKey() as held):
                     return _say(request, peer, "held", held)
                 case Refused(reason) if reason == FULL:
                     self._context.counters["held_keys_refused"] += 1
@@ -118,29 +119,29 @@ class HoldProcessor:
             remark = _STALE.format(queue=record.queue_id, topic=record.topic, group=record.group)
             return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=remark)
 
-        return Propose([record], applied=applied, lost=when_lost(request, peer, _LOST))
+        return answer_when_applied(request, peer, [record], then=applied)
 
     def held(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20510: the held keys of a group on this raft group."""
+        """Serve 20510: the parked keys of a group on this raft group."""
         group = request.ext.get("consumerGroup", "")
-        rows = [self._shown(held) for held in self._context.state.held.of_group(group)]
+        rows = [self._shown(held) for held in self._context.state.parked.of_group(group)]
 
         return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
 
     def release(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20511: let a key go; answers with what was held."""
+        """Serve 20511: release a key; answers with what was held."""
         group = request.ext.get("consumerGroup", "")
         raise_unknown_group(self._context, group)
         record = KeyReleased(group, request.ext.get("topic", ""), request.ext.get("key", ""))
 
         def applied(outcomes: Sequence[Outcome], _: Now) -> list[Effect]:
             found = outcomes[0]
-            rows = [self._shown(held) for held in found.keys] if type(found) is KeysLetGo else []
+            rows = [self._shown(held) for held in found.keys] if type(found) is KeysReleased else []
             return answer(request, peer, body=fastjson.dumps({"heldKeys": rows}))
 
-        return [Propose([record], applied=applied, lost=when_lost(request, peer, _LOST))]
+        return answer_when_applied(request, peer, [record], then=applied)
 
-    def _shown(self, held: HeldKey) -> dict[str, Any]:
+    def _shown(self, held: ParkedKey) -> dict[str, Any]:
         return {
             "topic": held.topic,
             "brokerName": self._context.settings.group,
@@ -153,8 +154,8 @@ class HoldProcessor:
         }
 
 
-def check_hand_over(context: Context, group: str, properties: str) -> None:
-    """Judge a dead letter of a member that may not have asked: RocketMQ's clients never do.
+def check_hand_over(context: Context, group: str, said: dict[str, str]) -> None:
+    """Judge a dead letter with these properties of a member that may not have asked: Java's never do.
 
     Under StopQueue it is refused, and such a client tries the message again as long as it lives.
     Under HoldKey it passes, because who handed it over goes on with its key: the group is noted, so
@@ -166,8 +167,8 @@ def check_hand_over(context: Context, group: str, properties: str) -> None:
     config = context.state.groups.get(group)
     if config is None or config.on_dead_letter == CONTINUE or not context.state.is_ordered(group):
         return
-    key = find_text(properties, SHARDING_KEY)
-    if key and context.state.held.is_held(group, key):
+    key = said.get(SHARDING_KEY)
+    if key and context.state.parked.is_held(group, key):
         return
     if config.on_dead_letter == STOP_QUEUE:
         # No code after which Java sends again: its second try has lost the count of tries, so that it
@@ -175,14 +176,14 @@ def check_hand_over(context: Context, group: str, properties: str) -> None:
         raise RequestRefused(ResponseCode.MESSAGE_ILLEGAL, _STOPPED.format(group=group))
     if key:
         context.counters["dead_letters_not_held"] += 1
-        context.not_holding.add(group)
+        context.unparked_groups.add(group)
 
 
 def _say(
     request: RemotingCommand,
     peer: Peer,
     verdict: str,
-    held: HeldKey | None = None,
+    held: ParkedKey | None = None,
     *,
     remark: str | None = None,
 ) -> list[Effect]:

@@ -1,7 +1,7 @@
 """
 Server-side assignment (400): which queues a member of a group takes, computed for clients that ask.
 
-The rules: the same division as the clients' own strategies give, for the same sorted lists, so that
+The rules: the same assignment as the clients' own strategies give, for the same sorted lists, so that
 members which ask and members which compute for themselves agree; the queues of a topic stand on
 several groups, so they come from the name servers and not from this group's table. Which client may
 consume an ordered queue is still decided by its lock alone. The route is fetched by ``net/assigning.py``.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_broker.state.groups.assignment import QueuePlace, complete
+from orderlymq_broker.state.groups.assignment import QueuePlace, full_assignment
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.jsonmodel import JsonModel
 from orderlymq_protocol.messagequeue import MessageQueue
@@ -22,7 +22,7 @@ BROADCASTING: Final = "BROADCASTING"
 
 
 class AssignmentError(ValueError):
-    """The request asks for a division that is not served; the text says which are."""
+    """The request asks for an assignment that is not served; the text says which are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def assign(
         return ordered
     if decided is not None:
         places = [(queue.broker_name, queue.queue_id) for queue in ordered]
-        owners = complete(decided, places, members)
+        owners = full_assignment(decided, places, members)
         mine = {place for place, owner in owners.items() if owner == wish.client_id}
         return [queue for queue in ordered if (queue.broker_name, queue.queue_id) in mine]
     strategy = STRATEGIES.get(wish.strategy_name)

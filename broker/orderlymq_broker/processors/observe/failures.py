@@ -1,5 +1,5 @@
 """
-Messages that fail again and again: poison for whoever consumes them.
+Messages that fail again and again: poison for their consumers.
 
 The rules: a failure is known by the message coming to the group's retry topic, or to its dead letters, so it
 does not matter which client failed and how; the message itself is read later and not on the path of a
@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Now
-from orderlymq_broker.core.properties import (
+from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.state.records import Append
+from orderlymq_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_dlq_topic
+from orderlymq_protocol.properties import (
     KEYS,
     RETRY_TOPIC,
     SHARDING_KEY,
     UNIQ_KEY,
-    find_text,
+    decode_properties,
 )
-from orderlymq_broker.processors.fetch.read import read_message
-from orderlymq_broker.state.records import Append
-from orderlymq_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_dlq_topic
 from orderlymq_protocol.record import decode_record
 
 # The first tries of a message often fail for reasons that pass by themselves.
@@ -87,17 +87,17 @@ class Failures:
         message = decode_record(stored)
         if not dead and message.reconsume_times < TRIES_MIN:
             return
-        text = message.properties.decode(errors="replace")
-        message_id = find_text(text, UNIQ_KEY) or self._context.message_id(physical)
+        said = decode_properties(message.properties)
+        message_id = said.get(UNIQ_KEY) or self._context.message_id(physical)
         self._rows.pop((group, message_id), None)
         self._rows[group, message_id] = (
             now.monotonic_ms,
             {
                 "group": group,
-                "topic": find_text(text, RETRY_TOPIC) or message.topic,
+                "topic": said.get(RETRY_TOPIC, message.topic),
                 "messageId": message_id,
                 "offsetId": self._context.message_id(physical),
-                "key": find_text(text, SHARDING_KEY) or find_text(text, KEYS),
+                "key": said.get(SHARDING_KEY) or said.get(KEYS),
                 "tries": message.reconsume_times,
                 "dead": dead,
                 "lastFailed": now.wall_ms,

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq_broker.core.bodylimits import ANSWER_SIZE_MAX
-from orderlymq_broker.core.clientcalls import Asker, Silence
+from orderlymq_broker.core.clientcalls import ClientCalls, Silence
 from orderlymq_broker.core.context import Context, RequestRefused
-from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
@@ -58,9 +58,9 @@ class Suspect:
 class ListenerWatch:
     """Asks members what their listeners do; a part of the watch of one leader."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, calls: ClientCalls) -> None:
         self._context = context
-        self._asker = Asker(context)
+        self._calls = calls
         self._asked: set[_Member] = set()
         self._told: dict[_Member, dict[tuple[str, int], dict[str, Any]]] = {}
 
@@ -89,27 +89,10 @@ class ListenerWatch:
 
         return dict(UNKNOWN)
 
-    # -- as a companion would ----------------------------------------------------------------------
-
-    def tick(self, now: Now) -> list[Effect]:
-        """Give up on members that are silent."""
-        return self._asker.tick(now)
-
-    def replied(self, response: RemotingCommand, peer: Peer) -> list[Effect]:
-        """Take what a member says."""
-        return self._asker.replied(response, peer)
-
-    def closed(self, connection: int) -> list[Effect]:
-        """Give up on a member that is gone."""
-        return self._asker.closed(connection)
-
-    def ended(self) -> list[Effect]:
+    def ended(self) -> None:
         """Forget everything: another replica leads and asks."""
-        effects = self._asker.ended()
         self._asked.clear()
         self._told.clear()
-
-        return effects
 
     # -- parts -------------------------------------------------------------------------------------
 
@@ -141,7 +124,7 @@ class ListenerWatch:
 
         deadline_ms = now.monotonic_ms + TIMEOUT_MS
         try:
-            question = self._asker.ask(session.peer.connection, command, deadline_ms, answered)
+            question = self._calls.ask(session.peer.connection, command, deadline_ms, answered)
         except RequestRefused:
             return []
         self._asked.add(member)

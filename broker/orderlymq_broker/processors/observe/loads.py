@@ -13,9 +13,9 @@ from typing import Final, Generic, TypeVar
 
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Now
-from orderlymq_broker.core.properties import SHARDING_KEY, find_text
 from orderlymq_broker.state.records import Append
 from orderlymq_protocol.names import is_dlq_topic, is_system_topic
+from orderlymq_protocol.properties import SHARDING_KEY, find_property
 from orderlymq_protocol.record import record_properties
 
 WINDOW_MS: Final = 60_000
@@ -39,7 +39,7 @@ class Frequent(Generic[Item]):
     """The most frequent of many items in little room.
 
     The count of an item is never too high, and too low by at most the number of all items divided by the
-    room: whoever has a greater share than that is here.
+    room: each key with a greater share than that is here.
     """
 
     def __init__(self, room: int) -> None:
@@ -126,8 +126,7 @@ class Loads:
         queue = None if topic is None else topic.queues.get(record.queue_id)
         if queue is not None and record.queue_offset >= queue.tail_start:
             entry = queue.tail[record.queue_offset - queue.tail_start]
-            text = record_properties(entry.message).decode(errors="replace")
-            key = find_text(text, SHARDING_KEY) or key
+            key = find_property(record_properties(entry.message), SHARDING_KEY) or key
         if key:
             counted = self._keys.setdefault(record.topic_id, Frequent(KEYS_COUNTED))
             counted.add(key[:KEY_LENGTH_SHOWN])

@@ -11,22 +11,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from orderlymq_broker.core.clientcalls import ClientCalls
 from orderlymq_broker.core.context import Context
-from orderlymq_broker.core.effects import Effect, Now, Peer
-from orderlymq_broker.core.properties import KEYS, SHARDING_KEY, UNIQ_KEY, find_text
+from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.observe.failures import Failures
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.loads import Loads
-from orderlymq_broker.state.groups.parked import HELD_KEYS_MAX
+from orderlymq_broker.state.groups.parked import PARKED_KEYS_MAX
 from orderlymq_broker.state.records import Append, MemberSeen
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_queue_entry, queue_key
-from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.names import is_retry_topic, is_system_group
+from orderlymq_protocol.properties import KEYS, SHARDING_KEY, UNIQ_KEY, decode_properties
 from orderlymq_protocol.record import decode_record
 
 LOOK_MS: Final = 5_000
@@ -77,9 +77,11 @@ class Series:
 
 
 class Watch:
-    """Looks at the groups of one leader; a companion."""
+    """Looks at the groups of one leader; a hook."""
 
-    def __init__(self, context: Context, locks: LockProcessor, queries: QueryProcessor) -> None:
+    def __init__(
+        self, context: Context, locks: LockProcessor, queries: QueryProcessor, calls: ClientCalls
+    ) -> None:
         self._context = context
         self._locks = locks
         self._queries = queries
@@ -91,7 +93,7 @@ class Watch:
         self._warnings: list[str] = []
         self.loads = Loads(context)
         self.failures = Failures(context)
-        self._listeners = ListenerWatch(context)
+        self._listeners = ListenerWatch(context, calls)
         self._suspects: list[Suspect] = []
 
     # -- what others see ---------------------------------------------------------------------------
@@ -138,7 +140,9 @@ class Watch:
                 ("group",),
                 [
                     ((group,), count)
-                    for group, count in list(self._context.state.held.counts().items())[:SERIES_MAX]
+                    for group, count in list(self._context.state.parked.counts().items())[
+                        :SERIES_MAX
+                    ]
                 ],
             ),
             "failing_messages": Series(
@@ -176,7 +180,7 @@ class Watch:
             ),
         }
 
-    # -- companion ---------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def appended(self, records: Sequence[Append]) -> None:
         """Count applied messages, and note those that come to a retry or dead-letter topic."""
@@ -187,36 +191,28 @@ class Watch:
         """Look when it is time."""
         self.loads.tick(now)
         self.failures.tick(now)
-        effects = self._listeners.tick(now)
-        if now.monotonic_ms >= self._next_look_ms:
-            self._next_look_ms = now.monotonic_ms + LOOK_MS
-            self._look(now)
-            effects += self._listeners.ask(self._suspects, now)
+        if now.monotonic_ms < self._next_look_ms:
+            return []
+        self._next_look_ms = now.monotonic_ms + LOOK_MS
+        self._look(now)
 
-        return effects
+        return self._listeners.ask(self._suspects, now)
 
-    def replied(self, response: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Take what a consumer says of its listener."""
-        return self._listeners.replied(response, peer)
-
-    def closed(self, connection: int, now: Now) -> list[Effect]:
+    def closed(self, connection: int) -> None:
         """Forget clients that were behind two connections and are no more."""
         duplicates = self._context.duplicate_clients
         for client_id in [name for name, pair in duplicates.items() if connection in pair]:
             del duplicates[client_id]
 
-        return self._listeners.closed(connection)
-
-    def ended(self) -> list[Effect]:
+    def ended(self) -> None:
         """Forget everything: another replica leads and looks."""
         self._progress.clear()
         self._said.clear()
         self._lags, self._found, self._next_look_ms = [], {}, 0
         self.loads.ended()
         self.failures.ended()
+        self._listeners.ended()
         self._suspects = []
-
-        return self._listeners.ended()
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -228,11 +224,11 @@ class Watch:
             "expiring": self._expiring(now),
             "disagreeing": list(self._disagreeing()),
             "duplicates": list(self._duplicates()),
-            "notHolding": [{"group": group} for group in sorted(self._context.not_holding)],
+            "notHolding": [{"group": group} for group in sorted(self._context.unparked_groups)],
             "holdsFull": [
                 {"group": group, "keys": count}
-                for group, count in self._context.state.held.counts().items()
-                if count >= HELD_KEYS_MAX
+                for group, count in self._context.state.parked.counts().items()
+                if count >= PARKED_KEYS_MAX
             ],
             "hotQueues": [asdict(each) for each in self.loads.hot_queues],
             "hotKeys": [asdict(each) for each in self.loads.hot_keys],
@@ -317,12 +313,12 @@ class Watch:
         if stored is None or physical is None:
             return {"messageId": None, "offsetId": None, "key": None, "tries": None}
         message = decode_record(stored)
-        text = message.properties.decode(errors="replace")
+        said = decode_properties(message.properties)
 
         return {
-            "messageId": find_text(text, UNIQ_KEY),
+            "messageId": said.get(UNIQ_KEY),
             "offsetId": self._context.message_id(physical),
-            "key": find_text(text, SHARDING_KEY) or find_text(text, KEYS),
+            "key": said.get(SHARDING_KEY) or said.get(KEYS),
             "tries": message.reconsume_times,
         }
 

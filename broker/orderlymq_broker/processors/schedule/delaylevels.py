@@ -14,8 +14,8 @@ from typing import Final
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.core.properties import REAL_TOPIC, find_text
-from orderlymq_broker.processors.schedule.waits import Appender, real_queue
+from orderlymq_broker.core.properties import properties_of
+from orderlymq_broker.processors.schedule.waits import real_queue
 from orderlymq_broker.state.records import DelayProgress, Outcome, Record
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
@@ -27,6 +27,7 @@ from orderlymq_broker.store.layout import (
     queue_key,
 )
 from orderlymq_protocol.names import SCHEDULE_TOPIC
+from orderlymq_protocol.properties import REAL_TOPIC
 from orderlymq_protocol.record import decode_record
 
 # Messages and bytes that one level hands on at a time: some 20 ms of work, and with a scan every
@@ -38,9 +39,8 @@ SIZE_MAX: Final = 4 << 20
 class DelayService:
     """Hands on delayed messages that are due."""
 
-    def __init__(self, context: Context, appender: Appender) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._appender = appender
         # Due time of the first waiting message of a level; a guess of 0 is put right when looked at.
         self._next_due: dict[int, int] = {}
         self._next_scan_ms = 0
@@ -103,7 +103,7 @@ class DelayService:
             if draft is None:
                 counters["delayed_dropped"] += 1
                 continue
-            records.append(self._appender.append(draft))
+            records.append(draft)
         count = len(records)
         records.append(DelayProgress(queue.queue_id, start, start + len(due)))
         handing_on.add(queue.queue_id)
@@ -145,10 +145,9 @@ def released(context: Context, stored: bytes | None) -> Draft | None:
     if stored is None:
         return None
     message = decode_record(stored)
-    text = message.properties.decode(errors="replace")
-    name = find_text(text, REAL_TOPIC)
-    topic = context.state.topics.get(name) if name is not None else None
+    properties = properties_of(message.properties)
+    topic = context.state.topics.get(properties.by_name.get(REAL_TOPIC, ""))
     if topic is None:
         return None
 
-    return Draft.of_stored(message, topic, real_queue(topic, text), text)
+    return Draft.of_stored(message, topic, real_queue(topic, properties), properties)

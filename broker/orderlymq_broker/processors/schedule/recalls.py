@@ -7,19 +7,17 @@ lost); a message that is being delivered at this moment is no more recalled. Cod
 of RecallMessageProcessor (5.3.1). Nothing is stored for a recall: the timer ends in the log.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.context import Context, RequestRefused, answer, answer_lost
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.answers import answer_when_applied
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.processors.schedule.timers import TimerService
-from orderlymq_broker.state.records import Outcome
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import RecallMessageHeader
 from orderlymq_protocol.recallhandle import InvalidHandle, RecallHandle
 
-_LOST: Final = "recall failed, the leader changed meanwhile; recall it again"
 _ENDING: Final = "recall failed, the message is being delivered or recalled at this moment; recall it again to know"
 _OFF: Final = "recall failed, operation is forbidden: recallMessageEnable is false; an administrator can set it"
 
@@ -42,16 +40,14 @@ class RecallProcessor:
         ending = timers.cancel(found)
         ext = {"msgId": handle.unique_key, "MSG_REGION": "DefaultRegion"}
 
-        def applied(_: Sequence[Outcome], __: Now) -> list[Effect]:
-            timers.ended(ending, view)
-            return answer(request, peer, ext=ext)
-
-        def lost(refusal: Refusal | None) -> list[Effect]:
-            timers.ended(ending, view)
-            code = ResponseCode.SERVICE_NOT_AVAILABLE
-            return answer_lost(request, peer, refusal, _LOST, code)
-
-        return [Propose([ending], applied=applied, lost=lost)]
+        return answer_when_applied(
+            request,
+            peer,
+            [ending],
+            then=lambda _, __: answer(request, peer, ext=ext),
+            ended=lambda: timers.ended(ending, view),
+            lost_code=ResponseCode.SERVICE_NOT_AVAILABLE,
+        )
 
     def _checked(self, header: RecallMessageHeader, now: Now) -> RecallHandle:
         """Return the handle of a recall that can be tried.

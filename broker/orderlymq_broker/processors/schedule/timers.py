@@ -15,17 +15,8 @@ from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.leaderview import LeaderView
-from orderlymq_broker.core.properties import (
-    REAL_QID,
-    REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
-    UNIQ_KEY,
-    find_text,
-    without,
-)
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delaylevels import COUNT_MAX, SIZE_MAX, released
-from orderlymq_broker.processors.schedule.waits import Appender
 from orderlymq_broker.state.records import Outcome, Record
 from orderlymq_broker.state.schedule.timerrecords import TimerRef, TimersEnded
 from orderlymq_broker.state.schedule.timers import decode_timer
@@ -41,6 +32,13 @@ from orderlymq_broker.store.layout import (
     table_key,
 )
 from orderlymq_protocol.names import TIMER_TOPIC
+from orderlymq_protocol.properties import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    UNIQ_KEY,
+    decode_properties,
+)
 from orderlymq_protocol.record import decode_record
 
 # Messages that are read at a time; the largest are some MiB.
@@ -52,9 +50,8 @@ CANCEL_SCAN_MAX: Final = 32
 class TimerService:
     """Hands on timer messages that are due, and cancels them before."""
 
-    def __init__(self, context: Context, appender: Appender) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._appender = appender
         self._next_scan_ms = 0
         self._wall_ms = 0
         # No timer is due before the first; whatever is due before the second can be seen. Without
@@ -104,7 +101,7 @@ class TimerService:
         return self.cancel(found) if found else None
 
     def cancel(self, timers: list[TimerRef]) -> TimersEnded:
-        """Return the record that cancels these timers; whoever proposes it calls ``ended``."""
+        """Return the record that cancels these timers; its proposer calls ``ended``."""
         self._context.view.timers_ending.update(timer.offset for timer in timers)
         self._context.counters["timers_cancelled"] += len(timers)
 
@@ -124,15 +121,15 @@ class TimerService:
             if stored is None:
                 continue
             message = decode_record(stored)
-            text = message.properties.decode(errors="replace")
+            by_name = decode_properties(message.properties)
             row = context.reader.get(
                 Family.TABLES, table_key(Table.TIMER_PLACES, message.queue_offset)
             )
             if (
                 row is not None
-                and find_text(text, UNIQ_KEY) == unique_key
-                and find_text(text, REAL_TOPIC) == topic
-                and find_text(text, TIMER_DEL_UNIQKEY) is None
+                and by_name.get(UNIQ_KEY) == unique_key
+                and by_name.get(REAL_TOPIC) == topic
+                and TIMER_DEL_UNIQKEY not in by_name
             ):
                 found.append(decode_timer(row))
 
@@ -181,9 +178,9 @@ class TimerService:
             draft = released(context, stored)
             if draft is None:
                 context.counters["timers_dropped"] += 1
-            elif find_text(draft.properties, TIMER_DEL_UNIQKEY) is None:
-                draft.properties = without(without(draft.properties, REAL_TOPIC), REAL_QID)
-                records.append(self._appender.append(draft))
+            elif TIMER_DEL_UNIQKEY not in draft.properties.by_name:
+                draft.properties.drop(REAL_TOPIC, REAL_QID)
+                records.append(draft)
         end = TimersEnded(tuple(ended))
         view.timers_ending.update(timer.offset for timer in ended)
         delivered = len(records)

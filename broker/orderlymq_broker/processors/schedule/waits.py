@@ -1,51 +1,48 @@
 """
-Which queue a message is stored in: the one where it belongs, or the one where it waits.
+For what a message waits before it goes where it belongs, and the queue that it waits in.
 
 The rules: what waits names topic and queue it belongs to in properties that its consumer will see; a delay level
-beats a time. Senders, send-backs, transactions and the delay service append through here. The message gets its
-place later, with the entry that it stands in: ``core/entries.py``.
+beats a time. Sends, retries and commits of transactions ask here. Who hands on what is due: ``delaylevels.py``
+and ``timers.py``.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from orderlymq_broker.core.context import Context, RequestRefused
 from orderlymq_broker.core.draft import Draft
-from orderlymq_broker.core.properties import (
+from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
+from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from orderlymq_protocol.properties import (
     DELAY,
     REAL_QID,
-    TAGS,
+    REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
-    extended,
-    find_text,
-    without,
 )
-from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
-from orderlymq_protocol.names import (
-    SCHEDULE_TOPIC,
-    TIMER_TOPIC,
-    TRANS_CHECK_MAX_TIME_TOPIC,
-    TRANS_HALF_TOPIC,
-)
-from orderlymq_protocol.sysflag import TRANSACTION_MASK
-from orderlymq_protocol.tags import tags_code
 
+_TIMER_NAMES: Final = frozenset(
+    {TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DEL_UNIQKEY}
+)
+# What a message says that may have to wait.
+WAIT_NAMES: Final = _TIMER_NAMES | {DELAY}
 _LEVEL_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # REAL_TOPIC and REAL_QID with their separators and a queue number of ten digits.
 _DELAYED_SIZE: Final = len(b"\x02REAL_TOPIC\x01\x02REAL_QID\x01\x02") + 10
 _TIMED_SIZE: Final = len(b"TIMER_OUT_MS\x01\x02") + 20
 
 
-def real_queue(topic: Topic, properties: str) -> int:
+def real_queue(topic: Topic, properties: Properties) -> int:
     """Return the queue of *topic* for a message that has waited in another topic."""
     try:
-        queue_id = read_integer(find_text(properties, REAL_QID) or "0", 0, INT32_MAX)
+        queue_id = read_integer(properties.by_name.get(REAL_QID, "0"), 0, INT32_MAX)
     except ValueError:
         return 0
 
@@ -71,6 +68,7 @@ class Wait:
 NO_WAIT: Final = Wait()
 
 
+@lru_cache(maxsize=4)
 def parse_delay_levels(text: str) -> tuple[int, ...]:
     """Return the delays in ms of a text like ``1s 5m 2h``; the first is level 1.
 
@@ -86,13 +84,13 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
     return tuple(levels)
 
 
-def delay_level(properties: str) -> int:
+def delay_level(properties: Properties) -> int:
     """Return the DELAY property as a number, 0 when there is none or it is not positive.
 
     Raises:
         RequestRefused: it is no number; stored at once it would be delivered too early.
     """
-    text = find_text(properties, DELAY)
+    text = properties.by_name.get(DELAY)
     if text is None:
         return 0
     try:
@@ -103,7 +101,7 @@ def delay_level(properties: str) -> int:
         ) from error
 
 
-def timer_wait(properties: str, wall_ms: int, delay_max_ms: int) -> Wait:
+def timer_wait(properties: Properties, wall_ms: int, delay_max_ms: int) -> Wait:
     """Return for which time a timer message waits; none when that is over already.
 
     One that has TIMER_OUT_MS has waited before: a consumer has handed on what it got.
@@ -112,15 +110,16 @@ def timer_wait(properties: str, wall_ms: int, delay_max_ms: int) -> Wait:
         RequestRefused: the time is no number or too far away, or a cancellation comes too late.
     """
     due_ms = 0
+    by_name = properties.by_name
     try:
         # In RocketMQ's order (HookUtils.transformTimerMessage): the first that is there counts.
-        if find_text(properties, TIMER_OUT_MS) is not None:
+        if TIMER_OUT_MS in by_name:
             return NO_WAIT
-        if (text := find_text(properties, TIMER_DELAY_SEC)) is not None:
+        if (text := by_name.get(TIMER_DELAY_SEC)) is not None:
             due_ms = wall_ms + read_integer(text) * 1_000
-        elif (text := find_text(properties, TIMER_DELAY_MS)) is not None:
+        elif (text := by_name.get(TIMER_DELAY_MS)) is not None:
             due_ms = wall_ms + read_integer(text)
-        elif (text := find_text(properties, TIMER_DELIVER_MS)) is not None:
+        elif (text := by_name.get(TIMER_DELIVER_MS)) is not None:
             due_ms = read_integer(text)
         else:
             return NO_WAIT
@@ -128,7 +127,7 @@ def timer_wait(properties: str, wall_ms: int, delay_max_ms: int) -> Wait:
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL, f"the time of a timer message is no number: {error}"
         ) from error
-    cancels = find_text(properties, TIMER_DEL_UNIQKEY) or ""
+    cancels = by_name.get(TIMER_DEL_UNIQKEY, "")
     if due_ms - wall_ms > delay_max_ms or (cancels and due_ms <= wall_ms):
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -140,105 +139,59 @@ def timer_wait(properties: str, wall_ms: int, delay_max_ms: int) -> Wait:
     return Wait(due_ms=due_ms, cancels=cancels) if due_ms > wall_ms else NO_WAIT
 
 
-class Appender:
-    """Aims messages at queues."""
+def wait_of(context: Context, properties: Properties, wall_ms: int) -> Wait:
+    """Return for what a message waits; a delay level beats a time, whose properties go.
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self.delays = parse_delay_levels(context.settings.timers.delay_levels)
-
-    def append(self, draft: Draft) -> Draft:
-        """Put the message into the queue where it belongs."""
-        # Set here instead of by `_into`: this is the way of nearly every message.
-        draft.into, draft.into_queue = draft.topic, draft.queue_id
-        draft.code = tags_code(find_text(draft.properties, TAGS))
-
-        return draft
-
-    def append_delayed(self, draft: Draft, level: int) -> Draft:
-        """Put the message where it waits for its time; levels above the highest count as that.
-
-        The record names topic and queue it belongs to in properties that the consumer will see.
-        """
-        if level > len(self.delays):
-            level = len(self.delays)
-            draft.properties = extended(without(draft.properties, DELAY), DELAY.name, str(level))
-        schedule = self._context.state.topics.by_name[SCHEDULE_TOPIC]
-        self._aim(draft)
-        draft.delay_ms = self.delays[level - 1]
-
-        return _into(draft, schedule, level - 1, 0)
-
-    def append_timer(self, draft: Draft, due_ms: int) -> Draft:
-        """Put the message where it waits for a time of its own."""
-        self._aim(draft)
-        draft.properties = extended(draft.properties, TIMER_OUT_MS.name, str(due_ms))
-
-        return _into(draft, self._context.state.topics.by_name[TIMER_TOPIC], 0, due_ms)
-
-    def append_waiting(self, draft: Draft, wait: Wait) -> Draft:
-        """Put the message where it waits, or where it belongs if it does not."""
-        if wait.level:
-            return self.append_delayed(draft, wait.level)
-        if wait.due_ms:
-            return self.append_timer(draft, wait.due_ms)
-
-        return self.append(draft)
-
-    def wait_of(self, draft: Draft, wall_ms: int) -> Wait:
-        """Return for what the message waits; a delay level beats a time, whose properties go.
-
-        Raises:
-            RequestRefused: what it says of its level or time makes no sense.
-        """
-        level = delay_level(draft.properties)
-        if "TIMER_D" not in draft.properties:
-            return Wait(level) if level else NO_WAIT
-        if level:
-            for name in (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS):
-                draft.properties = without(draft.properties, name)
-            return Wait(level)
-        timers = self._context.settings.timers
-        if not timers.timer_enable:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                "accurate timer message is not enabled, timerWheelEnable is false",
-            )
-
-        return timer_wait(draft.properties, wall_ms, timers.timer_delay_max_ms)
-
-    def append_half(self, draft: Draft) -> Draft:
-        """Put the message where it waits for the end of its transaction.
-
-        As with a delay the record names topic and queue it belongs to; the transaction bits are
-        taken off, as RocketMQ does (TransactionalMessageBridge.parseHalfMessageInner).
-        """
-        self._aim(draft)
-        draft.sys_flag &= ~TRANSACTION_MASK
-
-        return _into(draft, self._context.state.topics.by_name[TRANS_HALF_TOPIC], 0, 0)
-
-    def append_given_up(self, draft: Draft) -> Draft:
-        """Put a half message where people look for transactions that nobody ended."""
-        given_up = self._context.state.topics.by_name[TRANS_CHECK_MAX_TIME_TOPIC]
-
-        return _into(draft, given_up, 0, tags_code(find_text(draft.properties, TAGS)))
-
-    def delayed_size(self, draft: Draft) -> int:
-        """Return how many bytes of properties are added at most when a message has to wait."""
-        return _DELAYED_SIZE + _TIMED_SIZE + len(draft.topic.name_bytes)
-
-    @staticmethod
-    def _aim(draft: Draft) -> None:
-        """Note in the properties where the message belongs."""
-        draft.properties = extended(
-            extended(draft.properties, "REAL_TOPIC", draft.topic.name),
-            "REAL_QID",
-            str(draft.queue_id),
+    Raises:
+        RequestRefused: what it says of its level or time makes no sense.
+    """
+    level = delay_level(properties)
+    if level:
+        properties.drop(TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+        return Wait(level)
+    if _TIMER_NAMES.isdisjoint(properties.by_name):
+        return NO_WAIT
+    timers = context.settings.timers
+    if not timers.timer_enable:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            "accurate timer message is not enabled, timerWheelEnable is false",
         )
 
+    return timer_wait(properties, wall_ms, timers.timer_delay_max_ms)
 
-def _into(draft: Draft, topic: Topic, queue_id: int, code: int) -> Draft:
-    draft.into, draft.into_queue, draft.code = topic, queue_id, code
+
+def put(context: Context, draft: Draft, wait: Wait) -> Draft:
+    """Put a message where it waits; one that waits for nothing stays where it belongs."""
+    if wait.level:
+        return delay(context, draft, wait.level)
+    if wait.due_ms:
+        name_target(draft)
+        draft.properties.add(TIMER_OUT_MS, str(wait.due_ms))
+        return draft.wait_in(context.state.topics.by_name[TIMER_TOPIC], 0, wait.due_ms)
 
     return draft
+
+
+def delay(context: Context, draft: Draft, level: int) -> Draft:
+    """Put a message into a delay level; levels above the highest count as that."""
+    delays = parse_delay_levels(context.settings.timers.delay_levels)
+    if level > len(delays):
+        level = len(delays)
+        draft.properties.drop(DELAY)
+        draft.properties.add(DELAY, str(level))
+    name_target(draft)
+    draft.delay_ms = delays[level - 1]
+
+    return draft.wait_in(context.state.topics.by_name[SCHEDULE_TOPIC], level - 1, 0)
+
+
+def name_target(draft: Draft) -> None:
+    """Note in the properties where a message belongs that will wait elsewhere."""
+    draft.properties.add(REAL_TOPIC, draft.topic.name)
+    draft.properties.add(REAL_QID, str(draft.queue_id))
+
+
+def added_size(topic: Topic) -> int:
+    """Return how many bytes of properties are added at most when a message of *topic* has to wait."""
+    return _DELAYED_SIZE + _TIMED_SIZE + len(topic.name_bytes)

@@ -1,7 +1,7 @@
 """
 Answers of request-reply calls (324, 325): pushed to the client that asked (326), and stored.
 
-The rules: whoever replies is answered when both are decided, the push by the asking client, the store
+The rules: the replier is answered when both are decided, the push by the asking client, the store
 by the log; the code tells of the push alone (RocketMQ ReplyMessageProcessor), since a reply that was
 delivered has done its work; an asking client is known by its heartbeat as a producer, and a reply to
 one that is gone is stored and refused. The caller's patience is the caller's: nothing is kept for it.
@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orderlymq_broker.core.clientcalls import Asker, Silence
+from orderlymq_broker.core.clientcalls import ClientCalls, Silence
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.properties import REPLY_TO_CLIENT, extended, find_text
+from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.state.records import Append, Outcome
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import ReplyMessageHeader
+from orderlymq_protocol.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT
 from orderlymq_protocol.sendheader import SendMessageHeader
 
 # How long the asking client may take to say that it has the reply; RocketMQ's broker waits as long.
@@ -54,12 +55,12 @@ class Reply:
 
 
 class ReplyProcessor:
-    """Serves replies; the companion of its own questions."""
+    """Serves replies."""
 
-    def __init__(self, context: Context, sends: SendProcessor) -> None:
+    def __init__(self, context: Context, sends: SendProcessor, calls: ClientCalls) -> None:
         self._context = context
         self._sends = sends
-        self._asker = Asker(context)
+        self._calls = calls
 
     def reply(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 324 and 325."""
@@ -79,8 +80,8 @@ class ReplyProcessor:
         self, reply: Reply, header: SendMessageHeader, draft: Draft, now: Now
     ) -> list[Effect]:
         """Send the reply to the client that asked."""
-        text = header.properties
-        client = find_text(text, REPLY_TO_CLIENT)
+        properties = Properties(header.properties)
+        client = properties.by_name.get(REPLY_TO_CLIENT)
         if not client:
             remark = "reply message properties[REPLY_TO_CLIENT] is null"
             return reply.pushed(ResponseCode.SYSTEM_ERROR, remark)
@@ -89,6 +90,7 @@ class ReplyProcessor:
             remark = f"push reply message fail, channel of <{client}> not found."
             return reply.pushed(ResponseCode.SYSTEM_ERROR, remark)
         peer, address = reply.peer, self._context.settings.address
+        properties.add(PUSH_REPLY_TIME, str(now.wall_ms))
         push = ReplyMessageHeader(
             producer_group=header.producer_group,
             topic=header.topic,
@@ -101,7 +103,7 @@ class ReplyProcessor:
             born_host=f"{peer.host}:{peer.port}",
             store_host=f"{address.host}:{address.port}",
             store_timestamp=now.wall_ms,
-            properties=extended(text, "PUSH_REPLY_TIME", str(now.wall_ms)),
+            properties=properties.text,
             reconsume_times=header.reconsume_times,
             unit_mode=header.unit_mode,
         )
@@ -117,27 +119,6 @@ class ReplyProcessor:
 
         deadline_ms = now.monotonic_ms + PUSH_TIMEOUT_MS
         try:
-            return [self._asker.ask(connection, command, deadline_ms, answered)]
+            return [self._calls.ask(connection, command, deadline_ms, answered)]
         except RequestRefused as refused:
             return reply.pushed(refused.code, refused.remark)
-
-    # -- companion ---------------------------------------------------------------------------------
-
-    def appended(self, records: Sequence[Append]) -> None:
-        """Messages are no business of replies."""
-
-    def tick(self, now: Now) -> list[Effect]:
-        """Give up on clients that are silent."""
-        return self._asker.tick(now)
-
-    def replied(self, response: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Take a client's word that it has its reply."""
-        return self._asker.replied(response, peer)
-
-    def closed(self, connection: int, now: Now) -> list[Effect]:
-        """Give up on a client that is gone."""
-        return self._asker.closed(connection)
-
-    def ended(self) -> list[Effect]:
-        """Give up on all clients: another replica leads."""
-        return self._asker.ended()

@@ -28,7 +28,7 @@ _GROUPS: Final = (
 )
 
 
-def founding_records(settings: BrokerSettings, state: BrokerState) -> list[Record]:
+def bootstrap_records(settings: BrokerSettings, state: BrokerState) -> list[Record]:
     """Return what creates the system topics and groups that do not exist yet."""
     levels = len(settings.timers.delay_levels.split())
     topics = [

@@ -1,5 +1,5 @@
 """
-Growth of ordered topics on the leader: its requests (20505, 20506), who may send meanwhile, its clock.
+Expansion of ordered topics on the leader: its requests (20505, 20506), who may send meanwhile, its clock.
 
 The rules: from the moment a fence is proposed nobody writes to the topic, so that the barriers which its record
 writes down are the ends of its queues; a send that was stored before is still answered as stored; who
@@ -12,20 +12,21 @@ anew. What the phases mean, and who blocks: ``state/topics/expansion.py``.
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from orderlymq_broker.core.context import Context, RequestRefused, answer, answer_lost
-from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
+from orderlymq_broker.core.answers import answer_when_applied
+from orderlymq_broker.core.context import Context, RequestRefused, answer
+from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.entries import in_pieces
 from orderlymq_broker.processors.topics.pendingretries import RetryWatch
 from orderlymq_broker.state.machine import stale_operator
 from orderlymq_broker.state.records import (
     NO_TOKEN,
-    GrowthFenced,
-    GrowthLifted,
-    GrowthMoved,
-    GrowthOpened,
-    GrowthPhase,
-    GrowthPublished,
-    GrowthSwitched,
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionMoved,
+    ExpansionOpened,
+    ExpansionPhase,
+    ExpansionPropagated,
+    ExpansionSwitched,
     Outcome,
     Record,
     Refused,
@@ -36,7 +37,7 @@ from orderlymq_broker.state.topics.expansion import (
     blockers,
     readers_of,
 )
-from orderlymq_broker.state.topics.expansiontable import Growth
+from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol import fastjson
 from orderlymq_protocol.codes import ResponseCode
@@ -52,14 +53,13 @@ EXT_QUEUE_TOTAL: Final = "omqQueueTotal"
 # A fence or a settling beyond an hour is a mistake in a manifest, not a plan.
 LIMIT_MS_MAX: Final = 60 * 60 * 1_000
 # An operator counts one on from the greatest number that it sees on any raft group. A greater step than
-# this would use the numbers up, and no growth could follow.
+# this would use the numbers up, and no expansion could follow.
 ATTEMPTS_AHEAD_MAX: Final = 1_000_000
 # Who is told about in one answer; the first ones are those farthest behind.
 BLOCKERS_SHOWN_MAX: Final = 64
 _TEXT_SHOWN_MAX: Final = 64
 
 _DIGITS_MAX: Final = 19
-_LOST: Final = "the leader changed before the growth was stored; look at the topic and ask again"
 
 
 class Notify(Protocol):
@@ -75,25 +75,25 @@ def check_send(context: Context, topic: Topic, ext: dict[str, str]) -> None:
     Raises:
         RequestRefused: nothing was stored; 20505 for senders that say what they chose from.
     """
-    growth, fencing = topic.growth, context.view.fencing
-    if growth is None and not fencing:
+    expansion, fencing = topic.expansion, context.view.fencing
+    if expansion is None and not fencing:
         return
     said = ext.get(EXT_QUEUE_TOTAL, "")
     total = int(said) if said.isdecimal() and len(said) <= _DIGITS_MAX else 0
     if topic.name in fencing:
         raise _changing(context, topic, total)
-    if growth is None:
+    if expansion is None:
         return
-    if growth.phase is GrowthPhase.FENCED:
+    if expansion.phase is ExpansionPhase.FENCED:
         raise _changing(context, topic, total)
-    if total and growth.total and total != growth.total:
+    if total and expansion.total and total != expansion.total:
         context.counters["sends_by_old_route"] += 1
         raise RequestRefused(
             ResponseCode.ORDERLYMQ_QUEUES_CHANGED,
-            f"topic[{topic.name}] has {growth.total} queues, the sender chose from {total}; "
+            f"topic[{topic.name}] has {expansion.total} queues, the sender chose from {total}; "
             f"ask a name server for its route and choose again",
         )
-    if growth.phase is not GrowthPhase.OPEN and not total:
+    if expansion.phase is not ExpansionPhase.OPEN and not total:
         raise _changing(context, topic, total)
 
 
@@ -108,7 +108,7 @@ def _changing(context: Context, topic: Topic, total: int) -> RequestRefused:
     )
 
 
-class GrowthProcessor:
+class ExpansionProcessor:
     """Serves operators that let ordered topics grow.
 
     Args:
@@ -127,12 +127,12 @@ class GrowthProcessor:
         self._flush = flush
         self._retries = RetryWatch(context)
         # When a phase of a topic ends by this leader's clock, with the phase it was set for.
-        self._ends: dict[str, tuple[Growth, int]] = {}
+        self._ends: dict[str, tuple[Expansion, int]] = {}
 
     # -- requests ----------------------------------------------------------------------------------
 
     def change(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20505: one step of a growth (*action* fence, lift, switch or publish)."""
+        """Serve 20505: one step of an expansion (*action* fence, lift, switch or publish)."""
         ext = request.ext
         token = check_token(self._context, ext, now)
         name = ext.get("topic", "")
@@ -146,26 +146,26 @@ class GrowthProcessor:
                 return self._fence(name, request, peer, token)
             case "lift":
                 reason = ext.get("reason", "")[:1024] or "given up by the operator"
-                record: Record = GrowthLifted(name, _number(ext, "attempt"), reason, token)
+                record: Record = ExpansionAborted(name, _number(ext, "attempt"), reason, token)
             case "switch":
                 record = self._switch(name, request, token)
             case "publish":
                 settle_ms = _number(ext, "settleMillis", LIMIT_MS_MAX)
-                record = GrowthPublished(name, _number(ext, "total"), settle_ms, token)
+                record = ExpansionPropagated(name, _number(ext, "total"), settle_ms, token)
             case _:
                 raise RequestRefused(
                     ResponseCode.SYSTEM_ERROR,
                     f"action {action!r} is unknown; say fence, lift, switch or publish",
                 )
 
-        return [self._propose([*self._flush(), record], request, peer)]
+        return self._propose([*self._flush(), record], request, peer)
 
     def status(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
-        """Serve 20506: the growths under way and those of *topics* (comma between), or all."""
-        by_topic = self._context.state.growth.by_topic
+        """Serve 20506: the expansions under way and those of *topics* (comma between), or all."""
+        by_topic = self._context.state.expansions.by_topic
         wanted = {name for name in request.ext.get("topics", "").split(",") if name}
         # Those under way are always told: whoever takes over must find them.
-        under_way = {name for name, row in by_topic.items() if row.phase is not GrowthPhase.OPEN}
+        under_way = {name for name, row in by_topic.items() if row.phase is not ExpansionPhase.OPEN}
         names = sorted(wanted | under_way) if "topics" in request.ext else sorted(by_topic)
         shown = [self.describe(name, now) for name in names]
         body = {
@@ -176,25 +176,25 @@ class GrowthProcessor:
         return answer(request, peer, body=fastjson.dumps(body))
 
     def describe(self, name: str, now: Now) -> dict[str, Any] | None:
-        """Return how far the growth of a topic is, ready for JSON; None for an unknown topic."""
+        """Return how far the expansion of a topic is, ready for JSON; None for an unknown topic."""
         topic = self._context.state.topics.get(name)
         if topic is None:
             return None
-        growth = topic.growth or Growth(name)
+        expansion = topic.expansion or Expansion(name)
         found = self._blockers(topic)
 
         return {
             "topic": name,
-            "phase": growth.phase.value,
-            "total": growth.total,
-            "nextTotal": growth.next_total,
-            "queues": growth.queues,
+            "phase": expansion.phase.value,
+            "total": expansion.total,
+            "nextTotal": expansion.next_total,
+            "queues": expansion.queues,
             "writeQueues": topic.config.write_queues,
-            "attempt": growth.attempt,
-            "sinceMillis": growth.since_ms,
-            "ageMillis": max(0, now.wall_ms - growth.since_ms) if growth.since_ms else 0,
-            "reason": growth.reason,
-            "barriers": [list(barrier) for barrier in growth.barriers],
+            "attempt": expansion.attempt,
+            "sinceMillis": expansion.since_ms,
+            "ageMillis": max(0, now.wall_ms - expansion.since_ms) if expansion.since_ms else 0,
+            "reason": expansion.reason,
+            "barriers": [list(barrier) for barrier in expansion.barriers],
             "blockers": [blocker._asdict() for blocker in found[:BLOCKERS_SHOWN_MAX]],
             "readers": readers_of(self._context.state, name),
         }
@@ -206,7 +206,7 @@ class GrowthProcessor:
         self._ends.clear()
         self._retries.start()
 
-    def moved(self, outcome: GrowthMoved) -> list[Effect]:
+    def moved(self, outcome: ExpansionMoved) -> list[Effect]:
         """React to a step: consumers learn at once that there are other queues."""
         self._context.view.fencing.discard(outcome.topic)
         if not outcome.changed:
@@ -219,38 +219,38 @@ class GrowthProcessor:
     def tick(self, now: Now) -> list[Effect]:
         """Lift fences that did not go on in time; end settlings that have lasted long enough."""
         records: list[Record] = []
-        by_topic = self._context.state.growth.by_topic
+        by_topic = self._context.state.expansions.by_topic
         self._ends = {name: end for name, end in self._ends.items() if by_topic.get(name) == end[0]}
-        for name, growth in by_topic.items():
-            if growth.phase not in (GrowthPhase.FENCED, GrowthPhase.SETTLING):
+        for name, expansion in by_topic.items():
+            if expansion.phase not in (ExpansionPhase.FENCED, ExpansionPhase.PROPAGATING):
                 continue
             known = self._ends.get(name)
-            if known is None or known[0] != growth:
-                self._ends[name] = (growth, now.monotonic_ms + growth.limit_ms)
+            if known is None or known[0] != expansion:
+                self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
             elif known[1] <= now.monotonic_ms:
-                # Asked for anew only when this proposal is lost and another limit is over.
-                self._ends[name] = (growth, now.monotonic_ms + growth.limit_ms)
-                records.append(self._end(growth))
+                # Asked for again only when this proposal is lost and another limit is over.
+                self._ends[name] = (expansion, now.monotonic_ms + expansion.limit_ms)
+                records.append(self._end(expansion))
 
         return in_pieces(records)
 
-    def _end(self, growth: Growth) -> Record:
-        if growth.phase is GrowthPhase.SETTLING:
-            return GrowthOpened(growth.topic)
-        topic = self._context.state.topics.by_name[growth.topic]
+    def _end(self, expansion: Expansion) -> Record:
+        if expansion.phase is ExpansionPhase.PROPAGATING:
+            return ExpansionOpened(expansion.topic)
+        topic = self._context.state.topics.by_name[expansion.topic]
         found = self._blockers(topic)
         reason = found[0].reason if found else "it did not go on, though nobody was in the way"
 
-        return GrowthLifted(
-            growth.topic, growth.attempt, f"after {growth.limit_ms} ms: {reason}", NO_TOKEN
+        return ExpansionAborted(
+            expansion.topic, expansion.attempt, f"after {expansion.limit_ms} ms: {reason}", NO_TOKEN
         )
 
     # -- parts -------------------------------------------------------------------------------------
 
     def _fence(self, name: str, request: RemotingCommand, peer: Peer, token: int) -> list[Effect]:
         ext = request.ext
-        present = self._context.state.growth.by_topic.get(name, Growth(name))
-        record = GrowthFenced(
+        present = self._context.state.expansions.by_topic.get(name, Expansion(name))
+        record = ExpansionFenced(
             name,
             _number(ext, "attempt", present.attempt + ATTEMPTS_AHEAD_MAX),
             _number(ext, "total", QUEUES_MAX),
@@ -265,9 +265,9 @@ class GrowthProcessor:
         def ended() -> None:
             view.fencing.discard(name)
 
-        return [self._propose([record], request, peer, ended=ended)]
+        return self._propose([record], request, peer, ended=ended)
 
-    def _switch(self, name: str, request: RemotingCommand, token: int) -> GrowthSwitched:
+    def _switch(self, name: str, request: RemotingCommand, token: int) -> ExpansionSwitched:
         ext = request.ext
         groups: tuple[str, ...] = ()
         if request.body:
@@ -283,7 +283,7 @@ class GrowthProcessor:
             group, count = late[0]
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _retry_text(name, group, count))
 
-        return GrowthSwitched(
+        return ExpansionSwitched(
             name,
             _number(ext, "attempt"),
             _number(ext, "total", QUEUES_MAX),
@@ -314,9 +314,8 @@ class GrowthProcessor:
         peer: Peer,
         *,
         ended: Callable[[], None] = lambda: None,
-    ) -> Propose:
-        def applied(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
-            ended()
+    ) -> list[Effect]:
+        def then(outcomes: Sequence[Outcome], now: Now) -> list[Effect]:
             refused = next((each for each in outcomes if isinstance(each, Refused)), None)
             if refused is not None:
                 return answer(request, peer, ResponseCode.SYSTEM_ERROR, remark=refused.reason)
@@ -324,11 +323,7 @@ class GrowthProcessor:
             body = fastjson.dumps(self.describe(request.ext["topic"], now))
             return answer(request, peer, body=body)
 
-        def lost(refusal: Refusal | None) -> list[Effect]:
-            ended()
-            return answer_lost(request, peer, refusal, _LOST)
-
-        return Propose(records, applied=applied, lost=lost)
+        return answer_when_applied(request, peer, records, then=then, ended=ended)
 
 
 def check_token(context: Context, ext: dict[str, str], now: Now) -> int:

@@ -11,13 +11,13 @@ from collections.abc import Collection
 from typing import Final
 
 from orderlymq_broker.core.context import Context
-from orderlymq_broker.core.properties import REAL_TOPIC, find_text
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_queue_entry, message_key, queue_bounds, queue_key
 from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from orderlymq_protocol.properties import REAL_TOPIC, find_property
 from orderlymq_protocol.record import record_properties
 
-# Messages read at a time: about two milliseconds; somebody who waits for a growth asks several times a second.
+# Messages read at a time: about two milliseconds; somebody who waits for an expansion asks several times a second.
 STEP_MAX: Final = 512
 
 
@@ -79,8 +79,7 @@ class RetryWatch:
         for offset, message in enumerate(reader.multi_get(Family.MESSAGES, keys), start):
             if message is None:
                 continue
-            text = record_properties(message).decode(errors="replace")
-            target = find_text(text, REAL_TOPIC) or ""
+            target = find_property(record_properties(message), REAL_TOPIC) or ""
             if target.startswith(RETRY_PREFIX):
                 self._waiting[number].append((offset, target[len(RETRY_PREFIX) :]))
 

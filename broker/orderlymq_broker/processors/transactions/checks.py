@@ -15,19 +15,9 @@ from typing import Final
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal, Send
-from orderlymq_broker.core.properties import (
-    PREPARED_OFFSET,
-    REAL_QID,
-    REAL_TOPIC,
-    TRAN_CHECKS,
-    UNIQ_KEY,
-    extended,
-    find_text,
-    without,
-)
+from orderlymq_broker.core.properties import Properties, properties_of
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.schedule.delaylevels import SIZE_MAX
-from orderlymq_broker.processors.schedule.waits import Appender
 from orderlymq_broker.state.records import (
     HalfGivenUp,
     HalvesChecked,
@@ -42,7 +32,15 @@ from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
 from orderlymq_protocol.headers import CheckTransactionStateHeader
 from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
-from orderlymq_protocol.names import TRANS_HALF_TOPIC
+from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from orderlymq_protocol.properties import (
+    REAL_QID,
+    REAL_TOPIC,
+    TAGS,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    TRANSACTION_CHECK_TIMES,
+    UNIQ_KEY,
+)
 from orderlymq_protocol.record import (
     RecordTemplate,
     StoredMessage,
@@ -50,6 +48,7 @@ from orderlymq_protocol.record import (
     encode_with_positions,
     pack_host,
 )
+from orderlymq_protocol.tags import tags_code
 
 # Questions per look, over all groups: each reads a message from the store and sends it, some 20 ms together.
 COUNT_MAX: Final = 512
@@ -70,9 +69,8 @@ class CheckService:
     Life cycle: ``start`` when leading begins reads the table; ``watch`` adds what comes after.
     """
 
-    def __init__(self, context: Context, appender: Appender) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
-        self._appender = appender
         # Per producer group a heap of (due wall time, offset); what has ended leaves when met.
         self._due: dict[str, list[tuple[int, int]]] = {}
         self._turns: dict[str, int] = {}
@@ -195,21 +193,21 @@ class CheckService:
         """Return the check of a half: its message as the producer knows it."""
         context, opened = self._context, half.opened
         message = decode_record(stored)
-        text = message.properties.decode(errors="replace")
-        topic, queue_id = find_text(text, REAL_TOPIC), find_text(text, REAL_QID)
+        properties = with_checks(message, half.checks)
+        said = properties.by_name
         header = CheckTransactionStateHeader(
             tran_state_table_offset=half.offset,
             commit_log_offset=opened.physical,
             msg_id=opened.unique_key,
-            transaction_id=find_text(text, UNIQ_KEY),
+            transaction_id=said.get(UNIQ_KEY),
             offset_msg_id=context.message_id(opened.physical),
             topic=opened.topic,
         )
         template = RecordTemplate(
-            topic=(topic or opened.topic).encode(),
-            queue_id=read_integer(queue_id or "0", INT32_MIN, INT32_MAX),
+            topic=said.get(REAL_TOPIC, opened.topic).encode(),
+            queue_id=read_integer(said.get(REAL_QID, "0"), INT32_MIN, INT32_MAX),
             body=message.body,
-            properties=with_checks(text, half.checks).encode(),
+            properties=properties.text.encode(),
             flag=message.flag,
             sys_flag=message.sys_flag,
             born_timestamp=message.born_timestamp,
@@ -246,8 +244,7 @@ class CheckService:
                 break
             taken.append(half)
             if stored is not None:
-                draft = self._copy(half, decode_record(stored))
-                records.append(self._appender.append_given_up(draft))
+                records.append(self._copy(half, decode_record(stored)))
             records.append(HalfGivenUp(half.offset))
         for half in halves[len(taken) :]:
             self.watch(half)
@@ -267,19 +264,24 @@ class CheckService:
 
     def _copy(self, half: Half, message: StoredMessage) -> Draft:
         """Return the copy of a half that nobody ended; it says by which number to resume it."""
-        text = with_checks(message.properties.decode(errors="replace"), half.checks)
-        text = extended(without(text, PREPARED_OFFSET), PREPARED_OFFSET.name, str(half.offset))
-
-        topic = self._context.state.topics.by_name[TRANS_HALF_TOPIC]
-        draft = Draft.of_stored(message, topic, 0, text)
+        properties = with_checks(message, half.checks)
+        properties.drop(TRAN_PREPARED_QUEUE_OFFSET)
+        properties.add(TRAN_PREPARED_QUEUE_OFFSET, str(half.offset))
+        topics = self._context.state.topics.by_name
+        draft = Draft.of_stored(message, topics[TRANS_HALF_TOPIC], 0, properties)
         draft.unique_key = half.opened.unique_key
 
-        return draft
+        # Where people look for transactions that nobody ended.
+        return draft.wait_in(
+            topics[TRANS_CHECK_MAX_TIME_TOPIC], 0, tags_code(properties.by_name.get(TAGS))
+        )
 
 
-def with_checks(text: str, checks: int) -> str:
+def with_checks(message: StoredMessage, checks: int) -> Properties:
     """Return the properties of a half with the number of its checks."""
-    if not checks:
-        return text
+    properties = properties_of(message.properties)
+    if checks:
+        properties.drop(TRANSACTION_CHECK_TIMES)
+        properties.add(TRANSACTION_CHECK_TIMES, str(checks))
 
-    return extended(without(text, TRAN_CHECKS), TRAN_CHECKS.name, str(checks))
+    return properties

@@ -10,21 +10,14 @@ ends a half must name its group and both of its offsets. What nobody ends: ``che
 from collections.abc import Sequence
 from typing import Final
 
-from orderlymq_broker.core.context import Context, RequestRefused, answer, when_lost
+from orderlymq_broker.core.answers import answer_when_applied
+from orderlymq_broker.core.capacity import check_room
+from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
-from orderlymq_broker.core.properties import (
-    CHECK_IMMUNITY,
-    PGROUP,
-    PREPARED_OFFSET,
-    REAL_QID,
-    REAL_TOPIC,
-    TRAN_MSG,
-    find_text,
-    without,
-)
+from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.processors.fetch.read import read_message
-from orderlymq_broker.processors.schedule.waits import Appender, real_queue
+from orderlymq_broker.processors.schedule.waits import name_target, put, real_queue, wait_of
 from orderlymq_broker.processors.transactions.checks import CheckService, with_checks
 from orderlymq_broker.state.records import (
     HalfEnded,
@@ -41,9 +34,19 @@ from orderlymq_protocol.command import RemotingCommand
 from orderlymq_protocol.headers import EndTransactionHeader, ResumeCheckHalfMessageHeader
 from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
 from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
+from orderlymq_protocol.properties import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    TRAN_MSG,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    decode_properties,
+)
 from orderlymq_protocol.record import StoredMessage, body_crc, decode_record
 from orderlymq_protocol.sysflag import (
     TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
     TRANSACTION_NOT,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
@@ -60,26 +63,23 @@ _ENDED: Final = "the transaction had ended before; nothing changed"
 _SLAVE: Final = "this replica does not lead group {group}; end the transaction at {address}"
 
 
-def is_half(topic: Topic, sys_flag: int, properties: str) -> bool:
+def is_half(topic: Topic, sys_flag: int, properties: Properties) -> bool:
     """Tell whether a send is a half message.
 
     RocketMQ goes by the property; the bit alone would store a message that nobody ever sees.
     """
-    if transaction_state(sys_flag) != TRANSACTION_PREPARED and "TRAN_MSG\x01" not in properties:
-        return False
     if topic.is_retry:
         return False
     prepared = transaction_state(sys_flag) == TRANSACTION_PREPARED
 
-    return prepared or (find_text(properties, TRAN_MSG) or "").lower() == "true"
+    return prepared or properties.by_name.get(TRAN_MSG, "").lower() == "true"
 
 
 class TransactionProcessor:
     """Opens and ends transactions."""
 
-    def __init__(self, context: Context, appender: Appender, checks: CheckService) -> None:
+    def __init__(self, context: Context, checks: CheckService) -> None:
         self._context = context
-        self._appender = appender
         self._checks = checks
 
     # -- half messages -----------------------------------------------------------------------------
@@ -102,10 +102,17 @@ class TransactionProcessor:
         )
 
     def append_half(self, draft: Draft, producer_group: str, connection: int) -> HalfOpened:
-        """Aim a half; return the record that opens its transaction, which lacks the place of the half."""
-        group = find_text(draft.properties, PGROUP) or producer_group
-        immunity_ms = _immunity_ms(draft.properties)
-        self._appender.append_half(draft)
+        """Put a half where it waits; return the record that opens its transaction, without the place.
+
+        As with a delay the message names topic and queue it belongs to; the transaction bits are taken off,
+        as RocketMQ does (TransactionalMessageBridge.parseHalfMessageInner).
+        """
+        said = draft.properties.by_name
+        group = said.get(PGROUP, producer_group)
+        immunity_ms = _immunity_ms(said.get(CHECK_IMMUNITY_TIME_IN_SECONDS, ""))
+        name_target(draft)
+        draft.sys_flag &= ~TRANSACTION_MASK
+        draft.wait_in(self._context.state.topics.by_name[TRANS_HALF_TOPIC], 0, 0)
         # Who sends halves of a group can be asked about them, before its first heartbeat too.
         self._context.sessions.produced(group, connection)
 
@@ -147,7 +154,7 @@ class TransactionProcessor:
         if choice == TRANSACTION_ROLLBACK:
             return [self._propose(half, None, request, peer)]
 
-        context.check_room()
+        check_room(context)
 
         return [self._propose(half, self._append_commit(half, now), request, peer)]
 
@@ -194,16 +201,14 @@ class TransactionProcessor:
                 "open; create it and commit again, or roll back",
             )
         draft = self._draft(half, topic, decode_record(stored))
-        wait = self._appender.wait_of(draft, now.wall_ms)
 
-        return self._appender.append_waiting(draft, wait)
+        return put(context, draft, wait_of(context, draft.properties, now.wall_ms))
 
     def _draft(self, half: Half, topic: Topic, message: StoredMessage) -> Draft:
-        text = with_checks(message.properties.decode(errors="replace"), half.checks)
-        queue_id = real_queue(topic, text)
-        for name in (TRAN_MSG, REAL_TOPIC, REAL_QID):
-            text = without(text, name)
-        draft = Draft.of_stored(message, topic, queue_id, text)
+        properties = with_checks(message, half.checks)
+        queue_id = real_queue(topic, properties)
+        properties.drop(TRAN_MSG, REAL_TOPIC, REAL_QID)
+        draft = Draft.of_stored(message, topic, queue_id, properties)
         draft.sys_flag = with_transaction_state(message.sys_flag, TRANSACTION_COMMIT)
         draft.prepared_offset = half.opened.physical
 
@@ -258,9 +263,7 @@ class TransactionProcessor:
                 self._checks.watch(half)
             return answer(request, peer)
 
-        return [
-            Propose([HalfResumed(offset)], applied=applied, lost=when_lost(request, peer, _LOST))
-        ]
+        return answer_when_applied(request, peer, [HalfResumed(offset)], then=applied)
 
     def _find(self, message_id: str) -> int:
         """Return the offset of the half that an offset id means, itself or its given up copy."""
@@ -278,8 +281,7 @@ class TransactionProcessor:
             message = decode_record(stored)
             if message.topic == TRANS_HALF_TOPIC:
                 return message.queue_offset
-            text = message.properties.decode(errors="replace")
-            number = find_text(text, PREPARED_OFFSET) or ""
+            number = decode_properties(message.properties).get(TRAN_PREPARED_QUEUE_OFFSET, "")
             if message.topic == TRANS_CHECK_MAX_TIME_TOPIC and number.isdecimal():
                 return int(number)
         raise RequestRefused(
@@ -302,8 +304,8 @@ def _check_end(half: Half, header: EndTransactionHeader) -> None:
     raise RequestRefused(ResponseCode.SYSTEM_ERROR, what)
 
 
-def _immunity_ms(properties: str) -> int:
+def _immunity_ms(said: str) -> int:
     """Return how long a producer does not want to be asked; negative when it does not say."""
-    text = (find_text(properties, CHECK_IMMUNITY) or "").strip()
+    text = said.strip()
 
     return int(text) * 1_000 if text.isascii() and text.isdigit() and len(text) < 10 else -1

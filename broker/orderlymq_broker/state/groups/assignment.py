@@ -1,9 +1,9 @@
 """
-Who takes which queue of a topic, for groups whose division an operator has decided.
+Who takes which queue of a topic, for groups whose assignment an operator has decided.
 
-The rules: a division outlives its author: queues of members that are gone, and queues that are new, go to the
+The rules: an assignment outlives its author: queues of members that are gone, and queues that are new, go to the
 members with the fewest, and nothing else moves, the same on every raft group that is asked; a group without
-a division divides as its clients do (``processors/groups/strategies.py``). A division promises nothing about order:
+an assignment divides as its clients do (``processors/groups/strategies.py``). An assignment promises nothing about order:
 who may consume a queue is decided by its lock alone.
 """
 
@@ -19,7 +19,7 @@ from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
 # As many groups as anybody divides by hand; a row may have 100 KiB.
-DIVISIONS_MAX: Final = 10_000
+ASSIGNMENTS_MAX: Final = 10_000
 
 QueuePlace = tuple[str, int]
 """Broker name and number of a queue."""
@@ -28,7 +28,7 @@ QueuePlace = tuple[str, int]
 class AssignmentTable:
     """Divisions by group and topic.
 
-    Rows go with their group or topic, or when an operator ends the division. Groups and topics may stand on other raft
+    Rows go with their group or topic, or when an operator ends the assignment. Groups and topics may stand on other raft
     groups alone, so a bound keeps out the rest.
     """
 
@@ -52,7 +52,7 @@ class AssignmentTable:
         return None if found is None else {(b, number): owner for b, number, owner in found.owners}
 
     def of_group(self, group: str) -> dict[str, tuple[tuple[str, int, str], ...]]:
-        """Return the divisions of a group by topic."""
+        """Return the assignments of a group by topic."""
         return {
             topic: found.owners
             for (name, topic), found in sorted(self._divisions.items())
@@ -60,16 +60,16 @@ class AssignmentTable:
         }
 
     def set(self, record: AssignmentSet, writes: TableWrites) -> AssignmentChanged | Refused:
-        """Replace a division; one without owners ends it."""
+        """Replace an assignment; one without owners ends it."""
         key = (record.group, record.topic)
-        # The token is about who may say so, not about the division.
+        # The token is about who may say so, not about the assignment.
         row = msgspec.structs.replace(record, token=-1)
         present = self._divisions.get(key)
         if present == row or (present is None and not record.owners):
             return AssignmentChanged(record.group, changed=False)
-        if present is None and len(self._divisions) >= DIVISIONS_MAX:
+        if present is None and len(self._divisions) >= ASSIGNMENTS_MAX:
             return Refused(
-                f"{DIVISIONS_MAX} divisions are kept at most; end those of groups that are gone"
+                f"{ASSIGNMENTS_MAX} assignments are kept at most; end those of groups that are gone"
             )
         if record.owners:
             self._divisions[key] = row
@@ -83,19 +83,19 @@ class AssignmentTable:
     def drop(
         self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
     ) -> None:
-        """Forget the divisions of a group or topic that is deleted."""
+        """Forget the assignments of a group or topic that is deleted."""
         for key in [key for key in self._divisions if group == key[0] or topic == key[1]]:
             del self._divisions[key]
             writes.delete(Table.ASSIGNMENTS, *key)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield divisions for the digest."""
+        """Yield assignments for the digest."""
         for key in sorted(self._divisions):
             yield (self._divisions[key],)
 
 
-def complete(
-    division: Mapping[QueuePlace, str], queues: Collection[QueuePlace], members: Mapping[str, int]
+def full_assignment(
+    assignment: Mapping[QueuePlace, str], queues: Collection[QueuePlace], members: Mapping[str, int]
 ) -> dict[QueuePlace, str]:
     """Return an owner for each of *queues*: the one decided if it is a member, else who has fewest.
 
@@ -105,7 +105,7 @@ def complete(
     """
     if not members:
         return {}
-    owners = {q: owner for q in queues if (owner := division.get(q)) in members and owner}
+    owners = {q: owner for q in queues if (owner := assignment.get(q)) in members and owner}
     shares = dict.fromkeys(members, 0)
     for owner in owners.values():
         shares[owner] += 1

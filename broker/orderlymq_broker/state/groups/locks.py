@@ -237,7 +237,7 @@ class LockTable:
         return self._free(mine, reason, writes)
 
     def drop_topic(self, topic: str, writes: TableWrites) -> None:
-        """Remove the locks of a topic that is deleted; one that is made anew begins above their epochs."""
+        """Remove the locks of a topic that is deleted; one that is created again begins above their epochs."""
         for group in self.groups_of(topic):
             self._drop(group, topic, writes)
             if not self._groups[group]:

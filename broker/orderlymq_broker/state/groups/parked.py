@@ -1,10 +1,10 @@
 """
-The held keys of groups whose dead letters keep back what follows them (``onDeadLetter: HoldKey``).
+The parked keys of groups whose dead letters keep back what follows them (``onDeadLetter: HoldKey``).
 
 The rules: a key is held in the queue in which its message failed, from that message on; only who has the
 queue's lock, or had it last, may hold, so that the next holder learns every hold with its lock; a
 message that is consumed already holds nothing; saying the same again changes nothing, also when it comes
-late: what an administrator let go is not held again by the letters that were held. Who asks:
+late: what an administrator released is not parked again by the letters that were held. Who asks:
 ``processors/groups/parked.py``.
 """
 
@@ -17,15 +17,15 @@ import msgspec
 from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.state.groups.offsets import OffsetTable
 from orderlymq_broker.state.groups.parkedrecords import (
-    HeldFound,
-    HeldKey,
-    HeldOutcome,
-    HeldRecord,
     KeyFollowed,
-    KeyHeld,
+    KeyParked,
     KeyReleased,
-    KeysLetGo,
-    LetGoKey,
+    KeysReleased,
+    ParkedFound,
+    ParkedKey,
+    ParkedOutcome,
+    ParkedRecord,
+    ReleasedKey,
 )
 from orderlymq_broker.state.records import Commit, Refused
 from orderlymq_broker.state.tables import TableWrites, read_rows
@@ -34,7 +34,7 @@ from orderlymq_broker.store.layout import Table
 
 # Of one group on one raft group. All of them go with every answer to a lock request, and so many poisoned
 # keys mean that not the messages are wrong: beyond it the queue stops instead of letting a key pass.
-HELD_KEYS_MAX: Final = 1_000
+PARKED_KEYS_MAX: Final = 1_000
 # Together with the maximum above it bounds the answer to a lock request by 1 MB.
 KEY_BYTES_MAX: Final = 1_024
 
@@ -43,7 +43,7 @@ STALE: Final = "stale"
 
 _Place = tuple[str, str, int]
 _Queue = tuple[str, int]
-Row = TypeVar("Row", HeldKey, LetGoKey)
+Row = TypeVar("Row", ParkedKey, ReleasedKey)
 
 
 class _Rows(Generic[Row]):
@@ -108,31 +108,31 @@ class _Rows(Generic[Row]):
         keys[row.key] = row
 
 
-class HeldTable:
-    """Held keys by group, topic and queue, and those that were let go.
+class ParkedTable:
+    """Parked keys by group, topic and queue, and those that were released.
 
-    A group holds ``HELD_KEYS_MAX`` at most. What was let go is forgotten with the next release of its group when nobody
+    A group holds ``PARKED_KEYS_MAX`` at most. What was released is forgotten with the next release of its group when nobody
     can ask for it any more; all rows go with their topic or group.
     """
 
     def __init__(self) -> None:
-        self._held = _Rows[HeldKey](Table.HELD_KEYS)
-        self._let_go = _Rows[LetGoKey](Table.LET_GO_KEYS)
+        self._held = _Rows[ParkedKey](Table.HELD_KEYS)
+        self._released = _Rows[ReleasedKey](Table.LET_GO_KEYS)
 
     @classmethod
-    def load(cls, reader: Reader) -> "HeldTable":
+    def load(cls, reader: Reader) -> "ParkedTable":
         """Read the table."""
         table = cls()
-        table._held.load(reader, HeldKey)
-        table._let_go.load(reader, LetGoKey)
+        table._held.load(reader, ParkedKey)
+        table._released.load(reader, ReleasedKey)
 
         return table
 
-    def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, HeldKey]:
+    def of_queue(self, group: str, topic: str, queue_id: int) -> Mapping[str, ParkedKey]:
         """Return what is held in a queue, by key."""
         return self._held.of_queue(group, topic, queue_id)
 
-    def of_group(self, group: str) -> list[HeldKey]:
+    def of_group(self, group: str) -> list[ParkedKey]:
         """Return everything that a group holds, the oldest first."""
         found = self._held.of_group(group)
 
@@ -148,15 +148,15 @@ class HeldTable:
 
     def apply(
         self,
-        record: HeldRecord,
+        record: ParkedRecord,
         locks: LockTable,
         offsets: OffsetTable,
         wall_ms: int,
         writes: TableWrites,
-    ) -> HeldOutcome | Refused:
+    ) -> ParkedOutcome | Refused:
         """Hold a key, count what follows it, or let it go."""
         match record:
-            case KeyHeld():
+            case KeyParked():
                 return self._hold(record, locks, offsets, wall_ms, writes)
             case KeyFollowed():
                 return self._follow(record, locks, writes)
@@ -164,81 +164,81 @@ class HeldTable:
                 return self._release(record, locks, offsets, writes)
 
     def reset(self, commits: tuple[Commit, ...], writes: TableWrites) -> None:
-        """Forget what was let go where an administrator sets an offset: what fails again is to hold again."""
+        """Forget what was released where an administrator sets an offset: what fails again is to hold again."""
         for place in {(commit.group, commit.topic, commit.queue_id) for commit in commits}:
-            self._let_go.drop(list(self._let_go.of_queue(*place).values()), writes)
+            self._released.drop(list(self._released.of_queue(*place).values()), writes)
 
     def drop(
         self, writes: TableWrites, *, group: str | None = None, topic: str | None = None
     ) -> None:
         """Forget what a group or topic that is deleted held."""
         self._held.drop_of(group, topic, writes)
-        self._let_go.drop_of(group, topic, writes)
+        self._released.drop_of(group, topic, writes)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield the held keys for the digest."""
-        for rows in (self._held, self._let_go):
+        """Yield the parked keys for the digest."""
+        for rows in (self._held, self._released):
             for row in rows.sorted():
                 yield (row,)
 
     def check(self) -> None:
         """Assert what always holds."""
         self._held.check()
-        self._let_go.check()
+        self._released.check()
         assert all((held.behind == 0) == (held.last < 0) for held in self._held.sorted())
-        assert all(count <= HELD_KEYS_MAX for count in self.counts().values())
+        assert all(count <= PARKED_KEYS_MAX for count in self.counts().values())
 
     def _hold(
         self,
-        record: KeyHeld,
+        record: KeyParked,
         locks: LockTable,
         offsets: OffsetTable,
         wall_ms: int,
         writes: TableWrites,
-    ) -> HeldFound | Refused:
+    ) -> ParkedFound | Refused:
         """Hold a key, unless it is held already or the group holds too many."""
         place = _place(record)
         present = self.of_queue(*place).get(record.key)
         if present is not None:
-            return HeldFound(present)
+            return ParkedFound(present)
         if not locks.is_current(*place, record.epoch):
             return Refused(STALE)
         if (offsets.get(*place) or 0) > record.offset:
-            return HeldFound(None)
-        gone = self._let_go.of_queue(*place).get(record.key)
+            return ParkedFound(None)
+        gone = self._released.of_queue(*place).get(record.key)
         if gone is not None and gone.epoch == record.epoch and record.offset <= gone.last:
-            return HeldFound(None)
-        if self._held.counts[record.group] >= HELD_KEYS_MAX:
+            return ParkedFound(None)
+        if self._held.counts[record.group] >= PARKED_KEYS_MAX:
             return Refused(FULL)
-        held = HeldKey(*place, record.key, record.offset, record.message_id, wall_ms)
+        held = ParkedKey(*place, record.key, record.offset, record.message_id, wall_ms)
         self._held.put(held, writes)
 
-        return HeldFound(held)
+        return ParkedFound(held)
 
     def _follow(
         self, record: KeyFollowed, locks: LockTable, writes: TableWrites
-    ) -> HeldFound | Refused:
+    ) -> ParkedFound | Refused:
         """Count a message that follows a dead letter, once."""
         place = _place(record)
         held = self.of_queue(*place).get(record.key)
         if held is None or record.offset < held.offset:
-            return HeldFound(None)
+            return ParkedFound(None)
         if not locks.is_current(*place, record.epoch):
             return Refused(STALE)
         if record.offset > max(held.last, held.offset):
             held = msgspec.structs.replace(held, behind=held.behind + 1, last=record.offset)
             self._held.put(held, writes)
 
-        return HeldFound(held)
+        return ParkedFound(held)
 
     def _release(
         self, record: KeyReleased, locks: LockTable, offsets: OffsetTable, writes: TableWrites
-    ) -> KeysLetGo:
+    ) -> KeysReleased:
         """Let a key go, and remember it while a letter that was asked for may still be asked for again."""
-        self._let_go.drop(
+        self._released.drop(
             [
                 gone
-                for gone in self._let_go.of_group(record.group)
+                for gone in self._released.of_group(record.group)
                 if not locks.is_current(*_place(gone), gone.epoch)
                 or (offsets.get(*_place(gone)) or 0) > gone.last
             ],
@@ -252,12 +252,12 @@ class HeldTable:
         for held in found:
             place = _place(held)
             last = max(held.last, held.offset)
-            gone = LetGoKey(*place, held.key, last, locks.epoch(*place))
-            self._let_go.put(gone, writes)
+            gone = ReleasedKey(*place, held.key, last, locks.epoch(*place))
+            self._released.put(gone, writes)
         self._held.drop(found, writes)
 
-        return KeysLetGo(tuple(found))
+        return KeysReleased(tuple(found))
 
 
-def _place(held: HeldKey | LetGoKey | KeyHeld | KeyFollowed) -> _Place:
+def _place(held: ParkedKey | ReleasedKey | KeyParked | KeyFollowed) -> _Place:
     return held.group, held.topic, held.queue_id

@@ -1,4 +1,4 @@
-"""What the raft log says about held keys, by the rules of ``records.py``."""
+"""What the raft log says about parked keys, by the rules of ``records.py``."""
 
 from typing import TypeAlias
 
@@ -7,8 +7,8 @@ from msgspec import Struct
 from orderlymq_broker.state.numbers import Long, Natural, Position
 
 
-class HeldKey(Struct, frozen=True, array_like=True):
-    """One key whose messages go to the dead letters until an administrator lets go.
+class ParkedKey(Struct, frozen=True, array_like=True):
+    """One key whose messages go to the dead letters until an administrator releases it.
 
     Attributes:
         offset: queue offset of the message that failed; what came before it is not held.
@@ -29,8 +29,8 @@ class HeldKey(Struct, frozen=True, array_like=True):
     last: Long = -1
 
 
-class LetGoKey(Struct, frozen=True, array_like=True):
-    """What an administrator let go: the letters up to *last* hold nothing more while the lock's *epoch* lasts."""
+class ReleasedKey(Struct, frozen=True, array_like=True):
+    """What an administrator released: the letters up to *last* hold nothing more while the lock's *epoch* lasts."""
 
     group: str
     topic: str
@@ -40,7 +40,7 @@ class LetGoKey(Struct, frozen=True, array_like=True):
     epoch: Long
 
 
-class KeyHeld(Struct, frozen=True, array_like=True, tag=100):
+class KeyParked(Struct, frozen=True, array_like=True, tag=100):
     """A dead letter is about to be handed over, and its key is held from it on.
 
     Attributes:
@@ -68,24 +68,24 @@ class KeyFollowed(Struct, frozen=True, array_like=True, tag=101):
 
 
 class KeyReleased(Struct, frozen=True, array_like=True, tag=102):
-    """An administrator lets a key go, in every queue of the topic that holds it."""
+    """An administrator releases a key, in every queue of the topic that holds it."""
 
     group: str
     topic: str
     key: str
 
 
-class HeldFound(Struct, frozen=True):
+class ParkedFound(Struct, frozen=True):
     """The key as it is held now; None when nothing holds it."""
 
-    held: HeldKey | None
+    held: ParkedKey | None
 
 
-class KeysLetGo(Struct, frozen=True):
+class KeysReleased(Struct, frozen=True):
     """What was held until now."""
 
-    keys: tuple[HeldKey, ...]
+    keys: tuple[ParkedKey, ...]
 
 
-HeldRecord: TypeAlias = KeyHeld | KeyFollowed | KeyReleased
-HeldOutcome: TypeAlias = HeldFound | KeysLetGo
+ParkedRecord: TypeAlias = KeyParked | KeyFollowed | KeyReleased
+ParkedOutcome: TypeAlias = ParkedFound | KeysReleased

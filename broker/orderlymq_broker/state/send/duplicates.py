@@ -43,14 +43,18 @@ def send_identity(topic_id: int, unique_key: str, reconsume_times: int, body_crc
 
 
 class DedupWindow:
-    """Known sends by identity, and their order; the leader's ``DedupTrimmed`` bounds number and age."""
+    """Known sends and their order; the leader's ``DedupTrimmed`` bounds number and age.
+
+    Attributes:
+        sends: the first send of each identity.
+    """
 
     def __init__(self) -> None:
-        self._sends: dict[bytes, FirstSend] = {}
+        self.sends: dict[bytes, FirstSend] = {}
         self._order: deque[tuple[int, bytes]] = deque()
 
     def __len__(self) -> int:
-        return len(self._sends)
+        return len(self.sends)
 
     @classmethod
     def load(cls, reader: Reader) -> "DedupWindow":
@@ -60,20 +64,16 @@ class DedupWindow:
             physical = decode_u64(key)
             queue_id, queue_offset, store_timestamp = _VALUE.unpack_from(value)
             identity = value[_VALUE.size :]
-            window._sends[identity] = FirstSend(queue_id, queue_offset, physical, store_timestamp)
+            window.sends[identity] = FirstSend(queue_id, queue_offset, physical, store_timestamp)
             window._order.append((physical, identity))
         return window
-
-    def get(self, identity: bytes) -> FirstSend | None:
-        """Return the first send of an identity, None when the window does not know it."""
-        return self._sends.get(identity)
 
     def add(self, record: Append, batch: Batch) -> None:
         """Remember a send; a second one of the same identity changes nothing."""
         identity = record.identity
-        if identity in self._sends:
+        if identity in self.sends:
             return
-        self._sends[identity] = FirstSend(
+        self.sends[identity] = FirstSend(
             record.reply_queue, record.queue_offset, record.physical, record.store_timestamp
         )
         self._order.append((record.physical, identity))
@@ -85,7 +85,7 @@ class DedupWindow:
         surplus = len(self._order) - count_max
         floor = 0
         for number, (physical, identity) in enumerate(self._order):
-            if number >= surplus and self._sends[identity].store_timestamp >= oldest_ms:
+            if number >= surplus and self.sends[identity].store_timestamp >= oldest_ms:
                 break
             floor = physical + 1
 
@@ -96,7 +96,7 @@ class DedupWindow:
         count = 0
         while self._order and self._order[0][0] < floor:
             _, identity = self._order.popleft()
-            del self._sends[identity]
+            del self.sends[identity]
             count += 1
         if count:
             batch.delete_range(Family.DEDUP, b"", dedup_key(floor))
@@ -106,10 +106,10 @@ class DedupWindow:
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Yield sends for the digest."""
         for physical, identity in self._order:
-            yield (physical, identity, *self._sends[identity])
+            yield (physical, identity, *self.sends[identity])
 
     def check(self) -> None:
         """Assert what always holds."""
-        assert len(self._sends) == len(self._order), "an identity is in the window twice"
+        assert len(self.sends) == len(self._order), "an identity is in the window twice"
         places = [physical for physical, _ in self._order]
         assert places == sorted(places), "the window is out of order"

@@ -1,9 +1,9 @@
 """
-Growth of ordered topics: who may write while the queue list of a topic changes, and who is in the way.
+Expansion of ordered topics: who may write while the queue list of a topic changes, and who is in the way.
 
-Phases of one topic on one raft group: OPEN -> FENCED -> SWITCHED -> SETTLING -> OPEN, and FENCED -> OPEN when
-the growth is given up. FENCED: nobody writes, the ends of the queues are written down as barriers.
-SWITCHED: the new list is valid here; who says that it chose a queue from that list may write. SETTLING:
+Phases of one topic on one raft group: OPEN -> FENCED -> SWITCHED -> PROPAGATING -> OPEN, and FENCED -> OPEN when
+the expansion is given up. FENCED: nobody writes, the ends of the queues are written down as barriers.
+SWITCHED: the new list is valid here; who says that it chose a queue from that list may write. PROPAGATING:
 likewise, and the list is published; when every client can have seen it, the phase ends.
 
 The rules: a group switches only when every ordered group has consumed to the end of every queue, judged from
@@ -21,19 +21,19 @@ import msgspec
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import (
     Commit,
-    GrowthFenced,
-    GrowthLifted,
-    GrowthMoved,
-    GrowthOpened,
-    GrowthPhase,
-    GrowthPublished,
-    GrowthSwitched,
+    ExpansionAborted,
+    ExpansionFenced,
+    ExpansionMoved,
+    ExpansionOpened,
+    ExpansionPhase,
+    ExpansionPropagated,
+    ExpansionSwitched,
     Outcome,
     Refused,
     TopicSet,
 )
 from orderlymq_broker.state.tables import TableWrites
-from orderlymq_broker.state.topics.expansiontable import Growth
+from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.names import retry_topic
 
@@ -59,7 +59,9 @@ class Blocker(NamedTuple):
 # -- changes -------------------------------------------------------------------------------------------
 
 
-def fence(state: BrokerState, record: GrowthFenced, wall_ms: int, writes: TableWrites) -> Outcome:
+def fence(
+    state: BrokerState, record: ExpansionFenced, wall_ms: int, writes: TableWrites
+) -> Outcome:
     """Refuse writes from now on and write down where the queues end.
 
     The queues to come can be read at once, so that consumers have shared them out before the first
@@ -68,12 +70,12 @@ def fence(state: BrokerState, record: GrowthFenced, wall_ms: int, writes: TableW
     topic = state.topics.get(record.topic)
     if topic is None or not topic.config.order:
         return Refused(f"topic[{record.topic}] is not an ordered topic of this group")
-    present = state.growth.by_topic.get(record.topic, Growth(record.topic))
-    if present.phase is not GrowthPhase.OPEN:
-        if present.phase is GrowthPhase.FENCED and present.attempt == record.attempt:
-            return GrowthMoved(record.topic, present.phase)
+    present = state.expansions.by_topic.get(record.topic, Expansion(record.topic))
+    if present.phase is not ExpansionPhase.OPEN:
+        if present.phase is ExpansionPhase.FENCED and present.attempt == record.attempt:
+            return ExpansionMoved(record.topic, present.phase)
         return Refused(
-            f"topic[{record.topic}] is in phase {present.phase.value} of growth {present.attempt}"
+            f"topic[{record.topic}] is in phase {present.phase.value} of expansion {present.attempt}"
         )
     if record.attempt <= present.attempt:
         return Refused(
@@ -87,9 +89,9 @@ def fence(state: BrokerState, record: GrowthFenced, wall_ms: int, writes: TableW
         )
     barriers = tuple((number, _end(topic, number)) for number in range(config.write_queues))
     _configure(state, config, wall_ms, writes, read_queues=record.queues)
-    growth = Growth(
+    expansion = Expansion(
         record.topic,
-        GrowthPhase.FENCED,
+        ExpansionPhase.FENCED,
         present.total,
         record.total,
         record.queues,
@@ -99,23 +101,25 @@ def fence(state: BrokerState, record: GrowthFenced, wall_ms: int, writes: TableW
         wall_ms,
     )
 
-    return _move(state, growth, writes)
+    return _move(state, expansion, writes)
 
 
-def lift(state: BrokerState, record: GrowthLifted, wall_ms: int, writes: TableWrites) -> Outcome:
-    """Give a growth up: the old list stays valid, writes are let in again."""
-    present = state.growth.by_topic.get(record.topic)
+def abort(
+    state: BrokerState, record: ExpansionAborted, wall_ms: int, writes: TableWrites
+) -> Outcome:
+    """Give an expansion up: the old list stays valid, writes are let in again."""
+    present = state.expansions.by_topic.get(record.topic)
     if present is None or present.attempt != record.attempt:
         return Refused(f"growth {record.attempt} of topic[{record.topic}] is not under way")
-    if present.phase is GrowthPhase.OPEN:
-        return GrowthMoved(record.topic, present.phase)
-    if present.phase is not GrowthPhase.FENCED:
+    if present.phase is ExpansionPhase.OPEN:
+        return ExpansionMoved(record.topic, present.phase)
+    if present.phase is not ExpansionPhase.FENCED:
         return Refused(
             f"topic[{record.topic}] has its new queue list already; there is no way back"
         )
     topic = state.topics.by_name[record.topic]
     _configure(state, topic.config, wall_ms, writes, read_queues=topic.config.write_queues)
-    growth = Growth(
+    expansion = Expansion(
         record.topic,
         total=present.total,
         attempt=present.attempt,
@@ -123,11 +127,11 @@ def lift(state: BrokerState, record: GrowthLifted, wall_ms: int, writes: TableWr
         reason=record.reason or "given up",
     )
 
-    return _move(state, growth, writes)
+    return _move(state, expansion, writes)
 
 
 def switch(
-    state: BrokerState, record: GrowthSwitched, wall_ms: int, writes: TableWrites
+    state: BrokerState, record: ExpansionSwitched, wall_ms: int, writes: TableWrites
 ) -> Outcome:
     """Make the new list valid, if nobody has anything left to consume of the old one.
 
@@ -136,18 +140,18 @@ def switch(
     """
     name = record.topic
     topic = state.topics.get(name)
-    present = state.growth.by_topic.get(name)
+    present = state.expansions.by_topic.get(name)
     if topic is not None and not topic.config.order:
         return Refused(f"topic[{name}] is not an ordered topic")
     if present is not None and present.total >= record.total:
-        return GrowthMoved(name, present.phase)
+        return ExpansionMoved(name, present.phase)
     if topic is not None:
         if (
             present is None
-            or present.phase is not GrowthPhase.FENCED
+            or present.phase is not ExpansionPhase.FENCED
             or (present.attempt, present.next_total) != (record.attempt, record.total)
         ):
-            return Refused(f"topic[{name}] is not fenced for growth {record.attempt}")
+            return Refused(f"topic[{name}] is not fenced for expansion {record.attempt}")
         found = blockers(state, topic)
         if found:
             return Refused(f"topic[{name}] is not drained: {found[0].reason}")
@@ -161,43 +165,45 @@ def switch(
         for number in range(before, record.queues):
             if state.offsets.get(group, name, number) is None:
                 state.offsets.reset((Commit(group, name, number, 0),), (name,), writes)
-    growth = Growth(
+    expansion = Expansion(
         name,
-        GrowthPhase.SWITCHED,
+        ExpansionPhase.SWITCHED,
         record.total,
         attempt=record.attempt,
         since_ms=wall_ms,
     )
 
-    return _move(state, growth, writes)
+    return _move(state, expansion, writes)
 
 
-def publish(
-    state: BrokerState, record: GrowthPublished, wall_ms: int, writes: TableWrites
+def propagate(
+    state: BrokerState, record: ExpansionPropagated, wall_ms: int, writes: TableWrites
 ) -> Outcome:
     """Note that every name server tells the new list; senders that say nothing wait on."""
-    present = state.growth.by_topic.get(record.topic)
+    present = state.expansions.by_topic.get(record.topic)
     if present is None or present.total != record.total:
         return Refused(f"topic[{record.topic}] has no list of {record.total} queues")
-    if present.phase is not GrowthPhase.SWITCHED:
-        return GrowthMoved(record.topic, present.phase)
-    growth = msgspec.structs.replace(
-        present, phase=GrowthPhase.SETTLING, limit_ms=record.settle_ms, since_ms=wall_ms
+    if present.phase is not ExpansionPhase.SWITCHED:
+        return ExpansionMoved(record.topic, present.phase)
+    expansion = msgspec.structs.replace(
+        present, phase=ExpansionPhase.PROPAGATING, limit_ms=record.settle_ms, since_ms=wall_ms
     )
 
-    return _move(state, growth, writes)
+    return _move(state, expansion, writes)
 
 
 def open_all(
-    state: BrokerState, record: GrowthOpened, wall_ms: int, writes: TableWrites
+    state: BrokerState, record: ExpansionOpened, wall_ms: int, writes: TableWrites
 ) -> Outcome:
-    """Let everybody write: the growth is over."""
-    present = state.growth.by_topic.get(record.topic)
-    if present is None or present.phase is not GrowthPhase.SETTLING:
+    """Let everybody write: the expansion is over."""
+    present = state.expansions.by_topic.get(record.topic)
+    if present is None or present.phase is not ExpansionPhase.PROPAGATING:
         return Refused(f"topic[{record.topic}] does not settle")
-    growth = Growth(record.topic, total=present.total, attempt=present.attempt, since_ms=wall_ms)
+    expansion = Expansion(
+        record.topic, total=present.total, attempt=present.attempt, since_ms=wall_ms
+    )
 
-    return _move(state, growth, writes)
+    return _move(state, expansion, writes)
 
 
 # -- questions -----------------------------------------------------------------------------------------
@@ -236,7 +242,7 @@ def blockers(state: BrokerState, topic: Topic) -> list[Blocker]:
             for number, left in _left(state, group, topic)
         ]
         retries = state.topics.get(retry_topic(group))
-        kept = sum(held.topic == topic.name for held in state.held.of_group(group))
+        kept = sum(held.topic == topic.name for held in state.parked.of_group(group))
         if kept:
             # Its new queue would not know of the hold, and the key would overtake its dead letter.
             text = f"group {group} holds {kept} keys: orderlymq group release lets them go"
@@ -306,9 +312,9 @@ def _configure(
     state.topics.set(changed, wall_ms, writes)
 
 
-def _move(state: BrokerState, growth: Growth, writes: TableWrites) -> GrowthMoved:
-    state.growth.put(growth, writes)
+def _move(state: BrokerState, expansion: Expansion, writes: TableWrites) -> ExpansionMoved:
+    state.expansions.put(expansion, writes)
     # Read for every send, hence kept at the topic.
-    state.topics.by_name[growth.topic].growth = growth
+    state.topics.by_name[expansion.topic].expansion = expansion
 
-    return GrowthMoved(growth.topic, growth.phase, changed=True)
+    return ExpansionMoved(expansion.topic, expansion.phase, changed=True)

@@ -1,5 +1,5 @@
 """
-The table of growths: how the queue list of each topic stands, and since when.
+The table of expansions: how the queue list of each topic stands, and since when.
 
 The rule: a row says what its phase needs and nothing more, which ``check`` asserts. What the phases mean and who may
 go on to the next: ``expansion.py``.
@@ -10,28 +10,28 @@ from typing import Any
 
 import msgspec
 
-from orderlymq_broker.state.records import GrowthPhase
+from orderlymq_broker.state.records import ExpansionPhase
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
 
 
-class Growth(msgspec.Struct, frozen=True, array_like=True):
+class Expansion(msgspec.Struct, frozen=True, array_like=True):
     """What is known about the queue list of one topic.
 
     Attributes:
         total: queues of the valid list over all raft groups; 0 while it never grew.
         next_total: queues of the list that comes; 0 when none does.
         queues: queues that this raft group will have.
-        attempt: number of the growth, given by the operator; rises.
+        attempt: number of the expansion, given by the operator; rises.
         barriers: (queue, offset) where each queue ended when writes were fenced.
         limit_ms: how long the fence may last, then how long the settling lasts.
         since_ms: leader's wall clock when the phase began.
-        reason: why the last growth was given up; empty when none was.
+        reason: why the last expansion was given up; empty when none was.
     """
 
     topic: str
-    phase: GrowthPhase = GrowthPhase.OPEN
+    phase: ExpansionPhase = ExpansionPhase.OPEN
     total: int = 0
     next_total: int = 0
     queues: int = 0
@@ -42,26 +42,26 @@ class Growth(msgspec.Struct, frozen=True, array_like=True):
     reason: str = ""
 
 
-class GrowthTable:
-    """Growth by topic; a topic that never grew has no row, and a row goes with its topic."""
+class ExpansionTable:
+    """Expansion by topic; a topic that never grew has no row, and a row goes with its topic."""
 
     def __init__(self) -> None:
-        self.by_topic: dict[str, Growth] = {}
+        self.by_topic: dict[str, Expansion] = {}
 
     @classmethod
-    def load(cls, reader: Reader) -> "GrowthTable":
+    def load(cls, reader: Reader) -> "ExpansionTable":
         """Read the table."""
         table = cls()
         for value in read_rows(reader, Table.GROWTH):
-            growth = msgspec.msgpack.decode(value, type=Growth)
-            table.by_topic[growth.topic] = growth
+            expansion = msgspec.msgpack.decode(value, type=Expansion)
+            table.by_topic[expansion.topic] = expansion
 
         return table
 
-    def put(self, growth: Growth, writes: TableWrites) -> None:
+    def put(self, expansion: Expansion, writes: TableWrites) -> None:
         """Replace a row."""
-        self.by_topic[growth.topic] = growth
-        writes.put(Table.GROWTH, growth.topic, value=growth)
+        self.by_topic[expansion.topic] = expansion
+        writes.put(Table.GROWTH, expansion.topic, value=expansion)
 
     def drop(self, topic: str, writes: TableWrites) -> None:
         """Forget a topic that is deleted."""
@@ -75,10 +75,10 @@ class GrowthTable:
 
     def check(self) -> None:
         """Assert what always holds."""
-        for name, growth in self.by_topic.items():
-            assert growth.topic == name, growth
-            if growth.phase is GrowthPhase.FENCED:
-                assert growth.next_total > growth.total, growth
-            elif growth.phase is not GrowthPhase.OPEN:
-                assert growth.next_total == 0, growth
-                assert growth.total > 0, growth
+        for name, expansion in self.by_topic.items():
+            assert expansion.topic == name, expansion
+            if expansion.phase is ExpansionPhase.FENCED:
+                assert expansion.next_total > expansion.total, expansion
+            elif expansion.phase is not ExpansionPhase.OPEN:
+                assert expansion.next_total == 0, expansion
+                assert expansion.total > 0, expansion

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from orderlymq_broker.state.tables import TableWrites, read_rows
-from orderlymq_broker.state.topics.queuerecords import FloorRow
+from orderlymq_broker.state.topics.rows import FloorRow
 from orderlymq_broker.store.entry import View
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import (

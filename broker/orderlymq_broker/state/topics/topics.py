@@ -2,7 +2,7 @@
 The tables of topics and of consumer groups, as far as they are configuration.
 
 The rules: a topic's id is given once and never used again, so that a topic that is deleted and
-made anew starts with empty queues; every change of the table moves the version by which brokers
+created again starts with empty queues; every change of the table moves the version by which brokers
 and name servers notice it. What a topic's queues hold is in ``queues.py``.
 """
 
@@ -13,9 +13,9 @@ import msgspec
 
 from orderlymq_broker.state.records import GroupChanged, GroupSet, TopicChanged, TopicSet
 from orderlymq_broker.state.tables import TableWrites, read_rows
-from orderlymq_broker.state.topics.expansiontable import Growth
+from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.queues import Queue
-from orderlymq_broker.state.topics.topicrecords import TopicRow
+from orderlymq_broker.state.topics.rows import TopicRow
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import Table, table_key
 from orderlymq_protocol.names import (
@@ -45,7 +45,7 @@ class Topic:
     __slots__ = (
         "config",
         "deduplicated",
-        "growth",
+        "expansion",
         "id",
         "is_retry",
         "name",
@@ -68,7 +68,7 @@ class Topic:
         self.timed = config.name == TIMER_TOPIC
         self.sendable = config.name not in UNSENDABLE_TOPICS
         self.queues: dict[int, Queue] = {}
-        self.growth: Growth | None = None
+        self.expansion: Expansion | None = None
         self.configure(config)
 
     def __repr__(self) -> str:

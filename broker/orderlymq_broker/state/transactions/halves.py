@@ -136,7 +136,7 @@ class TransactionTable:
         return HalvesMoved((record.offset,), HalfChange.GIVEN_UP)
 
     def resume(self, record: HalfResumed, writes: TableWrites) -> HalvesMoved:
-        """Begin to ask about a half anew."""
+        """Begin to ask about a half again."""
         half = self.get(record.offset)
         if half is None:
             return HalvesMoved((), HalfChange.RESUMED)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest, assign
-from orderlymq_broker.state.groups.assignment import complete
+from orderlymq_broker.state.groups.assignment import full_assignment
 from orderlymq_broker.state.records import GroupDeleted, TopicDeleted, TopicSet
 from orderlymq_operator.plan.assignment import AssignmentInput, Member, assign_queues
 from orderlymq_protocol import fastjson
@@ -123,15 +123,15 @@ def test_completing_a_decision_moves_nothing_of_the_living(
 ) -> None:
     """Every queue has one living owner; who owned one and lives keeps it; asked again, the same."""
     division = {("b", number): owner for number, owner in decided.items()}
-    found = complete(division, queues, members)
+    found = full_assignment(division, queues, members)
 
     assert found.keys() == (set(queues) if members else set())
     assert set(found.values()) <= set(members)
     for queue, owner in division.items():
         if owner in members and queue in found:
             assert found[queue] == owner
-    assert complete(division, list(reversed(queues)), members) == found
-    assert complete(found, queues, members) == found
+    assert full_assignment(division, list(reversed(queues)), members) == found
+    assert full_assignment(found, queues, members) == found
 
 
 @given(_PLACES, _MEMBERS, st.dictionaries(st.integers(0, 15), st.sampled_from("abcdefgh")))
@@ -146,6 +146,6 @@ def test_brokers_complete_a_decision_as_operators_decide_it(
     found = assign_queues("Sticky", "billing", AssignmentInput(places, group, present, calm=False))
 
     if members:
-        assert complete(division, queues, members) == {
+        assert full_assignment(division, queues, members) == {
             (queue.broker_name, queue.queue_id): owner for queue, owner in found.items()
         }

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from orderlymq_broker.state.groups.parked import HELD_KEYS_MAX, KEY_BYTES_MAX
+from orderlymq_broker.state.groups.parked import KEY_BYTES_MAX, PARKED_KEYS_MAX
 from orderlymq_broker.state.records import (
     Commit,
     GroupDeleted,
@@ -211,7 +211,7 @@ def test_beyond_the_bound_the_queue_stops_instead_of_letting_a_key_pass() -> Non
     """Held keys go with every lock; the log says what to do, and after a release there is room."""
     shell = lead()
     lock(shell, "one")
-    for number in range(HELD_KEYS_MAX):
+    for number in range(PARKED_KEYS_MAX):
         assert ask(shell, 5, key=f"k{number}").ext["verdict"] == "held"
 
     full = ask(shell, 5)

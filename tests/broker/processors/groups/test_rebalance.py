@@ -1,4 +1,4 @@
-"""Notices of change (40): when they leave, whom they reach, and which are repeated."""
+"""RebalanceNotifier of change (40): when they leave, whom they reach, and which are repeated."""
 
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Propose
-from orderlymq_broker.processors.schedule.waits import Appender, parse_delay_levels
+from orderlymq_broker.core.properties import Properties
+from orderlymq_broker.processors.schedule.waits import parse_delay_levels
 from orderlymq_broker.state.records import Append, TopicSet, decode_records
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store.entry import split_entry
@@ -40,9 +41,9 @@ def test_the_fast_layout_is_the_plain_one(
     context = Shell().core.context
     topic = Topic(3, TopicSet(name, 4, 4))
     born_host = pack_host(host, 4711)
-    draft = Draft(topic, 2, body, properties, flag, sys_flag, born, born_host, times)
+    draft = Draft(topic, 2, body, Properties(properties), flag, sys_flag, born, born_host, times)
 
-    proposal = Propose([Appender(context).append(draft)])
+    proposal = Propose([draft])
     assert context.entries.admit(proposal) is None
     parts = split_entry(context.entries.build([proposal], START_MS).data)
 
@@ -67,12 +68,12 @@ def test_the_fast_layout_is_the_plain_one(
 def test_offsets_are_dense_within_queues_and_over_the_log() -> None:
     """Those that an entry has given count, though nothing of it is applied; an entry that was not proposed gave none."""
     context = Shell().core.context
-    appender, entries = Appender(context), context.entries
+    entries = context.entries
     topic = Topic(3, TopicSet("t", 2, 2))
     places = []
     for queue in (0, 1, 0):
-        draft = Draft(topic, queue, b"x", "", 0, 0, 1, pack_host("192.0.2.7", 1))
-        proposal = Propose([appender.append(draft)])
+        draft = Draft(topic, queue, b"x", Properties(""), 0, 0, 1, pack_host("192.0.2.7", 1))
+        proposal = Propose([draft])
         assert entries.admit(proposal) is None
         entries.build([proposal], START_MS)
         built = entries.build([proposal], START_MS)

@@ -7,8 +7,8 @@ import pytest
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.state.records import (
     Commit,
+    ExpansionPhase,
     GroupSet,
-    GrowthPhase,
     OffsetsReset,
     QueueFloor,
     RetentionAdvanced,
@@ -196,11 +196,11 @@ def test_every_step_may_be_asked_for_again(topic: Shell, step: str) -> None:
     steps = ["fence", "switch", "publish"]
     for each in steps[: steps.index(step) + 1]:
         assert change(topic, each).code == 0
-    before = topic.state.growth.by_topic["orders"]
+    before = topic.state.expansions.by_topic["orders"]
 
     assert change(topic, step).code == 0
 
-    assert topic.state.growth.by_topic["orders"] == before
+    assert topic.state.expansions.by_topic["orders"] == before
 
 
 def test_a_retry_that_waits_is_not_past_the_barrier(topic: Shell) -> None:
@@ -352,11 +352,11 @@ def test_a_growth_that_makes_no_sense_is_refused(
     topic: Shell, ext: dict[str, Any], part: str
 ) -> None:
     """The remark says what is wrong; nothing changes."""
-    before = topic.state.growth.by_topic.copy()
+    before = topic.state.expansions.by_topic.copy()
     reply = change(topic, str(ext.pop("action", "fence")), **ext)
 
     assert (reply.code, part in (reply.remark or "")) == (1, True), reply.remark
-    assert topic.state.growth.by_topic == before
+    assert topic.state.expansions.by_topic == before
 
 
 def test_members_are_told_to_look_again_when_the_list_changes(topic: Shell) -> None:
@@ -407,7 +407,7 @@ def test_the_numbers_of_growths_cannot_be_used_up(topic: Shell) -> None:
     """An operator counts on by one; after a step that is too great nothing could follow."""
     refused = change(topic, "fence", attempt=(1 << 62) - 1)
 
-    assert (refused.code, topic.state.growth.by_topic) == (1, {})
+    assert (refused.code, topic.state.expansions.by_topic) == (1, {})
     assert change(topic, "fence", attempt=2).code == 0
 
 
@@ -454,5 +454,5 @@ def test_a_deleted_topic_takes_its_growth_with_it(topic: Shell) -> None:
     change(topic, "fence")
     create(topic, TopicDeleted("orders"), TopicSet("orders", 2, 2, order=True))
 
-    assert phase(topic) == GrowthPhase.OPEN.value
+    assert phase(topic) == ExpansionPhase.OPEN.value
     assert send(topic, e=1).code == 0

@@ -3,6 +3,7 @@
 import pytest
 
 from orderlymq_broker.core.effects import Peer, Propose
+from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.processors.transactions.halves import is_half
 from orderlymq_broker.state.records import (
     Append,
@@ -89,11 +90,11 @@ def test_the_bit_or_the_property_makes_a_half(orders: Shell) -> None:
     """Either alone would otherwise store a message that is delivered, or one that never is."""
     topic = orders.state.topics.by_name["orders"]
 
-    assert is_half(topic, 4, "")
-    assert is_half(topic, 0, properties(TRAN_MSG="true"))
-    assert is_half(topic, 0, properties(TRAN_MSG="TRUE"))
-    assert not is_half(topic, 0, properties(TRAN_MSG="false"))
-    assert not is_half(topic, 8, "")
+    assert is_half(topic, 4, Properties(""))
+    assert is_half(topic, 0, Properties(properties(TRAN_MSG="true")))
+    assert is_half(topic, 0, Properties(properties(TRAN_MSG="TRUE")))
+    assert not is_half(topic, 0, Properties(properties(TRAN_MSG="false")))
+    assert not is_half(topic, 8, Properties(""))
 
 
 def test_a_repeated_half_gets_the_place_of_the_first(orders: Shell) -> None:

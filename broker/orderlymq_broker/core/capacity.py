@@ -1,0 +1,39 @@
+"""
+Where a full disk refuses a send: whether there is room for what stores messages.
+
+The rule: refusing begins and ends at different marks of the disk, so that it does not flap; what is refused was not
+stored. Reading goes on. Messages that wait for their time wait longer (``processors/schedule/``).
+"""
+
+from typing import Final
+
+from orderlymq_broker.core.context import Context, RequestRefused
+from orderlymq_protocol.codes import ResponseCode
+
+DISK_FULL: Final = (
+    "service not available now. It may be caused by one of the following reasons: the broker's "
+    "disk is full [{ratio:.0%} used], messages are put to the slave, message store has been shut "
+    "down, etc."
+)
+BUSY: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+
+
+def set_disk(context: Context, ratio: float) -> None:
+    """Take over how full the disk is (0 to 1)."""
+    storage = context.settings.storage
+    context.disk_ratio = ratio
+    mark = storage.disk_resume_ratio if context.disk_full else storage.disk_refuse_ratio
+    context.disk_full = ratio >= mark
+
+
+def check_room(context: Context) -> None:
+    """Refuse what stores messages while there is no room for them.
+
+    Raises:
+        RequestRefused: the disk is nearly full (14), or too much is not committed yet (2).
+    """
+    if context.disk_full:
+        remark = DISK_FULL.format(ratio=context.disk_ratio)
+        raise RequestRefused(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+    if context.entries.uncommitted > context.settings.raft.uncommitted_size_max:
+        raise RequestRefused(ResponseCode.SYSTEM_BUSY, BUSY)

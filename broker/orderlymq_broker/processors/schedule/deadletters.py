@@ -1,0 +1,70 @@
+"""
+Where a message becomes a dead letter: when a consumer group has tried it often enough.
+
+The rules are RocketMQ's: a message that is handed back (36, ``retries.py``), or that a client sends to the retry
+topic itself (``send/sends.py``), goes to the group's dead-letter topic instead when its tries are used up. Before
+that the group's ``onDeadLetter`` is asked (``groups/parked.py``).
+"""
+
+from typing import Final
+
+from orderlymq_broker.core.context import Context, CreateFirst, RequestRefused
+from orderlymq_broker.processors.groups.parked import check_hand_over
+from orderlymq_broker.state.records import GroupSet, TopicSet
+from orderlymq_broker.state.topics.topics import Topic
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.names import RETRY_PREFIX, dlq_topic
+from orderlymq_protocol.sendheader import SendMessageHeader
+
+# Below this version a client's own maximum of deliveries is not to be trusted (MQVersion V3_4_9).
+VERSION_WITH_MAX_RECONSUME: Final = 121
+
+
+def known_group(context: Context, name: str) -> GroupSet:
+    """Return the configuration of a group that has failed messages.
+
+    Raises:
+        RequestRefused: there is no such group (26).
+    """
+    config = context.state.groups.get(name)
+    if config is None:
+        raise RequestRefused(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            f"subscription group not exist, {name}; create it first",
+        )
+
+    return config
+
+
+def tries_max(config: GroupSet, asked: int | None, version: int) -> int:
+    """Return after how many tries a message is a dead letter; *asked* is what its client says."""
+    if asked is not None and version >= VERSION_WITH_MAX_RECONSUME:
+        return asked
+
+    return config.retry_max_times
+
+
+def target_topic(context: Context, name: str, queues: int = 1) -> Topic:
+    """Return a retry or dead-letter topic.
+
+    Raises:
+        CreateFirst: it does not exist yet.
+    """
+    topic = context.state.topics.get(name)
+    if topic is None:
+        raise CreateFirst(TopicSet(name, queues, queues, only_if_absent=True))
+
+    return topic
+
+
+def target_of_send(
+    context: Context, header: SendMessageHeader, retry: Topic, said: dict[str, str], version: int
+) -> Topic:
+    """Return where a message goes that is sent to a retry topic: there, or to the dead letters."""
+    group = retry.name[len(RETRY_PREFIX) :]
+    config = known_group(context, group)
+    if header.reconsume_times < tries_max(config, header.max_reconsume_times, version):
+        return retry
+    check_hand_over(context, group, said)
+
+    return target_topic(context, dlq_topic(group))

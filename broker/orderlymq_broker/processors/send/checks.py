@@ -1,0 +1,106 @@
+"""
+What a send is refused for: its topic, its queue, its size. A refusal means that nothing is stored and nothing will be.
+
+The rules: checks in RocketMQ's order and with its remarks (SendMessageProcessor). A full disk is refused in
+``core/capacity.py``, a topic whose queues change in ``topics/expansion.py``.
+"""
+
+from typing import Final
+
+from orderlymq_broker.core.context import Context, CreateFirst, RequestRefused
+from orderlymq_broker.state.records import TopicSet
+from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_WRITE, Topic
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.names import (
+    AUTO_CREATE_TOPIC,
+    InvalidName,
+    check_topic_name,
+    is_retry_topic,
+)
+from orderlymq_protocol.sendheader import SendMessageHeader
+
+_ILLEGAL: Final = (
+    "the message is illegal, maybe msg body or properties length not matched. msg body length "
+    "limit {limit}B, msg properties length limit 32KB."
+)
+_FORBIDDEN: Final = "the broker[{broker}] sending message is forbidden: "
+_BROKER_FORBIDS: Final = (
+    f"{_FORBIDDEN}brokerPermission is {{permission}}; an administrator can set it to 6"
+)
+_TOPIC_FORBIDS: Final = f"{_FORBIDDEN}topic[{{topic}}] has no write permission"
+_NO_TRANSACTIONS: Final = (
+    "the broker[{broker}] sending transaction message is forbidden: rejectTransactionMessage is true; "
+    "send it without a transaction, or ask an administrator to set it to false"
+)
+
+
+def target_refusal(context: Context, header: SendMessageHeader, topic: Topic) -> RequestRefused:
+    """Return why a send may not go to this queue."""
+    settings = context.settings
+    code, remark = ResponseCode.NO_PERMISSION, ""
+    if not settings.permission & PERM_WRITE:
+        remark = _BROKER_FORBIDS.format(broker=settings.address, permission=settings.permission)
+    elif not topic.sendable:
+        remark = f"Sending message to topic[{topic.name}] is forbidden."
+    elif not topic.writable:
+        remark = _TOPIC_FORBIDS.format(broker=settings.address, topic=topic.name)
+    else:
+        code = ResponseCode.SYSTEM_ERROR
+        remark = (
+            f"request queueId[{header.queue_id}] is illegal, topic[{topic.name}] has "
+            f"{topic.queue_count} queues"
+        )
+
+    return RequestRefused(code, remark)
+
+
+def missing_topic(context: Context, header: SendMessageHeader) -> CreateFirst:
+    """Return what creates an unknown topic.
+
+    Raises:
+        RequestRefused: the name or the default topic does not allow it.
+    """
+    name, settings = header.topic, context.settings
+    try:
+        check_topic_name(name)
+    except InvalidName as error:
+        raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from error
+    if is_retry_topic(name):
+        return CreateFirst(TopicSet(name, 1, 1, only_if_absent=True))
+    default = context.state.topics.get(header.default_topic)
+    if (
+        default is None
+        or not default.config.perm & PERM_INHERIT
+        or (default.name == AUTO_CREATE_TOPIC and not settings.auto_create_topic)
+    ):
+        raise RequestRefused(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic[{name}] not exist, apply first please! Create it, or send with a default "
+            "topic that may be inherited while the broker creates topics automatically",
+        )
+    limit = default.config.write_queues
+    if default.name == AUTO_CREATE_TOPIC:
+        limit = min(limit, settings.default_topic_queues)
+    queues = max(1, min(header.default_topic_queue_nums, limit))
+    perm = default.config.perm & ~PERM_INHERIT
+
+    return CreateFirst(TopicSet(name, queues, queues, perm=perm, only_if_absent=True))
+
+
+def check_transactions(context: Context) -> None:
+    """Refuse half messages while the broker takes none.
+
+    Raises:
+        RequestRefused: it does not (16).
+    """
+    settings = context.settings
+    if settings.reject_transactions:
+        remark = _NO_TRANSACTIONS.format(broker=settings.address)
+        raise RequestRefused(ResponseCode.NO_PERMISSION, remark)
+
+
+def illegal(context: Context, detail: str = "") -> RequestRefused:
+    """Return the refusal of a message that is too large or cannot be what it says (13)."""
+    remark = _ILLEGAL.format(limit=context.settings.storage.body_size_max)
+
+    return RequestRefused(ResponseCode.MESSAGE_ILLEGAL, f"{remark} {detail}" if detail else remark)
