@@ -23,7 +23,7 @@ from orderlymq_broker.state.records import (
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch
 from orderlymq_broker.store.memory import MemoryStore
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 COUNT = 20_480
 ROUND = 2_048

@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 REAL_TIME = (
-    "tests/broker/net/",
+    "tests/broker/server/",
     "tests/broker/replication/test_snapshots.py",
     "tests/broker/replication/test_transport.py",
     "tests/broker/store/",

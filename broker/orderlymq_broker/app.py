@@ -14,36 +14,36 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from orderlymq_broker.handover import Handover
 from orderlymq_broker.metrics import BrokerMetrics
-from orderlymq_broker.net.address import LeaderAddress, addresses_of
-from orderlymq_broker.net.assigning import Assigning
-from orderlymq_broker.net.clients import PULL_CODES, Clients, Line
-from orderlymq_broker.net.forwarding import Inbox, Outbox
-from orderlymq_broker.net.leadership import Leadership
-from orderlymq_broker.net.liveness import EXT_PROCESS, Liveness
-from orderlymq_broker.net.podlabel import ApiServer, PodLabel
-from orderlymq_broker.net.registration import Registration
-from orderlymq_broker.net.steering import Steering
 from orderlymq_broker.processors.context import RequestRefused
 from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.processors.membership import Ends
-from orderlymq_broker.replication.frameconnection import FrameConnection
+from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.frames import Frame, FrameKind
+from orderlymq_broker.replication.housekeeping import Upkeep
 from orderlymq_broker.replication.instance import Instance, Surroundings
 from orderlymq_broker.replication.peers import AddressBook
 from orderlymq_broker.replication.ports import SystemClock
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
 from orderlymq_broker.replication.transport import Identity as PeerIdentity
 from orderlymq_broker.replication.transport import Transport
-from orderlymq_broker.replication.upkeep import Upkeep
 from orderlymq_broker.replication.writer import WriterEvents
-from orderlymq_broker.reporting import Reporter
+from orderlymq_broker.server.address import LeaderAddress, addresses_of
+from orderlymq_broker.server.adminrequests import Steering
+from orderlymq_broker.server.assignment import Assigning
+from orderlymq_broker.server.clients import PULL_CODES, Clients, Line
+from orderlymq_broker.server.forwarding import Inbox, Outbox
+from orderlymq_broker.server.leadership import Leadership
+from orderlymq_broker.server.liveness import EXT_PROCESS, Liveness
+from orderlymq_broker.server.podlabel import ApiServer, PodLabel
+from orderlymq_broker.server.registration import Registration
+from orderlymq_broker.server.status import Reporter
+from orderlymq_broker.server.transfer import Handover
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.store.kv import Batch, StoreError, StoreFailed
 from orderlymq_broker.store.replica import Identity, Replica, open_replica
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import (
     InstallSnapshot,
     InstallSnapshotResponse,

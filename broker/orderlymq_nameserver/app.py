@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from orderlymq_nameserver.kv import KvFile, KvTable
 from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
 from orderlymq_nameserver.settings import Address, NameServerSettings
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection, failure_reply
 from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.server import RemotingServer

@@ -10,7 +10,8 @@ membership.py and reads.py, violations.py finds messages that break them, routin
 from collections import deque
 from collections.abc import Callable
 
-from orderlymq_raft import election, membership, reads, replication, routing, violations
+from orderlymq_raft import dispatch as routing
+from orderlymq_raft import election, membership, reads, replication, violations
 from orderlymq_raft.config import Config
 from orderlymq_raft.log import LogStorage, RaftLog
 from orderlymq_raft.messages import Message

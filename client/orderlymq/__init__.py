@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from orderlymq.tracks import MessageTrack, TrackType, message_track
     from orderlymq.transactions import TransactionProducer, TransactionResult, TransactionState
     from orderlymq.wire import PullResult, PullStatus
-    from orderlymq_protocol.messagequeue import MessageQueue
+    from orderlymq_protocol.body.messagequeue import MessageQueue
 
 __version__ = "0.1.0"
 
@@ -73,7 +73,7 @@ _HOMES = {
     "orderlymq.tracks": ("MessageTrack", "TrackType", "message_track"),
     "orderlymq.transactions": ("TransactionProducer", "TransactionResult", "TransactionState"),
     "orderlymq.wire": ("PullResult", "PullStatus"),
-    "orderlymq_protocol.messagequeue": ("MessageQueue",),
+    "orderlymq_protocol.body.messagequeue": ("MessageQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -22,12 +22,12 @@ from orderlymq.growing import watch_change
 from orderlymq.listening import Call
 from orderlymq.tasks import OwnedTasks
 from orderlymq.wire import read_record
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import ConsumeDirectlyResult, ConsumerStatus, OffsetTable
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import ConsumeDirectlyResult, ConsumerStatus, OffsetTable
-from orderlymq_protocol.record import RecordError, decode_record
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.record import RecordError, decode_record
 
 if TYPE_CHECKING:
     from orderlymq.consumer import Consumer

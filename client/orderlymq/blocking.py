@@ -19,7 +19,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, Self, 
 from orderlymq import admin, consumer, litepull, producer, pullconsumer, transactions
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage, SendResult
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -57,17 +57,17 @@ from orderlymq.wire import (
     read_verdict,
     send_back_request,
 )
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
+from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import (
     GetConsumerListByGroupHeader,
     GetMaxOffsetHeader,
     SearchOffsetHeader,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.client import RemotingError
 

@@ -49,7 +49,7 @@ from orderlymq.events import (
 from orderlymq.flow import FlowLimits
 from orderlymq.intake import Intake
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 LOCAL_RETRY_MS: Final = (
     5_000  # RocketMQ: a message the broker did not take back is tried here again

@@ -68,9 +68,9 @@ from orderlymq.settings import (
 from orderlymq.subscribing import Subscription, check_group, make_subscription
 from orderlymq.tasks import OwnedTasks
 from orderlymq.tracing import TraceHook, make_tracer
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import ConsumerData
+from orderlymq_protocol.body.catalogue import ConsumerData
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import retry_topic
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from orderlymq.instance import ClientInstance
 from orderlymq.message import SendResult
 from orderlymq.routes import TopicRoute
 from orderlymq.sending import QueuesChanged
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 _log = logging.getLogger(__name__)
 

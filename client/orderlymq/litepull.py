@@ -33,10 +33,10 @@ from orderlymq.settings import (
 from orderlymq.subscribing import Subscription, check_group, make_subscription
 from orderlymq.tasks import RESTART_S, OwnedTasks
 from orderlymq.wire import PullStatus
+from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+from orderlymq_protocol.frame.command import RemotingCommand
 
 _log = logging.getLogger(__name__)
 

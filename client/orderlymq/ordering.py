@@ -64,7 +64,7 @@ from orderlymq.orderedqueue import (
     result_reports,
 )
 from orderlymq.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 RELOCK_LOST_MS: Final = 10  # RocketMQ: lost while consuming
 RELOCK_FAILED_MS: Final = 100  # RocketMQ: not held; here: the request had no answer

@@ -40,8 +40,8 @@ from orderlymq.sending import (
 from orderlymq.settings import ClientSettings, ProducerSettings
 from orderlymq.tracing import make_tracer
 from orderlymq.wire import SendOptions, batch_request, is_stored, read_send_result, send_request
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import InvalidName, check_group_name
 from orderlymq_runtime.client import RemotingError
 

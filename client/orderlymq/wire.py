@@ -14,12 +14,13 @@ from typing import Final
 from orderlymq.errors import BrokerError
 from orderlymq.events import DeadLetter, Hold
 from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus, received
-from orderlymq_protocol import fastjson, names, properties, sysflag
-from orderlymq_protocol.batch import BatchEntry, encode_batch
+from orderlymq_protocol import names
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import LockBatchRequest, SubscriptionData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.compression import CompressionType, compress, decompress
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import (
     ConsumerSendMsgBackHeader,
     OffsetResponseHeader,
     PullMessageHeader,
@@ -28,11 +29,12 @@ from orderlymq_protocol.headers import (
     SendMessageResponseHeader,
     UpdateConsumerOffsetHeader,
 )
-from orderlymq_protocol.message_id import encode_offset_message_id
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import LockBatchRequest, SubscriptionData
-from orderlymq_protocol.properties import RETRY_TOPIC
-from orderlymq_protocol.record import RecordError, StoredMessage, iter_records
+from orderlymq_protocol.message import properties, sysflag
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
+from orderlymq_protocol.message.compression import CompressionType, compress, decompress
+from orderlymq_protocol.message.ids import encode_offset_message_id
+from orderlymq_protocol.message.properties import RETRY_TOPIC
+from orderlymq_protocol.message.record import RecordError, StoredMessage, iter_records
 
 CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"

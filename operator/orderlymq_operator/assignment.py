@@ -17,7 +17,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from orderlymq.assignment import AssignmentStrategy, Averagely, AveragelyByCircle, ConsistentHash
 from orderlymq.assignment import assign as assign_alone
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 Strategy: TypeAlias = Literal["Averagely", "AveragelyByCircle", "ConsistentHash", "Sticky", "Zone"]
 

@@ -15,7 +15,7 @@ from orderlymq_operator.assignment import Member
 from orderlymq_operator.brokeradmin import Admin, AdminError, GroupSeen, Lock
 from orderlymq_operator.models import ConsumerGroup, Desired
 from orderlymq_operator.tending import GroupTender, GroupView, SetDivision
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)
 

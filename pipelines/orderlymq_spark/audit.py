@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from orderlymq.oracle import Defect
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.archivefiles import folder_of, path_of, published, ranges_in
 from orderlymq_spark.catalogue import Outcome, SparkStarter
 from orderlymq_spark.errors import OptionError

@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.tags import TagFilter
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.tags import TagFilter
 from orderlymq_spark.access import access_to
 from orderlymq_spark.blocks import take_apart
 from orderlymq_spark.borders import report_loss

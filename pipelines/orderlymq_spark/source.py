@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.access import access_to
 from orderlymq_spark.blocks import take_apart
 from orderlymq_spark.borders import (

@@ -15,7 +15,7 @@ from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.notserved import REASONS
+from orderlymq_protocol.unsupported import REASONS
 from tests.broker.processors.driver import settings
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"

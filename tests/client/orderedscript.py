@@ -34,7 +34,7 @@ from orderlymq.events import (
 from orderlymq.message import ReceivedMessage
 from orderlymq.orderedqueue import OrderedRules, Phase
 from orderlymq.ordering import OrderedConsumer
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client.messages import QUEUE, message
 
 

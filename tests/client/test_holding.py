@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from orderlymq.events import CopySent, DeadLetter, Hold, ListenerDone, OrderedResult, Pulled
 from orderlymq.message import ReceivedMessage
 from orderlymq.orderedqueue import OrderedRules
-from orderlymq_protocol.properties import SHARDING_KEY
+from orderlymq_protocol.message.properties import SHARDING_KEY
 from tests.client.messages import QUEUE, message
 from tests.client.orderedscript import Script
 

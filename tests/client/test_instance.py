@@ -9,7 +9,7 @@ from orderlymq.consumer import Consumer
 from orderlymq.instance import ClientInstance
 from orderlymq.producer import Producer
 from orderlymq.settings import ConsumerSettings
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.client.fakecluster import FakeCluster, running, until
 from tests.client.inbox import Inbox, fill
 

@@ -12,8 +12,8 @@ from orderlymq.events import ConcurrentResult, OrderedResult
 from orderlymq.instance import ClientInstance
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ClientSettings, ConsumerSettings
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
 from tests.client.inbox import Inbox, fill
 

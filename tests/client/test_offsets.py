@@ -11,7 +11,7 @@ from orderlymq.identity import make_client_id, parse_name_servers
 from orderlymq.instance import ClientInstance
 from orderlymq.offsets import NOT_FOUND, BrokerOffsets, LocalOffsets, local_offsets_path
 from orderlymq.settings import MessageModel
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running, until
 from tests.client.inbox import Inbox, fill

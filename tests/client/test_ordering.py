@@ -23,7 +23,7 @@ from orderlymq.events import (
 )
 from orderlymq.flow import FlowLimits
 from orderlymq.orderedqueue import OrderedRules, Phase
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client.messages import OTHER, QUEUE, message, messages
 from tests.client.orderedscript import Script, without_reports
 

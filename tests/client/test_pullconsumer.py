@@ -9,8 +9,8 @@ import pytest
 from orderlymq.errors import PullError
 from orderlymq.pullconsumer import PullConsumer
 from orderlymq.wire import PullResult
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running

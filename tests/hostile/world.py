@@ -6,7 +6,7 @@ from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.processors.replying import register_replies
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.accessrecords import AccountSet
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, settings
 from tests.broker.processors.requests import create, heartbeat, lock, pull, send

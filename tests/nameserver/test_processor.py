@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from orderlymq_nameserver.kv import KvTable
-from orderlymq_nameserver.misses import AFTER_A_MISS_MS
+from orderlymq_nameserver.negativecache import AFTER_A_MISS_MS
 from orderlymq_nameserver.processor import BODY_SIZE_MAX, KNOWS_ALL_AFTER_MS, NameServerCore
 from orderlymq_nameserver.routes import BROKERS_MAX, Identity
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.framing import FrameDecoder, encode
-from orderlymq_protocol.model import TopicRouteData
-from orderlymq_protocol.notserved import remark_of
+from orderlymq_protocol.body.catalogue import TopicRouteData
+from orderlymq_protocol.frame.codec import FrameDecoder, encode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.unsupported import remark_of
 from tests.nameserver.registrations import (
     GROUP_A,
     GROUP_B,

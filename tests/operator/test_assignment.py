@@ -18,7 +18,7 @@ from orderlymq_operator.assignment import (
     divide,
     examine,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 ALL: tuple[Strategy, ...] = (
     "Averagely",

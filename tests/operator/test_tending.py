@@ -13,7 +13,7 @@ from orderlymq_operator.tending import (
     Owners,
     SetDivision,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 STICKY = Assignment(strategy="Sticky", rebalance_delay=Duration("10s"))
 AVERAGELY = Assignment()

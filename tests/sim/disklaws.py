@@ -13,8 +13,8 @@ from orderlymq_broker.processors.reading import read_queue
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.memory import MemoryStore
-from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
-from orderlymq_protocol.record import StoredMessage, iter_records
+from orderlymq_protocol.message.properties import UNIQ_KEY, decode_properties
+from orderlymq_protocol.message.record import StoredMessage, iter_records
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import request
+from orderlymq_protocol.frame.command import request
 from orderlymq_raft import AddLearner, NotLeader, PromoteLearner, ProposalRefused, RemoveNode
 from orderlymq_raft.types import NodeId
 from tests.sim.accounts import ACCOUNTS

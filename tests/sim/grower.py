@@ -23,7 +23,7 @@ from orderlymq_operator.growth import (
     plan_growth,
 )
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client

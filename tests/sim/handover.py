@@ -13,7 +13,7 @@ from orderlymq.errors import OrderlyMQError
 from orderlymq.events import CopySent, DeadLetter, Hold
 from orderlymq.oracle import Kind
 from orderlymq.wire import check, copy_to_retry, hold_request, is_stored, read_verdict
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS
 from tests.sim.timeline import SECOND

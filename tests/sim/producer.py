@@ -15,7 +15,7 @@ from orderlymq.oracle import Kind
 from orderlymq.sending import Attempts, QueuesChanged
 from orderlymq.wire import SendOptions, is_stored, read_send_result, send_request
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS, Client
 from tests.sim.servers import Lookup

@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from orderlymq_broker.net.clients import Clients, Line
 from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Peer
 from orderlymq_broker.processors.replying import register_replies
-from orderlymq_broker.replication.amnesia import Amnesia
+from orderlymq_broker.replication.housekeeping import Upkeep
 from orderlymq_broker.replication.instance import Instance, bootstrap, raft_config
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
-from orderlymq_broker.replication.upkeep import Upkeep
+from orderlymq_broker.replication.recovery import Amnesia
 from orderlymq_broker.replication.writer import WriterEvents
+from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, TimerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
@@ -30,7 +30,7 @@ from orderlymq_broker.store.entry import EntryParts
 from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.snapshot import adopt_state
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import (
     InstallSnapshot,
     InstallSnapshotResponse,

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.archivefiles import Part
 from orderlymq_spark.deltatable import append_files
 from orderlymq_spark.errors import SinkConflict

@@ -12,7 +12,7 @@ from orderlymq.blocking import Consumer, PullConsumer
 from orderlymq.events import OrderedResult
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ConsumeFrom, ConsumerSettings
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark import deadletters, redrive
 from orderlymq_spark.deadletterlist import DeadLetter
 from orderlymq_spark.redriveplan import Plan, make_plan

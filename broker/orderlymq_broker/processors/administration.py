@@ -23,7 +23,7 @@ from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.figures import Figures
 from orderlymq_broker.state.records import Append
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 
 class Administration:

@@ -27,14 +27,14 @@ from orderlymq_broker.processors.scanning import (
 from orderlymq_broker.state.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
+from orderlymq_protocol.message.sysflag import TRANSACTION_MASK
+from orderlymq_protocol.message.tags import tags_code
 from orderlymq_protocol.names import (
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     TRANS_CHECK_MAX_TIME_TOPIC,
     TRANS_HALF_TOPIC,
 )
-from orderlymq_protocol.sysflag import TRANSACTION_MASK
-from orderlymq_protocol.tags import tags_code
 
 _LEVEL_UNITS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 # REAL_TOPIC and REAL_QID with their separators and a queue number of ten digits.

@@ -39,17 +39,17 @@ from orderlymq_broker.state.transactions import Half
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import message_key
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
-from orderlymq_protocol.headers import CheckTransactionStateHeader
+from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_protocol.header.catalogue import CheckTransactionStateHeader
 from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
-from orderlymq_protocol.names import TRANS_HALF_TOPIC
-from orderlymq_protocol.record import (
+from orderlymq_protocol.message.record import (
     RecordTemplate,
     StoredMessage,
     decode_record,
     encode_with_positions,
     pack_host,
 )
+from orderlymq_protocol.names import TRANS_HALF_TOPIC
 
 # Questions per look, over all groups: each reads a message from the store and sends it, some 20 ms together.
 COUNT_MAX: Final = 512

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.state.records import Append
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 
 class Companion(Protocol):

@@ -13,7 +13,7 @@ from typing import Final, final
 from orderlymq_broker.processors.scanning import KEYS, UNIQ_KEY, find_text
 from orderlymq_broker.state.records import Append
 from orderlymq_broker.state.topics import Topic
-from orderlymq_protocol.record import (
+from orderlymq_protocol.message.record import (
     MAGIC_V1,
     PROPERTIES_BYTES_MAX,
     TOPIC_V1_BYTES_MAX,
@@ -23,7 +23,7 @@ from orderlymq_protocol.record import (
     encode_with_positions,
     pack_host,
 )
-from orderlymq_protocol.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6
+from orderlymq_protocol.message.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6
 
 _HEAD: Final = Struct(">IIIiiqqiq8sq8siqi")
 _HEAD_SIZE: Final = _HEAD.size

@@ -21,8 +21,8 @@ from orderlymq_broker.processors.scanning import (
     find_text,
 )
 from orderlymq_broker.state.records import Append
+from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_dlq_topic
-from orderlymq_protocol.record import decode_record
 
 # The first tries of a message often fail for reasons that pass by themselves.
 TRIES_MIN: Final = 3

@@ -15,11 +15,11 @@ from orderlymq_broker.processors.asking import Asker, Silence
 from orderlymq_broker.processors.context import Context, RequestRefused
 from orderlymq_broker.processors.effects import Effect, Now, Peer
 from orderlymq_broker.processors.requestbodies import ANSWER_SIZE_MAX
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.fastjson import JsonError
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 
 # Members that are asked per look: an answer tells all queues of the member at once.
 ASKED_MAX: Final = 16

@@ -15,8 +15,8 @@ from orderlymq_broker.processors.context import Context
 from orderlymq_broker.processors.effects import Now
 from orderlymq_broker.processors.scanning import SHARDING_KEY, find_text
 from orderlymq_broker.state.records import Append
+from orderlymq_protocol.message.record import record_properties
 from orderlymq_protocol.names import is_dlq_topic, is_system_topic
-from orderlymq_protocol.record import record_properties
 
 WINDOW_MS: Final = 60_000
 # Fewer messages a minute fill no queue, however they are spread.

@@ -15,9 +15,9 @@ from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Refu
 from orderlymq_broker.processors.timing import TimerService
 from orderlymq_broker.state.records import Outcome
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import RecallMessageHeader
-from orderlymq_protocol.recallhandle import InvalidHandle, RecallHandle
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import RecallMessageHeader
+from orderlymq_protocol.message.recallhandle import InvalidHandle, RecallHandle
 
 _LOST: Final = "recall failed, the leader changed meanwhile; recall it again"
 _ENDING: Final = "recall failed, the message is being delivered or recalled at this moment; recall it again to know"

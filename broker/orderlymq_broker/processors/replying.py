@@ -19,9 +19,9 @@ from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose, Refu
 from orderlymq_broker.processors.scanning import REPLY_TO_CLIENT, extended, find_text
 from orderlymq_broker.state.records import Append, Outcome
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import ReplyMessageHeader
-from orderlymq_protocol.sendheader import SendMessageHeader
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import ReplyMessageHeader
+from orderlymq_protocol.header.send import SendMessageHeader
 
 # How long the asking client may take to say that it has the reply; RocketMQ's broker waits as long.
 PUSH_TIMEOUT_MS: Final = 3_000

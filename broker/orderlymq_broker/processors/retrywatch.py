@@ -14,8 +14,8 @@ from orderlymq_broker.processors.context import Context
 from orderlymq_broker.processors.scanning import REAL_TOPIC, find_text
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_queue_entry, message_key, queue_bounds, queue_key
+from orderlymq_protocol.message.record import record_properties
 from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
-from orderlymq_protocol.record import record_properties
 
 # Messages read at a time: about two milliseconds; somebody who waits for a growth asks several times a second.
 STEP_MAX: Final = 512

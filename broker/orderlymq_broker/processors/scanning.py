@@ -1,14 +1,14 @@
 """
 Finding and removing single properties in the text of a message, at the speed a send needs.
 
-The rule: the results are those of ``orderlymq_protocol.properties``, and a test compares them; whatever
+The rule: the results are those of ``orderlymq_protocol.message.properties``, and a test compares them; whatever
 is not the plain case (a name that is the end of a longer one, a repeated or empty entry) is left to
 that module. Text, because searching text is several times faster than searching bytes.
 """
 
 from typing import Final, NamedTuple
 
-from orderlymq_protocol.properties import (
+from orderlymq_protocol.message.properties import (
     PROPERTY_SEPARATOR,
     append_property,
     decode_properties,

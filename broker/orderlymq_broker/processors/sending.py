@@ -37,9 +37,12 @@ from orderlymq_broker.state.dedup import send_identity
 from orderlymq_broker.state.records import Append, HalfOpened, Outcome, Refused, TopicSet
 from orderlymq_broker.state.timerrecords import TimersEnded
 from orderlymq_broker.state.topics import PERM_INHERIT, PERM_WRITE, Topic
-from orderlymq_protocol.batch import BatchEntry, BatchError, decode_batch
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.send import SendMessageHeader
+from orderlymq_protocol.message.batch import BatchEntry, BatchError, decode_batch
+from orderlymq_protocol.message.recallhandle import RecallHandle
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, body_crc, pack_host
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     RETRY_PREFIX,
@@ -48,9 +51,6 @@ from orderlymq_protocol.names import (
     dlq_topic,
     is_retry_topic,
 )
-from orderlymq_protocol.recallhandle import RecallHandle
-from orderlymq_protocol.record import PROPERTIES_BYTES_MAX, body_crc, pack_host
-from orderlymq_protocol.sendheader import SendMessageHeader
 
 # Below this version a client's own maximum of deliveries is not to be trusted (MQVersion V3_4_9).
 VERSION_WITH_MAX_RECONSUME: Final = 121

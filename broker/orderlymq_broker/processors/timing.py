@@ -40,8 +40,8 @@ from orderlymq_broker.store.layout import (
     table_bounds,
     table_key,
 )
+from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import TIMER_TOPIC
-from orderlymq_protocol.record import decode_record
 
 # Messages that are read at a time; the largest are some MiB.
 READ_COUNT: Final = 32

@@ -37,12 +37,11 @@ from orderlymq_broker.state.records import (
 from orderlymq_broker.state.topics import Topic
 from orderlymq_broker.state.transactions import OPEN_MAX, Half
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import EndTransactionHeader, ResumeCheckHalfMessageHeader
-from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
-from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
-from orderlymq_protocol.record import StoredMessage, body_crc, decode_record
-from orderlymq_protocol.sysflag import (
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import EndTransactionHeader, ResumeCheckHalfMessageHeader
+from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
+from orderlymq_protocol.message.record import StoredMessage, body_crc, decode_record
+from orderlymq_protocol.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_NOT,
     TRANSACTION_PREPARED,
@@ -50,6 +49,7 @@ from orderlymq_protocol.sysflag import (
     transaction_state,
     with_transaction_state,
 )
+from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 
 # Properties that a check and a giving up add: TRANSACTION_CHECK_TIMES and TRAN_PREPARED_QUEUE_OFFSET
 # with separators and numbers of 10 and 20 digits.

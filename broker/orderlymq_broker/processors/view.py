@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from orderlymq_broker.processors.effects import Effect, Peer
 from orderlymq_broker.state.records import Append, Refused
 from orderlymq_broker.state.topics import Topic
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 
 @dataclass(slots=True)

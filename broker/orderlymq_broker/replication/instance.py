@@ -15,7 +15,6 @@ from typing import Final
 from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.replying import register_replies
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import (
     ClientPort,
@@ -27,6 +26,7 @@ from orderlymq_broker.replication.ports import (
     Outbound,
     ReplicaParts,
 )
+from orderlymq_broker.replication.recovery import Amnesia
 from orderlymq_broker.replication.writer import WriterEvents, WriterThread
 from orderlymq_broker.settings import BrokerSettings, RaftSettings
 from orderlymq_broker.state.broker import BrokerState

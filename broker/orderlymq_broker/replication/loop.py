@@ -9,7 +9,7 @@ The rules, in the order in which they bite:
   were handed out.
 * Applied state is staged and becomes durable with the next write; the log is the truth, and a restart applies again
   what the staged part had.
-* A proposal is answered when its fate is certain (``fates.py``); a new leader gives no offsets before its own no-op,
+* A proposal is answered when its fate is certain (``proposals.py``); a new leader gives no offsets before its own no-op,
   and with it the whole log, is applied.
 
 Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients, `receive` by
@@ -24,17 +24,17 @@ from typing import Final, assert_never
 
 from orderlymq_broker.processors.effects import Close, Effect, Peer, Propose, Refusal, Send
 from orderlymq_broker.processors.entrybuilder import UNBUILT, Built, next_group
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.authority import Authority
-from orderlymq_broker.replication.fates import Fates
-from orderlymq_broker.replication.founding import Founding
-from orderlymq_broker.replication.gathering import Gathering
+from orderlymq_broker.replication.bootstrap import Founding
+from orderlymq_broker.replication.groupcommit import Gathering
 from orderlymq_broker.replication.ports import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
+from orderlymq_broker.replication.proposals import Fates
+from orderlymq_broker.replication.recovery import Amnesia
 from orderlymq_broker.replication.stall import STALL_ELECTIONS, WriteWatch
 from orderlymq_broker.state.records import Outcome
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch, StoreError
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import (
     Entry,
     EntryKind,

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from orderlymq_broker.replication.frameconnection import FrameConnection
+from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.frameheaders import Hello
 from orderlymq_broker.replication.frames import (
     GREETING_SIZE_MAX,
@@ -36,7 +36,7 @@ from orderlymq_broker.replication.frames import (
 from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
-from orderlymq_runtime.connecting import connect
+from orderlymq_runtime.dial import connect
 from orderlymq_runtime.server import PortInUseError
 from orderlymq_runtime.supervisor import Supervisor
 from orderlymq_runtime.tls import PeerTls, SniffingListener

@@ -25,7 +25,7 @@ from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family, Reader, StoreError, StoreFailed
 from orderlymq_broker.store.rocks import DirectoryInUse, FormatTooNew, RocksStore
 from orderlymq_broker.store.snapshot import finish_import, import_snapshot, store_path
-from orderlymq_protocol.unreadable import UNREADABLE
+from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_raft.types import HardState
 
 _log = logging.getLogger(__name__)

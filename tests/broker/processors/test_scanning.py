@@ -14,7 +14,7 @@ from orderlymq_broker.processors.scanning import (
     find_text,
     without,
 )
-from orderlymq_protocol.properties import decode_properties, remove_property
+from orderlymq_protocol.message.properties import decode_properties, remove_property
 
 NAMES = [DELAY, KEYS, TAGS, UNIQ_KEY, WAIT]
 TEXTS = st.lists(

@@ -14,9 +14,9 @@ from typing import Any
 
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Effect, Now, Propose, Refusal
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
+from orderlymq_broker.replication.recovery import Amnesia
 from orderlymq_broker.replication.writer import Done
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
@@ -25,7 +25,7 @@ from orderlymq_broker.state.records import Outcome, TopicSet
 from orderlymq_broker.store.kv import Batch, StoreError, WriteTicket
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import (
     Config,
     InstallSnapshot,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.instance import bootstrap
+from orderlymq_broker.replication.recovery import Amnesia
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore

@@ -7,12 +7,12 @@ import pytest
 from orderlymq_broker.processors.draft import Draft
 from orderlymq_broker.processors.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.processors.entrybuilder import Built
-from orderlymq_broker.replication.gathering import GATHER_COUNT
+from orderlymq_broker.replication.groupcommit import GATHER_COUNT
 from orderlymq_broker.state.records import Append as MessageAppended
 from orderlymq_broker.state.records import MemberSeen, Outcome, TopicSet
 from orderlymq_broker.store.entry import encode_entry
 from orderlymq_broker.store.kv import Family
-from orderlymq_protocol.record import pack_host
+from orderlymq_protocol.message.record import pack_host
 from orderlymq_raft import (
     Append,
     AppendResponse,

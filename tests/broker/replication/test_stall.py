@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
-from tests.broker.replication.test_founding import serving
+from tests.broker.replication.test_bootstrap import serving
 from tests.broker.replication.test_loop import fates, others, propose
 
 

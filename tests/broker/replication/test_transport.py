@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.replication.frameconnection import FrameConnection
+from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.frameheaders import ForwardedConnection
 from orderlymq_broker.replication.frames import (
     Frame,

@@ -29,7 +29,7 @@ from orderlymq_operator.kube.statuses import Circumstances
 from orderlymq_operator.models import Desired
 from orderlymq_operator.replicastatus import ReplicaStatus
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient
 from tests.operator.kube.objects import NAMESPACE, around, cluster, pod
 from tests.operator.kube.objectserver import ObjectServer

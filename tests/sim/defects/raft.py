@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.authority import Authority
-from orderlymq_broker.replication.fates import Committed, Fates
 from orderlymq_broker.replication.loop import ReplicationLoop
+from orderlymq_broker.replication.proposals import Committed, Fates
+from orderlymq_broker.replication.recovery import Amnesia
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.locks import LockTable
 from orderlymq_broker.store import snapshot
@@ -14,7 +14,8 @@ from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import Table, table_bounds
 from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
-from orderlymq_raft import election, following, reads, replication
+from orderlymq_raft import election, reads, replication
+from orderlymq_raft import follower as following
 from orderlymq_raft.log import RaftLog
 from orderlymq_raft.messages import Vote, VoteResponse
 from orderlymq_raft.state import RaftState
