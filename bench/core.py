@@ -9,6 +9,8 @@ import gc
 import time
 from pathlib import Path
 
+from tests.broker.store.memory import MemoryStore
+
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.settings import Address, BrokerSettings
@@ -22,7 +24,6 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_protocol.frame.command import RemotingCommand
 
 COUNT = 20_480

@@ -26,7 +26,6 @@ MODULES: Final = (
     "orderlymq_raft/follower.py",
     "orderlymq_raft/log.py",
     "orderlymq_raft/membership.py",
-    "orderlymq_raft/memory.py",
     "orderlymq_raft/messages.py",
     "orderlymq_raft/node.py",
     "orderlymq_raft/progress.py",

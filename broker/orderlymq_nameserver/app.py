@@ -183,7 +183,7 @@ class NameServer:
     def connection_lost(self, conn: Connection) -> None:
         """Drop what the connection had registered."""
         self._connections.pop(conn.id, None)
-        self._core.misses.closed(conn.id)
+        self._core.negative_cache.closed(conn.id)
         for name in self._core.routes.connection_closed(conn.id):
             _log.info("broker %s: the last connection of an address was lost", name)
 

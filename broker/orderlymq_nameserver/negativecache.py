@@ -12,10 +12,10 @@ client with "no route info", and its repeat asks for the topic again.
 from typing import Final
 
 # From the answer about a topic to the question for the template, in the client; longer on a machine that is starved.
-AFTER_A_MISS_MS: Final = 10_000
+NEGATIVE_TTL_MS: Final = 10_000
 
 
-class Misses:
+class NegativeCache:
     """When each connection was last told that a topic does not exist (ms, by the clock of the caller)."""
 
     def __init__(self) -> None:
@@ -32,4 +32,4 @@ class Misses:
     def is_fresh(self, connection: int, now_ms: int) -> bool:
         """Tell whether a connection was told so a moment ago; several threads may share it."""
         at_ms = self._at_ms.get(connection)
-        return at_ms is not None and now_ms - at_ms < AFTER_A_MISS_MS
+        return at_ms is not None and now_ms - at_ms < NEGATIVE_TTL_MS

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
-from orderlymq_nameserver.negativecache import Misses
+from orderlymq_nameserver.negativecache import NegativeCache
 from orderlymq_nameserver.routes import (
     UNIT,
     UNIT_SUBSCRIPTION,
@@ -106,7 +106,7 @@ class NameServerCore:
             expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_TOPIC_CONFIG, topic)
         )
         self.properties = {"orderMessageEnable": "true", **(properties or {})}
-        self.misses = Misses()
+        self.negative_cache = NegativeCache()
         self.requests: Counter[tuple[int, int]] = Counter()  # by request code and response code
         self._handlers: dict[int, Callable[[RemotingCommand, int, int], RemotingCommand]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
@@ -226,10 +226,10 @@ class NameServerCore:
             if self._is_new(now_ms):
                 # A topic that exists may not be registered again yet; see `negativecache`.
                 body = None
-            elif not self.misses.is_fresh(connection, now_ms):
+            elif not self.negative_cache.is_fresh(connection, now_ms):
                 body = self.routes.encoded_brokers(topic)
         elif body is None and not self._is_new(now_ms):
-            self.misses.note(connection, now_ms)
+            self.negative_cache.note(connection, now_ms)
         if body is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=_NO_ROUTE.format(topic))
         return request.reply(body=body)

@@ -43,7 +43,7 @@ def handle_append(state: RaftState, message: Append) -> None:
 
 
 def handle_heartbeat(state: RaftState, message: Heartbeat) -> None:
-    """Stay loyal, and learn how far the group has committed."""
+    """Stick to the leader, and learn how far the group has committed."""
     _follow(state, message.sender)
     log = state.log
     if message.commit > log.last_index:

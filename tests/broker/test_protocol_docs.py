@@ -11,12 +11,12 @@ from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.processors.core import BrokerCore
 from orderlymq_broker.processors.replying import register_replies
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.unsupported import REASONS
 from tests.broker.processors.driver import settings
+from tests.broker.store.memory import MemoryStore
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
 

@@ -25,59 +25,59 @@ FIVE = frozenset({ME, PEER, OTHER, FOURTH, FIFTH})
 OPENING = noop(1, 1)
 
 
-def asked(replica: Replica, *, forgetful: bool, last: tuple[int, int] = (9, 9)) -> bool:
+def asked(replica: Replica, *, recovering: bool, last: tuple[int, int] = (9, 9)) -> bool:
     """Return what *replica* answers to a candidate whose log ends at *last*: index and term."""
     index, term = last
-    vote = Vote(PEER, ME, Term(9), Index(index), Term(term), forgetful=forgetful)
+    vote = Vote(PEER, ME, Term(9), Index(index), Term(term), recovering=recovering)
     (answer,) = [each for each in say(replica, vote) if isinstance(each, VoteResponse)]
     return answer.granted
 
 
-@pytest.mark.parametrize("is_forgetful", [False, True])
-@pytest.mark.parametrize("candidate_is_forgetful", [False, True])
-def test_only_the_like_elect_each_other(is_forgetful: bool, candidate_is_forgetful: bool) -> None:
+@pytest.mark.parametrize("is_recovering", [False, True])
+@pytest.mark.parametrize("candidate_is_recovering", [False, True])
+def test_only_the_like_elect_each_other(is_recovering: bool, candidate_is_recovering: bool) -> None:
     """Law: a majority of those who remember, or of those who have seen nothing yet, never a mixture."""
     replica = solo()
-    replica.node.set_forgetful(forgetful=is_forgetful)
+    replica.node.set_recovering(recovering=is_recovering)
 
-    assert asked(replica, forgetful=candidate_is_forgetful) == (
-        is_forgetful == candidate_is_forgetful
+    assert asked(replica, recovering=candidate_is_recovering) == (
+        is_recovering == candidate_is_recovering
     )
 
 
 def test_who_forgot_and_has_a_part_again_votes_for_nobody_and_does_not_stand() -> None:
     """Law: with more than openings of terms in its log it is no member of a group that begins."""
     replica = solo(1, 1)
-    replica.node.set_forgetful(forgetful=True)
+    replica.node.set_recovering(recovering=True)
 
-    assert not asked(replica, forgetful=True)
-    assert not asked(solo_forgetful(entry(1, 1)), forgetful=True)
-    assert asked(solo_forgetful(OPENING), forgetful=True)
+    assert not asked(replica, recovering=True)
+    assert not asked(solo_recovering(entry(1, 1)), recovering=True)
+    assert asked(solo_recovering(OPENING), recovering=True)
     replica.node.campaign()
     assert not work(replica)
 
 
-def solo_forgetful(*entries: Entry) -> Replica:
+def solo_recovering(*entries: Entry) -> Replica:
     """Start a replica that may have lost its log, and was sent *entries* before it crashed."""
     replica = solo(term=1)
     replica.crash()
     replica.storage.append(entries)
     replica.start()
-    replica.node.set_forgetful(forgetful=True)
+    replica.node.set_recovering(recovering=True)
     return replica
 
 
 def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> None:
     """Law: who hears of a commit index knows that the group has begun; so nobody hears of one before."""
     replica = solo()
-    replica.node.set_forgetful(forgetful=True)
+    replica.node.set_recovering(recovering=True)
     lead(replica)
     say(replica, ack(replica, 1))
     replica.node.tick()
     assert replica.node.commit == 1
     assert commits_told(work(replica)) <= {0}
 
-    replica.node.set_forgetful(forgetful=False)
+    replica.node.set_recovering(recovering=False)
     assert 1 in commits_told(work(replica))
 
 
@@ -89,7 +89,7 @@ def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))
     assert replica.node.commit == 1
 
-    replica.node.forget(PEER)
+    replica.node.report_wiped(PEER)
     rounds = [m.context for m in work(replica) if isinstance(m, Heartbeat)]
     replica.node.propose(b"x")
     assert PEER not in {m.target for m in work(replica) if isinstance(m, Append)}
@@ -113,8 +113,8 @@ def test_where_most_have_lost_their_logs_all_must_answer() -> None:
     lead(replica)
     term = replica.node.term
     say(replica, ack(replica, 1), ack(replica, 1, OTHER))
-    replica.node.forget(PEER)
-    replica.node.forget(OTHER)
+    replica.node.report_wiped(PEER)
+    replica.node.report_wiped(OTHER)
     context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
 
     assert commits_told(say(replica, HeartbeatResponse(PEER, ME, term, context))) == {0}
@@ -129,7 +129,7 @@ def test_a_candidate_whose_voter_forgets_begins_again() -> None:
     work(replica)
     term = replica.node.term
 
-    replica.node.forget(PEER)
+    replica.node.report_wiped(PEER)
     say(replica, VoteResponse(PEER, ME, term, granted=True))
 
     assert not replica.node.is_leader
@@ -140,7 +140,7 @@ def test_a_newcomer_disturbs_no_leader() -> None:
     replica = solo()
     lead(replica)
 
-    replica.node.forget(FOURTH)
+    replica.node.report_wiped(FOURTH)
 
     assert replica.node.is_leader
 

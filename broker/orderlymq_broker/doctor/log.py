@@ -45,7 +45,7 @@ _META_KEYS: Final = frozenset(
         layout.META_MEMBERSHIP,
         layout.META_COMPACTED,
         layout.META_APPLIED,
-        layout.META_AMNESIA,
+        layout.META_RECOVERY,
         layout.META_PEERS,
         layout.META_DROPPED,
     }

@@ -13,10 +13,10 @@ from orderlymq_broker.replication.authority import Authority
 from orderlymq_raft.types import Term
 
 # Replicas of a new group start together; who is not there by then is not waited for.
-FOUNDING_WAIT_S: Final = 5.0
+BOOTSTRAP_WAIT_S: Final = 5.0
 
 
-class Founding:
+class Bootstrap:
     """The beginning of a group, as its first leader waits for it; *term* is None when it does not."""
 
     def __init__(self, authority: Authority) -> None:
@@ -28,7 +28,7 @@ class Founding:
     def begin(self, term: Term, now: float) -> None:
         """Wait from *now* on, as the leader of *term*."""
         self.term = term
-        self._deadline_s = now + FOUNDING_WAIT_S
+        self._deadline_s = now + BOOTSTRAP_WAIT_S
         self._asked = None
 
     def reset(self) -> None:

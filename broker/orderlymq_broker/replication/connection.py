@@ -45,7 +45,7 @@ class FrameConnection(asyncio.Protocol):
         self._writable.set()
         self.closed = asyncio.get_running_loop().create_future()
         self.peer: tuple[str, int] = ("?", 0)
-        self.peer_has_forgotten = False
+        self.peer_is_recovering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Prepare the socket."""

@@ -32,7 +32,7 @@ FLUSH_IDLE_S: Final = 5.0
 FLUSH_SIZE_MIN: Final = 4 << 20
 
 
-class Upkeep:
+class Housekeeping:
     """Looks after one instance; `step` about every second."""
 
     def __init__(

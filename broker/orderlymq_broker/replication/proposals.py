@@ -1,7 +1,7 @@
 """
-What became of the proposals that were put into the log.
+The proposals that were put into the log and are not answered yet.
 
-The rule: a proposal is answered when its fate is certain and not before. It is certain when an
+The rule: a proposal is answered when its outcome is certain and not before. It is certain when an
 entry is *applied* at its index: with the same term the proposal was committed, with another one
 it was overwritten and can never come back. A truncation alone proves nothing, for a third leader
 may still restore what a second one has overwritten. Pure; ``loop.py`` asks it at every apply.
@@ -30,7 +30,7 @@ class _Pending:
     proposed_at: float
 
 
-class Fates:
+class PendingProposals:
     """Pending proposals by (index, term).
 
     Invariant: indexes never fall along the queue, since a leader appends at the end of its log
@@ -75,7 +75,7 @@ class Fates:
             entry = pending.popleft()
             self._count -= len(entry.proposals)
             assert entry.index == index, (
-                f"entry {entry.index} was passed over: the fate of its proposals is unknown"
+                f"entry {entry.index} was passed over: the outcome of its proposals is unknown"
             )
             if entry.term == term:
                 committed = Committed(entry.proposals, entry.proposed_at)
@@ -84,7 +84,7 @@ class Fates:
         return committed, tuple(lost)
 
     def abandon(self) -> int:
-        """Forget everything and return how many fates stay unknown.
+        """Forget everything and return how many outcomes stay unknown.
 
         For a replica whose log is replaced by a snapshot: nobody there can tell any more.
         """

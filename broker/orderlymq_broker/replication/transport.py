@@ -91,7 +91,7 @@ class Receiver(Protocol):
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         """Note that *node*, maybe unknown so far, is called at *address*."""
 
-    def peer_forgot(self, node: NodeId) -> None:
+    def peer_wiped(self, node: NodeId) -> None:
         """Note that *node* lacks what it once had; called before anything is sent to it or read."""
 
     def peer_lost(self, node: NodeId) -> None:
@@ -111,7 +111,7 @@ async def dial(
     address: Address,
     purpose: Literal["raft", "snapshot"],
     *,
-    has_forgotten: bool = False,
+    is_recovering: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> FrameConnection:
     """Connect to a peer and greet it.
@@ -140,7 +140,7 @@ async def dial(
         purpose,
         identity.address.host,
         identity.address.port,
-        has_forgotten,
+        is_recovering,
     )
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         connection = await connect(
@@ -156,7 +156,7 @@ async def dial(
         connection.abort()
         reason = frame.header[1:].decode(errors="replace")
         raise Refused(reason if frame.kind is FrameKind.REFUSED else "no greeting was answered")
-    connection.peer_has_forgotten = decode_header(frame, object) is True
+    connection.peer_is_recovering = decode_header(frame, object) is True
     return connection
 
 
@@ -174,7 +174,7 @@ class Transport:
         self,
         identity: Identity,
         receiver: Receiver,
-        has_forgotten: Callable[[], bool] = lambda: False,
+        is_recovering: Callable[[], bool] = lambda: False,
         tls: PeerTls | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
@@ -182,7 +182,7 @@ class Transport:
         self._identity = identity
         self._supervisor = supervisor or Supervisor()
         self._tls = tls
-        self._has_forgotten = has_forgotten
+        self._is_recovering = is_recovering
         self._receiver = receiver
         self._links: dict[NodeId, PeerLink] = {}
         self._incoming: dict[NodeId, FrameConnection] = {}
@@ -228,7 +228,7 @@ class Transport:
                 node,
                 address,
                 self._receiver,
-                self._has_forgotten,
+                self._is_recovering,
                 self._tls,
                 self._supervisor,
             )
@@ -311,7 +311,7 @@ class Transport:
             connection.send(encode_frame(FrameKind.REFUSED, reason))
             connection.close()
             return
-        connection.send(encode_frame(FrameKind.WELCOME, self._has_forgotten()))
+        connection.send(encode_frame(FrameKind.WELCOME, self._is_recovering()))
         connection.take_large_frames()
         node = NodeId(hello.sender)
         if hello.purpose == "snapshot":
@@ -346,8 +346,8 @@ class Transport:
             # The peer restarted or redialled faster than the kernel noticed the loss.
             former.abort()
             self._receiver.peer_lost(node)
-        if hello.has_forgotten:
-            self._receiver.peer_forgot(node)
+        if hello.is_recovering:
+            self._receiver.peer_wiped(node)
         self._receiver.peer_greeted(node, Address(hello.host, hello.port))
         link = self._links.get(node)
         if link is not None:
@@ -388,7 +388,7 @@ class PeerLink:
         node: NodeId,
         address: Address,
         receiver: Receiver,
-        has_forgotten: Callable[[], bool],
+        is_recovering: Callable[[], bool],
         tls: PeerTls | None,
         supervisor: Supervisor,
     ) -> None:
@@ -398,7 +398,7 @@ class PeerLink:
         self._identity = identity
         self._node = node
         self._receiver = receiver
-        self._has_forgotten = has_forgotten
+        self._is_recovering = is_recovering
         self._connection: FrameConnection | None = None
         self._wake = asyncio.Event()
         self._task = supervisor.keep("peer link", self._run, name=f"link to node {node}")
@@ -460,7 +460,7 @@ class PeerLink:
                     self._node,
                     self.address,
                     "raft",
-                    has_forgotten=self._has_forgotten(),
+                    is_recovering=self._is_recovering(),
                     tls=self.context(),
                 )
             except Refused as refused:
@@ -497,8 +497,8 @@ class PeerLink:
         seconds = asyncio.get_running_loop().time
         began = seconds()
         _log.info("connected with node %d at %s", self._node, self.address)
-        if connection.peer_has_forgotten:
-            self._receiver.peer_forgot(self._node)
+        if connection.peer_is_recovering:
+            self._receiver.peer_wiped(self._node)
         self._connection = connection
         try:
             await asyncio.shield(connection.closed)

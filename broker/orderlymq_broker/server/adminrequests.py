@@ -60,7 +60,7 @@ class Steerable(Protocol):
         """Propose a change and return its index; raises as `move_leadership`."""
 
 
-class Steering:
+class AdminRequests:
     """Answers 20500, 20503 and 20504."""
 
     def __init__(

@@ -30,7 +30,7 @@ DRAIN_S: Final = 1.0
 POLL_S: Final = 0.005
 
 
-class Handover:
+class LeadershipTransfer:
     """Moves leadership from this replica to another; *instance* returns the present one."""
 
     def __init__(

@@ -4,10 +4,10 @@ from typing import Any
 
 from orderlymq_broker.processors.administration import register_administration
 from orderlymq_broker.settings import BrokerSettings
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import TOOL, Shell
+from tests.broker.store.memory import MemoryStore
 from tests.protocol.golden import GoldenFrame, frames
 
 # Members whose keys are data: names, queues, numbers.

@@ -1,6 +1,6 @@
 """How a group begins, and how a replica that has lost its disk comes back to it."""
 
-from orderlymq_broker.replication.bootstrap import FOUNDING_WAIT_S
+from orderlymq_broker.replication.bootstrap import BOOTSTRAP_WAIT_S
 from orderlymq_raft import (
     Append,
     Index,
@@ -8,7 +8,7 @@ from orderlymq_raft import (
     VoteResponse,
 )
 from tests.broker.replication.simulation import TICK_S, Replica, SimulatedGroup
-from tests.broker.replication.test_loop import ELECTION_S, fates, group, others, propose
+from tests.broker.replication.test_loop import ELECTION_S, group, others, outcomes, propose
 
 __all__ = ["group"]  # a fixture
 
@@ -36,7 +36,7 @@ def test_a_new_group_serves_when_all_its_replicas_have_met(group: SimulatedGroup
 def test_a_new_group_does_not_wait_for_ever(group: SimulatedGroup) -> None:
     """A replica that does not come with the others is not waited for."""
     group.cut = {3}
-    group.pass_time(FOUNDING_WAIT_S + 4 * ELECTION_S)
+    group.pass_time(BOOTSTRAP_WAIT_S + 4 * ELECTION_S)
 
     assert any(each.loop.serving for each in group.replicas.values())
 
@@ -48,7 +48,7 @@ def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Repli
     group.cut.add(lagging.id)
     proposals = propose(leader, "precious")
     group.run()
-    assert fates(proposals) == ["applied"]
+    assert outcomes(proposals) == ["applied"]
     return leader, lagging, witness
 
 
@@ -97,14 +97,14 @@ def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(
     assert wiped.node.last_index == lagging.node.last_index
     group.pass_time(4 * ELECTION_S)
 
-    assert wiped.loop.has_forgotten
+    assert wiped.loop.is_recovering
     assert not any(each.node.is_leader for each in (lagging, wiped))
 
     group.cut = set()
     group.greet(wiped.id)
     group.pass_time(4 * ELECTION_S)
     assert "precious" in wiped.state.topics.by_name
-    assert not wiped.loop.has_forgotten
+    assert not wiped.loop.is_recovering
 
 
 def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
@@ -118,7 +118,7 @@ def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
     assert successor.loop.serving
     precious = propose(successor, "precious")
     group.run()
-    assert fates(precious) == ["applied"]
+    assert outcomes(precious) == ["applied"]
 
     # The disk that knows of it goes, and those two meet that know nothing.
     group.cut = {successor.id}
@@ -128,14 +128,14 @@ def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
     unsafe = propose(deposed, "unsafe")
     group.run()
     group.pass_time(4 * ELECTION_S)
-    assert fates(unsafe) != ["applied"]
-    assert [each.id for each in group.replicas.values() if each.loop.has_forgotten] == [wiped.id]
+    assert outcomes(unsafe) != ["applied"]
+    assert [each.id for each in group.replicas.values() if each.loop.is_recovering] == [wiped.id]
 
     group.cut = set()
     group.greet(wiped.id)
     group.pass_time(6 * ELECTION_S)
     for replica in group.replicas.values():
-        assert not replica.loop.has_forgotten
+        assert not replica.loop.is_recovering
         assert "precious" in replica.state.topics.by_name
         assert "unsafe" not in replica.state.topics.by_name
 
@@ -168,9 +168,9 @@ def test_a_group_whose_first_leader_was_left_alone_begins_all_the_same(
     leader = group.elect()
     proposals = propose(leader, "orders")
     group.run()
-    assert fates(proposals) == ["applied"]
+    assert outcomes(proposals) == ["applied"]
     group.pass_time(ELECTION_S)
-    assert not any(each.loop.has_forgotten for each in group.replicas.values())
+    assert not any(each.loop.is_recovering for each in group.replicas.values())
 
 
 def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
@@ -187,4 +187,4 @@ def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
     group.pass_time(ELECTION_S)
 
     assert "a" in wiped.state.topics.by_name
-    assert not wiped.loop.has_forgotten
+    assert not wiped.loop.is_recovering

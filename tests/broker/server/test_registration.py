@@ -12,7 +12,6 @@ from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import TopicSet, encode_records
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.settings import Address as NameServerAddress
 from orderlymq_nameserver.settings import NameServerSettings
@@ -20,6 +19,7 @@ from orderlymq_protocol.body.catalogue import TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError
+from tests.broker.store.memory import MemoryStore
 from tests.ports import free_ports
 
 GROUP_ADDRESS = Address("127.0.0.1", 10911)

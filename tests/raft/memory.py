@@ -1,5 +1,5 @@
 """
-A log that lives in memory, for tests and the simulator.
+A log that lives in memory, for tests of the core.
 
 It behaves as a durable one does, and survives the Node that reads it, so that a crash is the
 loss of the Node alone. The broker's durable log stands in orderlymq_broker.store.
