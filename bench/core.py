@@ -9,6 +9,8 @@ import gc
 import time
 from pathlib import Path
 
+from tests.broker.store.memory import MemoryStore
+
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.settings import Address, BrokerSettings
@@ -22,8 +24,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch
-from orderlymq_broker.store.memory import MemoryStore
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 COUNT = 20_480
 ROUND = 2_048

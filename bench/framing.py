@@ -8,22 +8,23 @@ import sys
 import time
 from collections.abc import Callable
 
-from orderlymq_protocol import framing, properties
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame import codec
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import (
     PullMessageHeader,
     SendMessageHeader,
     SendMessageResponseHeader,
     UpdateConsumerOffsetHeader,
 )
-from orderlymq_protocol.message_id import encode_offset_message_id
-from orderlymq_protocol.record import (
+from orderlymq_protocol.message import properties
+from orderlymq_protocol.message.ids import encode_offset_message_id
+from orderlymq_protocol.message.record import (
     RecordTemplate,
     decode_record,
     encode_with_positions,
     pack_host,
 )
-from orderlymq_protocol.tags import java_string_hash
+from orderlymq_protocol.message.tags import java_string_hash
 
 # Many short rounds: the best one was not disturbed by whatever else runs on the machine.
 ROUNDS = 60
@@ -67,11 +68,11 @@ def main() -> None:
     body = bytes(range(256)) * 4
     send = request(310, HEADER.to_ext_v2(), body)
     send.opaque = 123_456
-    frame = framing.encode(send)
-    decoder = framing.FrameDecoder()
+    frame = codec.encode(send)
+    decoder = codec.FrameDecoder()
     answer = SendMessageResponseHeader("7F00000100002A9F0000000000001FF2", 3, 4711)
     reply = send.reply(0, answer.to_ext())
-    reply_frame = framing.encode(reply)
+    reply_frame = codec.encode(reply)
     chunk = frame * FRAMES_PER_CHUNK
     pull = PullMessageHeader("billing", "orders", 3, 4711, 32, 3, 4711, 15000, 1_795_190_027_603)
     pull_ext = pull.to_ext()
@@ -83,10 +84,10 @@ def main() -> None:
     measure("decode a 310 frame, alone", lambda: decoder.receive_data(frame))
     measure("decode a 310 frame, 64 in a chunk", lambda: decoder.receive_data(chunk), 64)
     measure("decode a reply frame", lambda: decoder.receive_data(reply_frame))
-    measure("encode a 310 frame", lambda: framing.encode(send))
+    measure("encode a 310 frame", lambda: codec.encode(send))
     measure("build reply and its ext", lambda: send.reply(0, answer.to_ext()))
-    measure("encode a reply", lambda: framing.encode(reply))
-    measure("encode a reply as parts", lambda: framing.encode_parts(reply))
+    measure("encode a reply", lambda: codec.encode(reply))
+    measure("encode a reply as parts", lambda: codec.encode_parts(reply))
     measure("SendMessageHeader.from_ext_v2", lambda: SendMessageHeader.from_ext_v2(send.ext))
     measure("SendMessageHeader.to_ext_v2", HEADER.to_ext_v2)
     measure("PullMessageHeader.from_ext", lambda: PullMessageHeader.from_ext(pull_ext))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingClient
 from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.server import RemotingServer

@@ -13,11 +13,11 @@ from bench.doing import START_TIMEOUT_S, Figures, Running, busy_percent, memory,
 from bench.program import Program
 from bench.works import QUEUES, Work
 
-from orderlymq_protocol import framing
+from orderlymq_protocol.body.catalogue import HeartbeatData, ProducerData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.headers import CreateTopicHeader
-from orderlymq_protocol.model import HeartbeatData, ProducerData
+from orderlymq_protocol.frame import codec
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import CreateTopicHeader
 from orderlymq_runtime.client import RemotingClient
 
 #: Connections that are opened at the same time, so that no listener's backlog overflows.
@@ -86,7 +86,7 @@ async def _many(address: str, count: int) -> AsyncIterator[None]:
             name = f"127.0.0.1@{os.getpid()}#{number}"
             heartbeat = HeartbeatData(name, (ProducerData("bench-producers"),))
             command = request(RequestCode.HEART_BEAT, {}, heartbeat.to_json())
-            writer.write(framing.encode(command))
+            writer.write(codec.encode(command))
             await reader.readexactly(4)
 
     try:

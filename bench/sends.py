@@ -27,8 +27,8 @@ from tests.cluster.messaging import send_command
 from tests.cluster.processes import Group
 
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.headers import PullMessageHeader
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import PullMessageHeader
 from orderlymq_runtime.client import RemotingClient
 
 QUEUES = 8

@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 WITH_OTHERS = ("tests/clients/", "tests/spark/")
 # Real sockets, files and clocks.
 REAL_TIME = (
-    "tests/broker/net/",
+    "tests/broker/server/",
     "tests/broker/replication/test_snapshots.py",
     "tests/broker/replication/test_transport.py",
     "tests/broker/store/",

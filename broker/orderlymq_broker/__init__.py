@@ -1,5 +1,5 @@
 """
 The broker process: one replica of one raft group.
 
-Inside, imports only point downwards: app > net > replication > processors > state > store.
+Inside, imports only point downwards: app > server > replication > processors > state > store.
 """

@@ -16,34 +16,34 @@ from typing import Final
 
 from orderlymq_broker.core.context import RequestRefused
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.handover import Handover
 from orderlymq_broker.metrics import BrokerMetrics
-from orderlymq_broker.net.address import LeaderAddress, addresses_of
-from orderlymq_broker.net.assigning import Assigning
-from orderlymq_broker.net.clients import PULL_CODES, Clients, Line
-from orderlymq_broker.net.forwarding import ForwardedLine, Inbox, Outbox
-from orderlymq_broker.net.leadership import Leadership
-from orderlymq_broker.net.liveness import EXT_PROCESS, Liveness
-from orderlymq_broker.net.podlabel import ApiServer, PodLabel
-from orderlymq_broker.net.registration import Registration
-from orderlymq_broker.net.steering import Steering
 from orderlymq_broker.processors.groups.members import Ends
-from orderlymq_broker.replication.frameconnection import FrameConnection
+from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.frames import Frame, FrameKind
-from orderlymq_broker.replication.instance import Instance, Surroundings
+from orderlymq_broker.replication.housekeeping import Housekeeping
+from orderlymq_broker.replication.instance import Environment, Instance
 from orderlymq_broker.replication.peers import AddressBook
 from orderlymq_broker.replication.ports import SystemClock
 from orderlymq_broker.replication.snapshots import SnapshotReceiver, SnapshotSender
 from orderlymq_broker.replication.transport import Identity as PeerIdentity
 from orderlymq_broker.replication.transport import Transport
-from orderlymq_broker.replication.upkeep import Upkeep
 from orderlymq_broker.replication.writer import WriterEvents
-from orderlymq_broker.reporting import Reporter
+from orderlymq_broker.server.address import LeaderAddress, addresses_of
+from orderlymq_broker.server.adminrequests import AdminRequests
+from orderlymq_broker.server.assignment import Assigning
+from orderlymq_broker.server.clients import PULL_CODES, Clients, Line
+from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
+from orderlymq_broker.server.leadership import Leadership
+from orderlymq_broker.server.liveness import EXT_PROCESS, Liveness
+from orderlymq_broker.server.podlabel import ApiServer, PodLabel
+from orderlymq_broker.server.registration import Registration
+from orderlymq_broker.server.status import Reporter
+from orderlymq_broker.server.transfer import LeadershipTransfer
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.store.kv import Batch, StoreError, StoreFailed
 from orderlymq_broker.store.replica import Identity, Replica, open_replica
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import (
     InstallSnapshot,
     InstallSnapshotResponse,
@@ -110,7 +110,7 @@ class BrokerProcess:
                 return await self._exit
             except asyncio.CancelledError:
                 self._stop_timer("core")
-                await self._handover.leave()
+                await self._transfer.leave()
                 raise
 
     async def _start(self) -> None:
@@ -126,12 +126,12 @@ class BrokerProcess:
         self._transport = Transport(
             self._peer_identity,
             self,
-            lambda: self.instance.loop.has_forgotten,
+            lambda: self.instance.loop.is_recovering,
             settings.tls.between_peers(),
             self._supervisor,
         )
         stack.push_async_callback(self._transport.close)
-        self._handover = Handover(
+        self._transfer = LeadershipTransfer(
             settings, lambda: self.instance, self._leadership, self._transport, self._address
         )
         self._receiver = SnapshotReceiver(
@@ -145,7 +145,7 @@ class BrokerProcess:
             stack.push_async_callback(self._address.close)
         self._liveness = Liveness(self._client_died, self._supervisor)
         stack.push_async_callback(self._liveness.close)
-        stack.push_async_callback(self._steering.close)
+        stack.push_async_callback(self._admin_requests.close)
         stack.push_async_callback(self._assigning.close)
         self._registration = Registration(
             self.instance.state,
@@ -203,7 +203,7 @@ class BrokerProcess:
             self._clock.seconds,
             asyncio.get_running_loop().call_later,
         )
-        self._steering = Steering(self._clients, self, self._supervisor)
+        self._admin_requests = AdminRequests(self._clients, self, self._supervisor)
         self._assigning = Assigning(
             self._clients,
             lambda: self.instance.state,
@@ -253,8 +253,8 @@ class BrokerProcess:
         """Make what belongs to the present store."""
         settings = self.settings
         events = WriterEvents(full=self._disk_full, failed=self._store_failed)
-        surroundings = Surroundings(self, self._clients, self, self._clock, events)
-        self.instance = Instance(settings, self._replica.store, surroundings)
+        environment = Environment(self, self._clients, self, self._clock, events)
+        self.instance = Instance(settings, self._replica.store, environment)
         self._metrics.watch(self.instance.figures)
         self._sender = SnapshotSender(
             self._peer_identity,
@@ -266,7 +266,7 @@ class BrokerProcess:
             context_for=self._transport.context_for,
             supervisor=self._supervisor,
         )
-        self._upkeep = Upkeep(
+        self._housekeeping = Housekeeping(
             self.instance,
             settings.raft.entries_kept,
             lambda: self._sender.index_needed,
@@ -283,7 +283,7 @@ class BrokerProcess:
         if self._swap is not None:
             await asyncio.wait([self._swap])
         await self._sender.close()
-        await self._upkeep.close()
+        await self._housekeeping.close()
         await self._stop_writing(orderly=not self._exit.done())
 
     async def _stop_writing(self, *, orderly: bool) -> bool:
@@ -336,7 +336,7 @@ class BrokerProcess:
 
     def _keep_up(self) -> None:
         try:
-            self._upkeep.step()
+            self._housekeeping.step()
         except StoreError as error:
             self._store_failed(error)
 
@@ -422,7 +422,7 @@ class BrokerProcess:
         self._leadership.serving_ended()
         if self._label is not None:
             self._label.serving_ended()
-        self._steering.leadership_lost()
+        self._admin_requests.leadership_lost()
 
     def authority_changed(self) -> None:
         """Answer what waited for certainty."""
@@ -439,7 +439,7 @@ class BrokerProcess:
         if self._node_id not in membership.members:
             _log.warning("this replica is not a member of its group any more; it may be stopped")
         self._call_peers()
-        self._steering.membership_applied(index)
+        self._admin_requests.membership_applied(index)
 
     def topics_changed(self) -> None:
         """Publish the topics."""
@@ -462,7 +462,7 @@ class BrokerProcess:
     def _unreachable(self) -> None:
         """Leave the group to a replica that may have the address: clients cannot come here."""
         self._supervisor.once(
-            "hand over", self._handover.give_up("clients cannot reach this leader")
+            "hand over", self._transfer.give_up("clients cannot reach this leader")
         )
 
     def _swapping_s(self) -> float | None:
@@ -498,10 +498,10 @@ class BrokerProcess:
             self.instance.loop.unreachable(node)
         self._outbox.leader_lost(node)
 
-    def peer_forgot(self, node: NodeId) -> None:
+    def peer_wiped(self, node: NodeId) -> None:
         """Begin anew with a peer that has lost its log."""
         if not self._swapping:
-            self.instance.loop.forget(node)
+            self.instance.loop.report_wiped(node)
 
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         """Learn where a peer is called."""
@@ -568,7 +568,7 @@ class BrokerProcess:
         for line in self._clients.lines():
             line.close(orderly=False, kind="snapshot", reason="a snapshot replaces the state")
         await self._sender.close()
-        await self._upkeep.close()
+        await self._housekeeping.close()
         leader = self.instance.node.leader
         if not await self._stop_writing(orderly=False):
             raise StoreFailed("the disk does not end a write, so no snapshot can take its place")
@@ -590,8 +590,8 @@ class BrokerProcess:
         return self._reporter.status()
 
     async def move_leadership(self, target: NodeId | None) -> NodeId:
-        """Let *target*, or the best of the others, lead; return who does; raises as `Handover.move`."""
-        return await self._handover.move(target)
+        """Let *target*, or the best of the others, lead; return who does; raises as `LeadershipTransfer.move`."""
+        return await self._transfer.move(target)
 
     def change_membership(self, change: MembershipChange, address: Address | None) -> int:
         """Propose a change of the members; *address* is where a new one is called."""

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from orderlymq_nameserver.kv import KvFile, KvTable
 from orderlymq_nameserver.processor import HOLD_MAX_MS, NameServerCore
 from orderlymq_nameserver.settings import Address, NameServerSettings
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection, failure_reply
 from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.server import RemotingServer
@@ -183,7 +183,7 @@ class NameServer:
     def connection_lost(self, conn: Connection) -> None:
         """Drop what the connection had registered."""
         self._connections.pop(conn.id, None)
-        self._core.misses.closed(conn.id)
+        self._core.negative_cache.closed(conn.id)
         for name in self._core.routes.connection_closed(conn.id):
             _log.info("broker %s: the last connection of an address was lost", name)
 

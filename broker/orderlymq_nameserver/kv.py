@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from orderlymq_protocol.unreadable import UNREADABLE
+from orderlymq_protocol.decodeerrors import UNREADABLE
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 

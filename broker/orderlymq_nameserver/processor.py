@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvError, KvTable
-from orderlymq_nameserver.misses import Misses
+from orderlymq_nameserver.negativecache import NegativeCache
 from orderlymq_nameserver.routes import (
     UNIT,
     UNIT_SUBSCRIPTION,
@@ -20,11 +20,21 @@ from orderlymq_nameserver.routes import (
     RouteRegistry,
     TooManyBrokers,
 )
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import (
+    MASTER_ID,
+    DataVersion,
+    KVTable,
+    ModelError,
+    RegisterBrokerBody,
+    TopicList,
+    TopicRouteData,
+    body_crc32,
+)
+from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.fastjson import JsonError
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import (
     AddWritePermOfBrokerHeader,
     AddWritePermOfBrokerResponseHeader,
     DeleteKVConfigHeader,
@@ -44,18 +54,8 @@ from orderlymq_protocol.headers import (
     WipeWritePermOfBrokerHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
-from orderlymq_protocol.model import (
-    MASTER_ID,
-    DataVersion,
-    KVTable,
-    ModelError,
-    RegisterBrokerBody,
-    TopicList,
-    TopicRouteData,
-    body_crc32,
-)
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC
-from orderlymq_protocol.notserved import remark_of
+from orderlymq_protocol.unsupported import remark_of
 
 # What code 318 may not change, RocketMQ NamesrvConfig: paths would let a client write any file.
 PROTECTED_PROPERTIES: Final = frozenset({"configBlackList", "configStorePath", "kvConfigPath"})
@@ -106,7 +106,7 @@ class NameServerCore:
             expiry_ms=expiry_ms, ordered_conf=lambda topic: kv.get(ORDER_TOPIC_CONFIG, topic)
         )
         self.properties = {"orderMessageEnable": "true", **(properties or {})}
-        self.misses = Misses()
+        self.negative_cache = NegativeCache()
         self.requests: Counter[tuple[int, int]] = Counter()  # by request code and response code
         self._handlers: dict[int, Callable[[RemotingCommand, int, int], RemotingCommand]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
@@ -167,7 +167,7 @@ class NameServerCore:
         """Tell whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.
 
         A name server that has just begun may not have heard of the topic yet. Who is told that a topic
-        does not exist asks next for what topics are made after; see `misses`.
+        does not exist asks next for what topics are made after; see `negativecache`.
         """
         if request.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or not self._is_new(now_ms):
             return False
@@ -224,12 +224,12 @@ class NameServerCore:
         body = self.routes.encoded_route(topic)
         if topic == AUTO_CREATE_TOPIC:
             if self._is_new(now_ms):
-                # A topic that exists may not be registered again yet; see `misses`.
+                # A topic that exists may not be registered again yet; see `negativecache`.
                 body = None
-            elif not self.misses.is_fresh(connection, now_ms):
+            elif not self.negative_cache.is_fresh(connection, now_ms):
                 body = self.routes.encoded_brokers(topic)
         elif body is None and not self._is_new(now_ms):
-            self.misses.note(connection, now_ms)
+            self.negative_cache.note(connection, now_ms)
         if body is None:
             return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=_NO_ROUTE.format(topic))
         return request.reply(body=body)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from orderlymq_protocol.model import (
+from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
     PERM_READ,
     PERM_WRITE,

@@ -7,7 +7,6 @@ never touches a clock, a socket or a disk. Start reading at node.py.
 
 from orderlymq_raft.config import Config
 from orderlymq_raft.log import Compacted, LogStorage, Unavailable
-from orderlymq_raft.memory import MemoryLogStorage
 from orderlymq_raft.messages import (
     Append,
     AppendResponse,
@@ -65,7 +64,6 @@ __all__ = [
     "LogStorage",
     "Membership",
     "MembershipChange",
-    "MemoryLogStorage",
     "Message",
     "Node",
     "NodeId",

@@ -1,5 +1,5 @@
 """
-How a leader is chosen: time-outs, pre-votes, votes, and the loyalty of voters.
+How a leader is chosen: time-outs, pre-votes, votes, and leader stickiness.
 
 Rules kept: one vote per term, durable before it is told (raft paper section 5.2); only a log
 at least as complete as the voter's gets it (5.4.1); nobody raises its term before a majority
@@ -45,7 +45,7 @@ def tick_leader(state: RaftState) -> None:
         return
     state.election_elapsed = 0
     if state.lease_revoked:
-        # The target was asked to run and may do so at any time, against the loyalty that the
+        # The target was asked to run and may do so at any time, against the stickiness that the
         # lease rests on. Only a new term makes that request void; without one this leader could
         # never answer a read again.
         state.become_follower(state.term, None)
@@ -69,24 +69,24 @@ def campaign(state: RaftState, *, transfer: bool) -> None:
 
 def leader_gone(state: RaftState, node: NodeId) -> None:
     """
-    Stand for election as soon as loyalty ends, for *node* led and its connection has broken.
+    Stand for election as soon as leader stickiness ends, for *node* led and its connection has broken.
 
-    That is a reason, no proof: loyalty and pre-vote stay as they are. Those who notice it notice
+    That is a reason, no proof: stickiness and pre-vote stay as they are. Those who notice it notice
     it together; they go one after the other, so that the first is elected before the second runs.
     """
     if state.role is Role.LEADER or state.leader != node or not state.is_voter:
         return
     rank = sorted(state.membership.voters - {node}).index(state.id)
-    # One tick more than loyalty lasts: the others heard the leader at the same time, but their
+    # One tick more than stickiness lasts: the others heard the leader at the same time, but their
     # ticks fall elsewhere. Two ticks are enough for two round trips and a synced vote on a LAN.
     state.hurry_ticks = state.config.election_ticks + 1 + 2 * rank
 
 
 def in_lease(state: RaftState) -> bool:
     """
-    Return whether this replica still owes its loyalty to a leader that it hears.
+    Return whether this replica still sticks to a leader that it hears.
 
-    With lease reads a replica that has just started owes it as well: it may have answered a
+    With lease reads a replica that has just started sticks as well: it may have answered a
     heartbeat right before it went down, and the leader counts on that answer.
     """
     if state.role is Role.LEADER:
@@ -98,12 +98,12 @@ def in_lease(state: RaftState) -> bool:
 
 def handle_pre_vote(state: RaftState, message: PreVote) -> None:
     """Say whether a vote would be granted; nothing of it is remembered."""
-    loyal = (state.config.check_quorum or state.config.pre_vote) and in_lease(state)
+    sticks = (state.config.check_quorum or state.config.pre_vote) and in_lease(state)
     complete = state.log.is_up_to_date(message.last_index, message.last_term)
-    trusts = _trusts(state, candidate_is_forgetful=message.forgetful)
-    granted = message.term > state.term and not loyal and complete and trusts
-    if not (loyal or complete) and trusts:
-        _note_summons(state)
+    trusts = _trusts(state, candidate_is_recovering=message.recovering)
+    granted = message.term > state.term and not sticks and complete and trusts
+    if not (sticks or complete) and trusts:
+        _note_forced_candidate(state)
     # A refusal carries our own term, so that whoever was left behind learns of it.
     term = message.term if granted else state.term
     state.after.append(PreVoteResponse(state.id, message.sender, term, granted))
@@ -113,10 +113,10 @@ def handle_vote(state: RaftState, message: Vote) -> None:
     """Grant or refuse the vote of the present term."""
     free = state.vote == message.sender or (state.vote is None and state.leader is None)
     complete = state.log.is_up_to_date(message.last_index, message.last_term)
-    trusts = _trusts(state, candidate_is_forgetful=message.forgetful)
+    trusts = _trusts(state, candidate_is_recovering=message.recovering)
     granted = free and complete and trusts
     if trusts and not complete:
-        _note_summons(state)
+        _note_forced_candidate(state)
     if granted:
         state.vote = message.sender
         state.election_elapsed = 0
@@ -164,7 +164,7 @@ def count_vote(state: RaftState, voter: NodeId, *, granted: bool) -> None:
             pass
 
 
-def _trusts(state: RaftState, *, candidate_is_forgetful: bool) -> bool:
+def _trusts(state: RaftState, *, candidate_is_recovering: bool) -> bool:
     """
     Return whether the votes of this replica and of the candidate may make one majority.
 
@@ -172,19 +172,19 @@ def _trusts(state: RaftState, *, candidate_is_forgetful: bool) -> bool:
     long as they have seen nothing but elections: a majority of them is a group that begins. A
     mixture could leave out what one of them has forgotten.
     """
-    if state.forgetful:
-        return candidate_is_forgetful and state.log.is_blank()
-    return not candidate_is_forgetful
+    if state.recovering:
+        return candidate_is_recovering and state.log.is_blank()
+    return not candidate_is_recovering
 
 
-def _note_summons(state: RaftState) -> None:
+def _note_forced_candidate(state: RaftState) -> None:
     """
     Note that a candidate counts on this learner and cannot have its vote, for its log is behind.
 
     The candidate holds a promotion of which nothing is known here, and may need this very vote:
     if the voters that are left are behind too, only this replica can end the deadlock.
     """
-    state.summoned = state.id in state.membership.learners
+    state.forced_candidate = state.id in state.membership.learners
 
 
 def _start_pre_election(state: RaftState) -> None:
@@ -199,7 +199,7 @@ def _start_pre_election(state: RaftState) -> None:
     for voter in sorted(voters):
         if voter != state.id:
             state.after.append(
-                PreVote(state.id, voter, term, log.last_index, log.last_term, state.forgetful)
+                PreVote(state.id, voter, term, log.last_index, log.last_term, state.recovering)
             )
 
 
@@ -234,7 +234,7 @@ def _ask_for_votes(state: RaftState, *, transfer: bool) -> None:
                     log.last_index,
                     log.last_term,
                     transfer,
-                    state.forgetful,
+                    state.recovering,
                 )
             )
 

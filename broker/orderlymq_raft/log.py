@@ -81,7 +81,7 @@ class LogStorage(Protocol):
 
 class RaftLog:
     """
-    Positions: delivered <= stable and commit, handed <= last_index, applied <= delivered.
+    Positions: applying <= stable and commit, persisting <= last_index, applied <= applying.
 
     tail[i] has index offset + i and reaches to last_index. Storage serves all below offset.
     """
@@ -89,12 +89,12 @@ class RaftLog:
     __slots__ = (
         "_in_flight",
         "applied",
+        "applying",
         "commit",
-        "delivered",
-        "handed",
         "last_index",
         "last_term",
         "offset",
+        "persisting",
         "snapshot",
         "stable",
         "storage",
@@ -111,11 +111,11 @@ class RaftLog:
         self.commit = commit
         self.applied = applied
         # Up to here committed entries were handed out for applying.
-        self.delivered = applied
+        self.applying = applied
         # Up to here entries are durable on this replica.
         self.stable = last
         # Up to here entries were handed out for persistence.
-        self.handed = last
+        self.persisting = last
         self.last_index = last
         self.last_term = storage.term(last)
         self.offset = Index(last + 1)
@@ -234,8 +234,8 @@ class RaftLog:
         self.last_index = meta.index
         self.last_term = meta.term
         self.commit = meta.index
-        self.handed = meta.index
-        self.delivered = meta.index
+        self.persisting = meta.index
+        self.applying = meta.index
 
     def commit_to(self, index: Index) -> bool:
         """Raise the commit index; return whether that is news."""
@@ -250,40 +250,40 @@ class RaftLog:
 
     def has_unhanded(self) -> bool:
         """Return whether entries wait to be handed out for persistence."""
-        return self.handed < self.last_index
+        return self.persisting < self.last_index
 
     def has_deliverable(self) -> bool:
         """Return whether committed, durable entries wait to be handed out for applying."""
-        delivered = self.delivered
-        return delivered < self.commit and delivered < self.stable
+        applying = self.applying
+        return applying < self.commit and applying < self.stable
 
     def hand_out(self) -> tuple[Entry, ...]:
         """Return the entries to persist next; the caller must open a flight for them."""
-        if self.handed >= self.last_index:
+        if self.persisting >= self.last_index:
             return ()
-        start = self.handed + 1 - self.offset
-        self.handed = self.last_index
+        start = self.persisting + 1 - self.offset
+        self.persisting = self.last_index
         return tuple(self.tail[start:] if start else self.tail)
 
     def deliver(self, size_bytes_max: int) -> tuple[Entry, ...]:
         """Return the entries to apply next."""
-        low = Index(self.delivered + 1)
+        low = Index(self.applying + 1)
         high = min(self.commit, self.stable)
         if high < low:
             return ()
         if low < self.offset:
-            # Only after a restart: the tail keeps everything that is not delivered.
+            # Only after a restart: the tail keeps everything that is not handed out.
             end = Index(min(high + 1, self.offset))
             entries = tuple(self.storage.entries(low, end, size_bytes_max))
         else:
             entries = tuple(self.tail[low - self.offset : high + 1 - self.offset])
-        self.delivered = entries[-1].index
+        self.applying = entries[-1].index
         self._prune()
         return entries
 
     def take_off(self) -> None:
         """Note that a Ready with everything handed out so far is now in flight."""
-        self._in_flight.append(self.handed)
+        self._in_flight.append(self.persisting)
 
     def land(self, snapshot: SnapshotMeta | None) -> None:
         """Note that the oldest Ready in flight, which carried *snapshot*, is durable."""
@@ -301,11 +301,11 @@ class RaftLog:
 
     def check(self) -> None:
         """Assert the invariants."""
-        assert self.applied <= self.delivered <= self.commit <= self.last_index, "order of indexes"
-        assert self.handed <= self.last_index, "only what exists was handed out"
-        assert self.stable <= self.handed, "only what was handed out is durable"
+        assert self.applied <= self.applying <= self.commit <= self.last_index, "order of indexes"
+        assert self.persisting <= self.last_index, "only what exists was handed out"
+        assert self.stable <= self.persisting, "only what was handed out is durable"
         assert self.offset + len(self.tail) == self.last_index + 1, "the tail ends the log"
-        assert self.offset <= self.handed + 1, "what is not handed out is in the tail"
+        assert self.offset <= self.persisting + 1, "what is not handed out is in the tail"
         for position, entry in enumerate(self.tail):
             assert entry.index == self.offset + position, "the tail has no holes"
         terms = [entry.term for entry in self.tail]
@@ -315,13 +315,13 @@ class RaftLog:
 
     def _forget_beyond(self, keep: Index) -> None:
         self.stable = min(self.stable, keep)
-        self.handed = min(self.handed, keep)
+        self.persisting = min(self.persisting, keep)
         if self._in_flight and self._in_flight[-1] > keep:
             self._in_flight = deque(min(mark, keep) for mark in self._in_flight)
 
     def _prune(self) -> None:
-        """Drop from the tail what is durable and delivered: nobody needs it from memory."""
-        done = min(self.stable, self.delivered) + 1 - self.offset
+        """Drop from the tail what is durable and handed out: nobody needs it from memory."""
+        done = min(self.stable, self.applying) + 1 - self.offset
         if done > 0:
             del self.tail[:done]
             self.offset = Index(self.offset + done)

@@ -20,7 +20,7 @@ class PreVote:
     term: Term
     last_index: Index
     last_term: Term
-    forgetful: bool = False
+    recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Vote:
     """
     Ask for the vote of *term*.
 
-    *transfer* marks a candidate that its leader asked to run, *forgetful* one that cannot tell a
-    group that begins from a disk that was lost (`Node.set_forgetful`).
+    *transfer* marks a candidate that its leader asked to run, *recovering* one that cannot tell a
+    group that begins from a disk that was lost (`Node.set_recovering`).
     """
 
     sender: NodeId
@@ -48,7 +48,7 @@ class Vote:
     last_index: Index
     last_term: Term
     transfer: bool = False
-    forgetful: bool = False
+    recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True)

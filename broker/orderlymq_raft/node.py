@@ -10,7 +10,8 @@ membership.py and reads.py, violations.py finds messages that break them, routin
 from collections import deque
 from collections.abc import Callable
 
-from orderlymq_raft import election, membership, reads, replication, routing, violations
+from orderlymq_raft import dispatch as routing
+from orderlymq_raft import election, membership, reads, replication, violations
 from orderlymq_raft.config import Config
 from orderlymq_raft.log import LogStorage, RaftLog
 from orderlymq_raft.messages import Message
@@ -207,25 +208,25 @@ class Node:
         """Note that the connection on which *node* spoke is gone; if it led, run without delay."""
         election.leader_gone(self._state, node)
 
-    def set_forgetful(self, *, forgetful: bool) -> None:
+    def set_recovering(self, *, recovering: bool) -> None:
         """
         Note whether this replica may have lost its log, and has not all of it again.
 
         It cannot tell a group that begins from a disk that was lost. While its log holds nothing but
         the openings of terms it elects, and is elected by, others of its kind alone; with more it stands
-        for no election and votes for nobody. A leader of this kind tells no commit index: it founds
-        the group when its shell calls this with False.
+        for no election and votes for nobody. A recovering leader tells no commit index: it
+        bootstraps the group when its shell calls this with False.
         """
         state = self._state
-        founds = state.forgetful and not forgetful and state.role is Role.LEADER
-        state.forgetful = forgetful
-        if founds:
+        bootstraps = state.recovering and not recovering and state.role is Role.LEADER
+        state.recovering = recovering
+        if bootstraps:
             replication.tell_commit(state)
 
     def applied_to(self, index: Index) -> None:
         """Note that the state machine has applied everything up to *index*."""
         log = self._state.log
-        assert index <= log.delivered, f"entry {index} was not handed out for applying yet"
+        assert index <= log.applying, f"entry {index} was not handed out for applying yet"
         log.applied = max(log.applied, index)
 
     def report_unreachable(self, node: NodeId) -> None:
@@ -235,20 +236,20 @@ class Node:
             progress.become_probe()
             self._state.append_wanted = True
 
-    def forget(self, node: NodeId) -> None:
+    def report_wiped(self, node: NodeId) -> None:
         """
         Note that *node* has lost its log: nothing that it acknowledged counts from now on.
 
         What is committed stays committed. To be called before anything that the new life of *node*
-        says is stepped, and before anything is sent to it. The shell of *node* must call it forgetful
-        (`set_forgetful`) until it has everything again that an Append calls committed.
+        says is stepped, and before anything is sent to it. The shell of *node* must call it recovering
+        (`set_recovering`) until it has everything again that an Append calls committed.
         """
         state = self._state
         if node == state.id:
             return
         if node in state.progress:
-            state.track_forgetful(node)
-        elif state.role in (Role.PRE_CANDIDATE, Role.CANDIDATE) and not state.forgetful:
+            state.track_wiped(node)
+        elif state.role in (Role.PRE_CANDIDATE, Role.CANDIDATE) and not state.recovering:
             # Its vote may be on the way, and may have been followed by another one.
             state.become_follower(state.term, None)
 

@@ -55,7 +55,7 @@ def broadcast_heartbeat(state: RaftState) -> None:
         if peer == state.id:
             progress.acked_round = state.round
             continue
-        commit = NO_INDEX if state.forgetful else Index(min(progress.match, log.commit))
+        commit = NO_INDEX if state.recovering else Index(min(progress.match, log.commit))
         state.now.append(Heartbeat(state.id, peer, state.term, commit, state.round))
     settle(state)
 

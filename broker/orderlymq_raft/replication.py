@@ -256,9 +256,9 @@ def _owes_commit(state: RaftState, progress: Progress) -> bool:
 def _may_know(state: RaftState, progress: Progress) -> Index:
     """Return the commit index for a peer: none while it may have followed a later leader.
 
-    None while the group begins, either: who hears of one knows that the group has begun.
+    None while the group begins, either: a replica that hears of one knows that the group has begun.
     """
-    return NO_INDEX if progress.counts_from_round or state.forgetful else state.log.commit
+    return NO_INDEX if progress.counts_from_round or state.recovering else state.log.commit
 
 
 def _count_again(state: RaftState) -> None:
@@ -286,6 +286,6 @@ def leave(state: RaftState) -> None:
     tell_commit(state)
     voters = sorted(state.membership.voters - {state.id})
     progress = state.progress
-    heir = max(voters, key=lambda voter: (progress[voter].is_alive, progress[voter].match))
-    state.now.append(TimeoutNow(state.id, heir, state.term))
+    target = max(voters, key=lambda voter: (progress[voter].is_alive, progress[voter].match))
+    state.now.append(TimeoutNow(state.id, target, state.term))
     state.become_follower(state.term, None)

@@ -85,9 +85,9 @@ class RaftState:
         self.hurry_ticks = 0
         # Whether it may have lost its log: then its vote, for itself too, counts in a group that
         # begins and in no other.
-        self.forgetful = False
+        self.recovering = False
         # A learner whose vote somebody needs, with a log that only it has: see may_run.
-        self.summoned = False
+        self.forced_candidate = False
         self.draw_election_timeout()
 
         self.progress: dict[NodeId, Progress] = {}
@@ -127,12 +127,14 @@ class RaftState:
         While its removal is not known to be committed it may, though its own vote does not
         count: nobody else might have the entry that removes it (thesis 4.2.2). So may a learner
         that is asked for a vote by somebody whose log is behind; it leaves as soon as it leads.
-        Who has forgotten what it acknowledged may not, unless it has seen nothing but elections:
+        A recovering replica may not, unless it has seen nothing but elections:
         only its like vote for it (election.py).
         """
-        if self.forgetful and not self.log.is_blank():
+        if self.recovering and not self.log.is_blank():
             return False
-        return self.summoned or any(self.id in membership.voters for _, membership in self.configs)
+        return self.forced_candidate or any(
+            self.id in membership.voters for _, membership in self.configs
+        )
 
     def draw_election_timeout(self) -> None:
         """
@@ -159,7 +161,7 @@ class RaftState:
         self.role = Role.FOLLOWER
         self.leader = leader
         if leader is not None:
-            self.summoned = False
+            self.forced_candidate = False
             # Kept in part: the network that split the votes splits those of the next election, too.
             self.elections_lost //= 2
         self.draw_election_timeout()
@@ -215,7 +217,7 @@ class RaftState:
             progress.become_replicate()
         self.progress[peer] = progress
 
-    def track_forgetful(self, peer: NodeId) -> None:
+    def track_wiped(self, peer: NodeId) -> None:
         """Begin again to replicate to *peer*, which has lost its log."""
         self.track(peer, Index(self.log.last_index + 1))
         self.progress[peer].counts_from_round = self.round + 1

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
         TransactionState,
     )
     from orderlymq.settings import ClientSettings, ProducerSettings
-    from orderlymq_protocol.messagequeue import MessageQueue
+    from orderlymq_protocol.body.messagequeue import MessageQueue
 
 __version__ = "0.1.0"
 
@@ -85,7 +85,7 @@ _HOMES = {
         "TransactionState",
     ),
     "orderlymq.consumer.commands": ("PullResult", "PullStatus"),
-    "orderlymq_protocol.messagequeue": ("MessageQueue",),
+    "orderlymq_protocol.body.messagequeue": ("MessageQueue",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -24,7 +24,7 @@ from orderlymq.consumer import push as consumer
 from orderlymq.errors import StateError
 from orderlymq.message import ReceivedMessage, SendResult
 from orderlymq.producer import producer, transactions
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 P = ParamSpec("P")
 R = TypeVar("R")

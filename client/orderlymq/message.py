@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from orderlymq.errors import SettingError
-from orderlymq_protocol import properties as names
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.record import StoredMessage
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message import properties as names
+from orderlymq_protocol.message.record import StoredMessage
 
 
 @dataclass(slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl, range_ddl
 from orderlymq_spark.errors import OptionError

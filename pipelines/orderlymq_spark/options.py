@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from typing import Final, Literal, TypeAlias
 
 from orderlymq.settings import DEFAULT_NAME_SERVER, ClientSettings
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.tags import TagExpressionError, TagFilter
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_spark.columns import check_columns
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.localpath import local_path

@@ -13,14 +13,14 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_runtime.connecting import connect
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import (
     Connection,
     ConnectionLimits,
     ConnectionTable,
     failure_reply,
 )
+from orderlymq_runtime.dial import connect
 from orderlymq_runtime.traffic import Traffic
 
 _log = logging.getLogger(__name__)

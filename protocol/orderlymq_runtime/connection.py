@@ -21,8 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from orderlymq_protocol.command import RemotingCommand, bounded_remark
-from orderlymq_protocol.framing import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
+from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
+from orderlymq_protocol.frame.command import RemotingCommand, bounded_remark
 from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.traffic import Traffic
 

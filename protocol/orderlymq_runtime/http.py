@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from orderlymq_runtime.loopstall import LoopStall
+from orderlymq_runtime.looplag import LoopStall
 from orderlymq_runtime.server import listening_failed
 from orderlymq_runtime.tls import ServerTls, SniffingListener
 

@@ -13,11 +13,11 @@ import pytest
 
 from orderlymq_broker.__main__ import check, main
 from orderlymq_broker.app import EXIT_STORE_FAILED, BrokerProcess
-from orderlymq_broker.net.leadership import SERVICE_FOLLOWS_S
+from orderlymq_broker.server.leadership import SERVICE_FOLLOWS_S
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings
 from orderlymq_broker.store.snapshot import export_snapshot
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_raft.types import HardState
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from orderlymq_runtime.settingsfile import SettingsError

@@ -9,12 +9,12 @@ from typing import Final
 
 from orderlymq_broker.processors.dispatch import BrokerCore
 from orderlymq_broker.state.broker import BrokerState
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.notserved import REASONS
+from orderlymq_protocol.unsupported import REASONS
 from tests.broker.processors.driver import settings
+from tests.broker.store.memory import MemoryStore
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
 

@@ -13,14 +13,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from orderlymq_protocol import fastjson, names, properties, sysflag
-from orderlymq_protocol.batch import decode_batch
-from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import PullMessageHeader, SendMessageHeader
-from orderlymq_protocol.message_id import decode_offset_message_id, encode_offset_message_id
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import (
+from orderlymq_protocol import names
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import (
     BrokerData,
     ConsumerIdList,
     HeartbeatData,
@@ -28,8 +23,15 @@ from orderlymq_protocol.model import (
     QueueData,
     TopicRouteData,
 )
-from orderlymq_protocol.record import StoredMessage, encode_record
-from orderlymq_protocol.tags import TagFilter
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import PullMessageHeader, SendMessageHeader
+from orderlymq_protocol.message import properties, sysflag
+from orderlymq_protocol.message.batch import decode_batch
+from orderlymq_protocol.message.ids import decode_offset_message_id, encode_offset_message_id
+from orderlymq_protocol.message.record import StoredMessage, encode_record
+from orderlymq_protocol.message.tags import TagFilter
 from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.server import RemotingServer
 

@@ -1,7 +1,7 @@
 """Messages and queues for tests of the cores."""
 
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 OTHER = MessageQueue("orders", "broker-a", 1)

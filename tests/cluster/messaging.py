@@ -9,10 +9,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import PullMessageHeader, SendMessageHeader
-from orderlymq_protocol.properties import encode_properties
-from orderlymq_protocol.record import iter_records
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import PullMessageHeader, SendMessageHeader
+from orderlymq_protocol.message.properties import encode_properties
+from orderlymq_protocol.message.record import iter_records
 from orderlymq_runtime.client import RemotingClient, RemotingError
 
 TOPIC = "TBW102"

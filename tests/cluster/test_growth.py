@@ -17,7 +17,7 @@ from orderlymq.consumer.contexts import OrderedContext
 from orderlymq.errors import BrokerError, BrokerUnreachable, SendRefused, SendUnknown
 from orderlymq.message import ReceivedMessage
 from orderlymq.oracle.verdict import Event, Kind, Verdict, judge
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_runtime.client import RemotingClient
 from tests.clients.localcluster import LocalCluster
 from tests.cluster.messaging import invoke, report, send_command

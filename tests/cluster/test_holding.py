@@ -20,8 +20,8 @@ from orderlymq import (
     ReceivedMessage,
 )
 from orderlymq.cli import cli
+from orderlymq_protocol.body.config import SubscriptionGroupConfig
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.configbodies import SubscriptionGroupConfig
 from tests.client.fakecluster import until
 from tests.cluster.processes import Group
 

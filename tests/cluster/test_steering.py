@@ -12,8 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import PullMessageHeader
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import PullMessageHeader
 from orderlymq_runtime.client import ConnectionLost, RemotingClient, RemotingError
 from tests.cluster.messaging import Sender, assert_kept_in_order, invoke, pull_all, report
 from tests.cluster.processes import Group
@@ -166,7 +166,7 @@ LEASE_S = 60.0
 CLIENT = """
 import asyncio, json, os, sys
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import request
+from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.client import RemotingClient
 
 async def main():

@@ -31,29 +31,38 @@ from orderlymq_broker.replication.snapshots import Chunk, Offer, Verdict, Wanted
 from orderlymq_broker.settings import BrokerSettings
 from orderlymq_broker.state.records import decode_records, encode_records
 from orderlymq_broker.store.entry import EntryCorrupt, cut_messages, encode_entry, split_entry
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.batch import BatchEntry, BatchError, decode_batch, encode_batch
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.body.routes import RegisterBrokerBody
 from orderlymq_protocol.codes import SerializeType
-from orderlymq_protocol.command import request
-from orderlymq_protocol.compression import CompressionError, CompressionType, compress, decompress
-from orderlymq_protocol.fastjson import JsonError
-from orderlymq_protocol.framing import FrameDecoder, FrameError, encode
-from orderlymq_protocol.headerfields import REQUEST_HEADERS, RESPONSE_HEADERS, HeaderError
-from orderlymq_protocol.jsonmodel import ModelError
-from orderlymq_protocol.message_id import (
+from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.frame.codec import FrameDecoder, FrameError, encode
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.declaration import REQUEST_HEADERS, RESPONSE_HEADERS, HeaderError
+from orderlymq_protocol.header.send import SendMessageHeader
+from orderlymq_protocol.message.batch import BatchEntry, BatchError, decode_batch, encode_batch
+from orderlymq_protocol.message.compression import (
+    CompressionError,
+    CompressionType,
+    compress,
+    decompress,
+)
+from orderlymq_protocol.message.ids import (
     MessageIdError,
     decode_offset_message_id,
     decode_unique_key,
     encode_offset_message_id,
 )
-from orderlymq_protocol.properties import decode_properties, encode_properties, find_property
-from orderlymq_protocol.recallhandle import InvalidHandle, RecallHandle
-from orderlymq_protocol.record import RecordError, iter_records, record_properties
-from orderlymq_protocol.routebodies import RegisterBrokerBody
-from orderlymq_protocol.sendheader import SendMessageHeader
-from orderlymq_protocol.sysflag import with_compression
-from orderlymq_protocol.tags import TagExpressionError, TagFilter
-from orderlymq_protocol.unreadable import UNREADABLE
+from orderlymq_protocol.message.properties import (
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from orderlymq_protocol.message.recallhandle import InvalidHandle, RecallHandle
+from orderlymq_protocol.message.record import RecordError, iter_records, record_properties
+from orderlymq_protocol.message.sysflag import with_compression
+from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_raft.messages import Append, Heartbeat, Vote
 from orderlymq_raft.types import Entry, Index, Membership, NodeId, Term
 from tests.broker.state.entries import stored

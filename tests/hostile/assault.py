@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_broker.net.steering import membership_change
+from orderlymq_broker.server.adminrequests import membership_change
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.framing import FrameDecoder, FrameError, encode
-from orderlymq_protocol.sendheader import SEND_CODES
+from orderlymq_protocol.frame.codec import FrameDecoder, FrameError, encode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.send import SEND_CODES
 from tests.hostile import pages, peers
 from tests.hostile.cases import Case, Generator
 from tests.hostile.catalogue import Server

@@ -15,11 +15,12 @@ from typing import Any, Final
 import orjson
 
 from orderlymq_broker.processors.admin.access import signature
-from orderlymq_protocol import binaryheader, sysflag
-from orderlymq_protocol.batch import BatchEntry, encode_batch
 from orderlymq_protocol.codes import LanguageCode, RequestCode, SerializeType
-from orderlymq_protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
-from orderlymq_protocol.sendheader import SEND_CODES
+from orderlymq_protocol.frame import binaryheader
+from orderlymq_protocol.frame.command import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.header.send import SEND_CODES
+from orderlymq_protocol.message import sysflag
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from tests.hostile import values
 from tests.hostile.catalogue import Question, Server, questions
 from tests.hostile.shapes import FirstChoice, models, places, plausible, sample

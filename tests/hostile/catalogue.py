@@ -18,7 +18,7 @@ from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.brokerkeys import BROKER_KEYS
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import ALICE
 from tests.hostile.shapes import header_fields, models, plausible
 from tests.hostile.world import EXPIRY_MS, BrokerWorld

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from orderlymq_broker.net.clients import PULL_CODES
+from orderlymq_broker.server.clients import PULL_CODES
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.sendheader import SEND_CODES
+from orderlymq_protocol.header.send import SEND_CODES
 
 _ASKS_FOR_MESSAGES: Final = frozenset(map(int, PULL_CODES))
 _SENDS: Final = frozenset(map(int, SEND_CODES))

@@ -19,8 +19,8 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.framing import FrameDecoder, FrameError, encode
+from orderlymq_protocol.frame.codec import FrameDecoder, FrameError, encode
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.hostile.cases import Case, Generator
 from tests.hostile.catalogue import Server
 from tests.hostile.families import may_answer

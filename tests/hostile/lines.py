@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.framing import FrameDecoder
+from orderlymq_protocol.frame.codec import FrameDecoder
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import LINGER_RESET
 
 _CHUNK: Final = 1 << 18

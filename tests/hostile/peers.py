@@ -105,7 +105,7 @@ class Stranger:
                     given[field.name] = rng.choice((self._target, self._target, rng.choice(_NODES)))
                 case "term" | "last_term" | "prev_term":
                     given[field.name] = rng.choice((self._term, self._term, rng.choice(_TERMS)))
-                case "granted" | "reject" | "transfer" | "forgetful":
+                case "granted" | "reject" | "transfer" | "recovering":
                     given[field.name] = rng.random() < 0.5
                 case "entries":
                     continue

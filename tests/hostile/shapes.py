@@ -13,13 +13,13 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import orderlymq_broker.net.assigning  # noqa: F401 - declares a body
-import orderlymq_protocol.model  # noqa: F401 - declares bodies
+import orderlymq_broker.server.assignment  # noqa: F401 - declares a body
+import orderlymq_protocol.body.catalogue  # noqa: F401 - declares bodies
+from orderlymq_protocol.body.declaration import JsonModel, wire_name_of
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.headerfields import REQUEST_HEADERS, Header
-from orderlymq_protocol.jsonmodel import JsonModel, wire_name_of
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.sendheader import SEND_CODES, SendMessageHeader
+from orderlymq_protocol.header.declaration import REQUEST_HEADERS, Header
+from orderlymq_protocol.header.send import SEND_CODES, SendMessageHeader
 
 _Item = TypeVar("_Item")
 

@@ -30,7 +30,7 @@ from orderlymq.oracle.history import read
 from orderlymq.oracle.verdict import Verdict
 from orderlymq_broker.processors.admin.access import signature
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from tests.cluster.processes import Child, Group
 from tests.hostile.shapes import BROKER, CLUSTER, QUEUES, TOPICS
 from tests.hostile.world import STRONG, WEAK

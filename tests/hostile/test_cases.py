@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from orderlymq_protocol.framing import FrameDecoder, FrameError
-from orderlymq_protocol.headerfields import REQUEST_HEADERS
-from orderlymq_protocol.jsonmodel import JsonModel
+from orderlymq_protocol.body.declaration import JsonModel
+from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
+from orderlymq_protocol.header.declaration import REQUEST_HEADERS
 from tests.hostile.cases import CaseKind, Generator
 from tests.hostile.catalogue import questions, served
 from tests.hostile.findings import Findings

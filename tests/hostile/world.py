@@ -5,7 +5,7 @@ from typing import Final
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, settings
 from tests.broker.processors.requests import create, heartbeat, lock, pull, send

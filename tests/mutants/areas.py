@@ -23,8 +23,7 @@ class Area:
 
 
 AREAS: Final = (
-    # The in-memory log is what tests stand on.
-    Area(("broker/orderlymq_raft/[!m]*.py", "broker/orderlymq_raft/mem[!o]*.py"), ("tests/raft",)),
+    Area(("broker/orderlymq_raft/*.py",), ("tests/raft",)),
     Area(
         ("broker/orderlymq_broker/state/**/*.py",),
         (

@@ -6,14 +6,14 @@ from typing import Any
 from orderlymq_nameserver.kv import KvTable
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_nameserver.routes import Identity
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.model import (
+from orderlymq_protocol.body.catalogue import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigTable,
     body_crc32,
 )
+from orderlymq_protocol.frame.command import RemotingCommand, request
 
 GROUP_A = Identity("C", "group-a", 0, "10.0.0.1:10911")
 GROUP_B = Identity("C", "group-b", 0, "10.0.0.2:10911")

@@ -16,7 +16,7 @@ import pytest
 from orderlymq_nameserver.__main__ import main
 from orderlymq_nameserver.app import NameServer
 from orderlymq_nameserver.settings import Address, NameServerSettings
-from orderlymq_protocol.command import request
+from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.client import RemotingClient
 from tests.nameserver.registrations import GROUP_A, register_request, registration, topic
 

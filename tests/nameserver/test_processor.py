@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from orderlymq_nameserver.kv import KvTable
-from orderlymq_nameserver.misses import AFTER_A_MISS_MS
+from orderlymq_nameserver.negativecache import NEGATIVE_TTL_MS
 from orderlymq_nameserver.processor import BODY_SIZE_MAX, KNOWS_ALL_AFTER_MS, NameServerCore
 from orderlymq_nameserver.routes import BROKERS_MAX, Identity
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.framing import FrameDecoder, encode
-from orderlymq_protocol.model import TopicRouteData
-from orderlymq_protocol.notserved import remark_of
+from orderlymq_protocol.body.catalogue import TopicRouteData
+from orderlymq_protocol.frame.codec import FrameDecoder, encode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.unsupported import remark_of
 from tests.nameserver.registrations import (
     GROUP_A,
     GROUP_B,
@@ -69,7 +69,7 @@ def test_routes_are_those_that_real_name_servers_gave(version: int) -> None:
 
     missing = play(server, request_105)
     play(server, captured(103, "request")[0])
-    # By the connection that was told so: see misses.py.
+    # By the connection that was told so: see negativecache.py.
     found = server.handle(request(105, {"topic": "TBW102"}), 1, 0)
 
     assert (missing.code, missing.remark) == (17, unknown.fields["remark"])
@@ -401,10 +401,10 @@ def test_only_who_was_told_that_its_topic_does_not_exist_sees_queues_to_make_top
     assert template(mine, 4_001) == (["group-a"], [8])
     assert template(mine, 4_002) == (["group-a"], [8])
     assert template(another, 4_003) == (["group-a"], [])
-    assert template(mine, 4_000 + AFTER_A_MISS_MS) == (["group-a"], [])
+    assert template(mine, 4_000 + NEGATIVE_TTL_MS) == (["group-a"], [])
 
     server.handle(request(105, {"topic": "new"}), mine, 20_000)
-    server.misses.closed(mine)
+    server.negative_cache.closed(mine)
     assert template(mine, 20_001) == (["group-a"], [])
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from orderlymq.connection.signatures import signed
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from orderlymq_operator.brokers.admin import Admin, AdminError
 from orderlymq_operator.plan.actions import GroupConfig, TopicConfig, UserConfig
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
+from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.nemesis.accounts import OPERATOR, ORDINARY, Account, SigningClient
 from tests.nemesis.children import Child, python, wait_until

@@ -19,7 +19,7 @@ from orderlymq import ClientSettings, Message, Producer, ProducerSettings, PullC
 from orderlymq.errors import BrokerError, OrderlyMQError, SendRefused
 from orderlymq.oracle.history import Recorder
 from orderlymq.oracle.verdict import Kind
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.nemesis.accounts import Account
 
 #: Short, so that a question belongs to one time: it is not tried again, the next one is asked.

@@ -22,7 +22,7 @@ from orderlymq.oracle.history import Recorder, read
 from orderlymq.oracle.verdict import Event, Verdict
 from orderlymq.oracle.verdict import Kind as EventKind
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
+from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.clients.programs import Java
 from tests.cluster.messaging import pull_all

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_protocol.clientbodies import HeartbeatData, LockBatchRequest
-from orderlymq_protocol.headerfields import HeaderError
+from orderlymq_protocol.body.clients import HeartbeatData, LockBatchRequest
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.header.declaration import HeaderError
+from orderlymq_protocol.header.pull import PullMessageHeader, UpdateConsumerOffsetHeader
+from orderlymq_protocol.header.send import SendMessageHeader
 from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
-from orderlymq_protocol.jsonmodel import ModelError
-from orderlymq_protocol.pullheader import PullMessageHeader, UpdateConsumerOffsetHeader
-from orderlymq_protocol.sendheader import SendMessageHeader
 
 NOT_JAVA = [
     "",

@@ -35,7 +35,6 @@ from orderlymq_raft import (
     InstallSnapshotResponse,
     Membership,
     MembershipChange,
-    MemoryLogStorage,
     Message,
     NodeId,
     NotLeader,
@@ -51,6 +50,7 @@ from orderlymq_raft import (
     Vote,
     VoteResponse,
 )
+from tests.raft.memory import MemoryLogStorage
 from tests.raft.replica import Replica
 
 _CHANGES: dict[str, Callable[[NodeId], MembershipChange]] = {

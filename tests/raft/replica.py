@@ -15,12 +15,12 @@ from orderlymq_raft import (
     Entry,
     EntryKind,
     Membership,
-    MemoryLogStorage,
     Message,
     Node,
     ReadState,
     Ready,
 )
+from tests.raft.memory import MemoryLogStorage
 
 
 class Replica:

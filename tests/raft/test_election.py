@@ -26,13 +26,13 @@ TICKS = 8
 """The shortest election time-out."""
 
 
-def learner(*, forgetful: bool = False) -> Replica:
+def learner(*, recovering: bool = False) -> Replica:
     """Start node 1 as a learner with a log of one entry, of term 1."""
     membership = Membership(frozenset({PEER, OTHER}), frozenset({ME}))
     replica = Replica(Config(ME, election_ticks=TICKS), membership, lambda _: 0)
     replica.storage.append([entry(1, 1)])
     replica.start()
-    replica.node.set_forgetful(forgetful=forgetful)
+    replica.node.set_recovering(recovering=recovering)
     return replica
 
 
@@ -52,18 +52,18 @@ def ticks_until(replica: Replica, role: Role) -> int:
 
 @pytest.mark.parametrize("kind", [PreVote, Vote])
 @pytest.mark.parametrize(
-    ("last", "forgetful", "runs"),
+    ("last", "recovering", "runs"),
     [((0, 0), False, True), ((1, 1), False, False), ((0, 0), True, False)],
     ids=["candidate is behind", "candidate is complete", "nobody may trust this replica"],
 )
 def test_a_learner_runs_only_when_a_candidate_lacks_what_it_has(
-    kind: type[PreVote] | type[Vote], last: tuple[int, int], forgetful: bool, runs: bool
+    kind: type[PreVote] | type[Vote], last: tuple[int, int], recovering: bool, runs: bool
 ) -> None:
     """Law: who cannot give a vote that somebody needs may end the deadlock itself; nobody else may."""
-    replica = learner(forgetful=forgetful)
+    replica = learner(recovering=recovering)
     say(replica, asks(kind, last))
 
-    replica.node.set_forgetful(forgetful=False)
+    replica.node.set_recovering(recovering=False)
     for _ in range(2 * TICKS):
         replica.tick()
 
@@ -109,7 +109,7 @@ def test_only_a_pre_vote_for_a_later_term_is_granted() -> None:
     ("check_quorum", "pre_vote", "granted"),
     [(True, True, False), (True, False, False), (False, True, False), (False, False, True)],
 )
-def test_who_hears_a_leader_grants_no_pre_vote_where_loyalty_is_set(
+def test_who_hears_a_leader_grants_no_pre_vote_where_stickiness_is_set(
     check_quorum: bool, pre_vote: bool, granted: bool
 ) -> None:
     """Either setting promises it."""
@@ -159,7 +159,7 @@ def test_a_pre_vote_counts_for_the_term_that_it_was_asked_for(term: int, role: R
 
 
 def test_only_the_leader_sends_a_replica_into_an_election() -> None:
-    """Anybody else's word would set loyalty aside."""
+    """Anybody else's word would set stickiness aside."""
     replica = solo(1, term=2)
     say(replica, heartbeat(2))
 

@@ -10,12 +10,12 @@ from orderlymq_raft import (
     EntryKind,
     Index,
     Membership,
-    MemoryLogStorage,
     SnapshotMeta,
     Term,
 )
 from orderlymq_raft import Unavailable as NotThere
 from orderlymq_raft.log import RaftLog
+from tests.raft.memory import MemoryLogStorage
 from tests.raft.solo import entry
 
 

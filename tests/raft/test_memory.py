@@ -7,12 +7,12 @@ from orderlymq_raft import (
     HardState,
     Index,
     Membership,
-    MemoryLogStorage,
     NodeId,
     SnapshotMeta,
     Term,
     Unavailable,
 )
+from tests.raft.memory import MemoryLogStorage
 from tests.raft.solo import entry
 
 MEMBERSHIP = Membership(frozenset({NodeId(1)}))

@@ -12,7 +12,6 @@ from orderlymq_raft import (
     Index,
     InstallSnapshot,
     Membership,
-    MemoryLogStorage,
     Node,
     NodeId,
     NotLeader,
@@ -25,6 +24,7 @@ from orderlymq_raft import (
     SnapshotMeta,
     Term,
 )
+from tests.raft.memory import MemoryLogStorage
 from tests.raft.solo import ME, OTHER, PEER, VOTERS, ack, append, entry, lead, say, solo, work
 
 
@@ -316,7 +316,7 @@ def test_a_leader_does_not_forget_itself() -> None:
     replica = solo()
     lead(replica)
 
-    replica.node.forget(ME)
+    replica.node.report_wiped(ME)
 
     assert not work(replica)
     assert replica.node.status().progress[ME].match == 1
@@ -339,7 +339,7 @@ def test_a_read_is_answered_once() -> None:
 
 @pytest.mark.parametrize("lease_reads", [False, True])
 def test_a_lease_is_valid_where_it_is_set_and_a_majority_has_answered(lease_reads: bool) -> None:
-    """Without the setting nobody promised loyalty after a restart."""
+    """Without the setting nobody promised stickiness after a restart."""
     replica = solo(lease_reads=lease_reads)
     for _ in range(replica.config.election_ticks):
         replica.tick()

@@ -86,7 +86,7 @@ def test_a_target_is_asked_to_run_once() -> None:
     replica.node.transfer_leadership(PEER)
     first = work(replica)
 
-    replica.node.forget(PEER)
+    replica.node.report_wiped(PEER)
     work(replica)
     second = say(replica, ack(replica, 5))
 

@@ -162,7 +162,7 @@ class TestMembership:
         assert VoteResponse(ME, OTHER, Term(9), granted=True) in heard
 
     def test_a_candidate_sent_by_the_leader_is_heard_at_once(self) -> None:
-        """Leadership transfer may override loyalty (4.2.3)."""
+        """Leadership transfer may override stickiness (4.2.3)."""
         replica = solo(term=1)
         say(replica, heartbeat(1))
 
@@ -224,7 +224,7 @@ class TestReads:
 
         assert caught.value.leader == PEER
 
-    def test_a_lease_lasts_less_than_the_loyalty_it_rests_on(self) -> None:
+    def test_a_lease_lasts_less_than_the_stickiness_it_rests_on(self) -> None:
         """It counts from when the heartbeat left, not from when it was answered (6.4.1)."""
         replica = solo(lease_reads=True)
         lead(replica)
@@ -264,7 +264,7 @@ class TestReads:
 
         assert (before, during, replica.node.lease_valid) == (True, False, False)
 
-    def test_a_voter_that_restarts_still_owes_its_loyalty(self) -> None:
+    def test_a_voter_that_restarts_still_sticks_to_its_leader(self) -> None:
         """It may have extended a lease right before it went down."""
         replica = solo(term=1, lease_reads=True)
 
@@ -307,7 +307,7 @@ class TestTransfer:
         assert late == [TimeoutNow(ME, PEER, Term(1))]
 
     def test_the_target_skips_the_pre_vote(self) -> None:
-        """Voters would refuse it out of loyalty."""
+        """Voters would refuse it out of stickiness."""
         replica = solo(term=1)
         say(replica, heartbeat(1))
 
@@ -377,7 +377,7 @@ class TestPreVote:
         assert leader.node.is_leader
 
     @pytest.mark.parametrize(("node", "ticks"), [(1, 1), (3, 3)])
-    def test_who_knows_that_its_leader_is_gone_runs_when_its_loyalty_ends(
+    def test_who_knows_that_its_leader_is_gone_runs_when_its_stickiness_ends(
         self, node: int, ticks: int
     ) -> None:
         """One after the other by their ids and not at random: sooner, and without a split vote."""
@@ -479,7 +479,7 @@ class TestSlowLinks:
 
         assert (replica.node.role, replica.node.term) == (Role.PRE_CANDIDATE, 1)
 
-    def test_a_leader_is_loyal_to_itself_however_long_it_waits_for_answers(self) -> None:
+    def test_a_leader_sticks_to_itself_however_long_it_waits_for_answers(self) -> None:
         """It does not help a candidate because its own followers answer slowly."""
         replica = solo()
         lead(replica)

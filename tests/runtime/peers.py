@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.framing import FrameDecoder, encode
+from orderlymq_protocol.frame.codec import FrameDecoder, encode
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.server import RemotingServer
 

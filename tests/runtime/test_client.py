@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.client import (
     ConnectFailed,
     ConnectionLost,

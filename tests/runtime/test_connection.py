@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.framing import FrameDecoder, encode
+from orderlymq_protocol.frame.codec import FrameDecoder, encode
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.connection import (
     CLOSES_LOGGED_MAX,
     CLOSES_PERIOD_S,

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.framing import encode
+from orderlymq_protocol.frame.codec import encode
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection, ConnectionLimits
 from orderlymq_runtime.server import PortInUseError, RemotingServer
 from tests.runtime.peers import PATIENCE_S, Recorder, bare_peer, echo, ignore, listening

@@ -12,7 +12,7 @@ import pytest
 import uvloop
 from prometheus_client import CollectorRegistry
 
-from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.client import ConnectFailed, RemotingClient, RemotingError
 from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.http import HealthServer

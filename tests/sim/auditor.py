@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import GetMaxOffsetHeader, QueryConsumerOffsetHeader
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import GetMaxOffsetHeader, QueryConsumerOffsetHeader
 from orderlymq_runtime.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client

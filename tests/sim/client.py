@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.signatures import signed
-from orderlymq_broker.net.clients import Line
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_broker.server.clients import Line
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import ConnectFailed, ConnectionLost, RemotingError, RequestTimeout
 from tests.sim.network import RESET_DELAY_US, Pipe
 from tests.sim.timeline import MS, SECOND, Process

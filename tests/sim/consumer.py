@@ -59,15 +59,18 @@ from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.queuestate import OrderedRules
 from orderlymq.errors import OrderlyMQError
 from orderlymq.oracle.verdict import Kind
-from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand, request
-from orderlymq_protocol.headers import GetConsumerListByGroupHeader, QueryConsumerOffsetHeader
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import (
+from orderlymq_protocol.body.catalogue import (
     ConsumerData,
     ConsumerIdList,
     HeartbeatData,
     SubscriptionData,
+)
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand, request
+from orderlymq_protocol.header.catalogue import (
+    GetConsumerListByGroupHeader,
+    QueryConsumerOffsetHeader,
 )
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS, Client

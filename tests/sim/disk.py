@@ -14,8 +14,8 @@ from typing import Final
 
 from orderlymq_broker.replication.writer import Done, WriterEvents
 from orderlymq_broker.store.kv import Family, StoreFailed, StoreFull, WriteTicket
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.overlay import Layer, Pair
+from tests.broker.store.memory import MemoryStore
 from tests.sim.timeline import MS, Process
 
 FULL_RETRY_US: Final = 200 * MS

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from orderlymq_broker.processors.fetch.read import read_queue
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.store.kv import Family
-from orderlymq_broker.store.memory import MemoryStore
-from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
-from orderlymq_protocol.record import StoredMessage, iter_records
+from orderlymq_protocol.message.properties import UNIQ_KEY, decode_properties
+from orderlymq_protocol.message.record import StoredMessage, iter_records
+from tests.broker.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from tests.sim.world import World

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orderlymq.consumer.core.events import Deliver, OrderedResult
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 if TYPE_CHECKING:
     from tests.sim.world import World

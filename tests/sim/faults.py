@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import request
+from orderlymq_protocol.frame.command import request
 from orderlymq_raft import AddLearner, NotLeader, PromoteLearner, ProposalRefused, RemoveNode
 from orderlymq_raft.types import NodeId
 from tests.sim.accounts import ACCOUNTS
@@ -166,7 +166,7 @@ class Faults:
         """A disk is lost, as long as nobody else lacks what it had."""
         world = self._world
         replica = self._replica()
-        if replica is None or any(each.has_forgotten for each in world.replicas.values()):
+        if replica is None or any(each.is_recovering for each in world.replicas.values()):
             return
         if len(world.members) < 3:
             return
@@ -231,7 +231,7 @@ class Faults:
                 leader.loop.change_membership(PromoteLearner(min(membership.learners)))
             elif len(membership.voters) > len(world.founders):
                 gone = self._random.choice(sorted(membership.voters))
-                if any(each.has_forgotten for each in world.replicas.values()):
+                if any(each.is_recovering for each in world.replicas.values()):
                     return
                 leader.loop.change_membership(RemoveNode(gone))
             else:
@@ -286,7 +286,7 @@ class Faults:
         replica, world = self._replica(), self._world
         if replica is None or len(world.members) < 3:
             return
-        if any(each.has_forgotten for each in world.replicas.values()):
+        if any(each.is_recovering for each in world.replicas.values()):
             return
         for _ in range(self._random.choice((1, 5, 20))):
             world.coverage["byte rotted"] += replica.store.rot(self._random)
@@ -374,7 +374,7 @@ class Faults:
         witnesses = [each for each in others if each.alive and not each.paused]
         if successor is None or successor is deposed or not witnesses:
             return
-        if any(each.has_forgotten for each in world.replicas.values()):
+        if any(each.is_recovering for each in world.replicas.values()):
             return
         cut = self._cut_off(successor)
         witness = self._random.choice(witnesses)

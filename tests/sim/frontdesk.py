@@ -9,11 +9,11 @@ paused keeps the address, as the kernel does.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
-from orderlymq_broker.net.address import LeaderAddress
-from orderlymq_broker.net.clients import Clients, Desk, Line
-from orderlymq_broker.net.forwarding import ForwardedLine, Inbox, Outbox
-from orderlymq_broker.net.leadership import SETTLE_S, Leadership
 from orderlymq_broker.replication.frames import FrameKind, FrameReader
+from orderlymq_broker.server.address import LeaderAddress
+from orderlymq_broker.server.clients import Clients, Desk, Line
+from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
+from orderlymq_broker.server.leadership import SETTLE_S, Leadership
 from orderlymq_raft import NotLeader, ProposalRefused
 from orderlymq_raft.types import NodeId
 from tests.sim.timeline import MS, SECOND

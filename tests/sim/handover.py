@@ -14,7 +14,7 @@ from orderlymq.consumer.commands import copy_to_retry, park_request, read_verdic
 from orderlymq.consumer.core.events import CopySent, DeadLetter, ParkedFrom
 from orderlymq.errors import OrderlyMQError
 from orderlymq.oracle.verdict import Kind
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS
 from tests.sim.timeline import SECOND

@@ -39,7 +39,7 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.store.entry import EntryParts
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC
 from orderlymq_raft import Role, RoleChange
 from orderlymq_runtime.client import RemotingError

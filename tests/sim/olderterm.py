@@ -41,7 +41,7 @@ class OlderTerm:
         replicas = [first, *self._others]
         if world.network.loses is not None or len(self._others) != 2:
             return
-        if any(not each.alive or each.paused or each.has_forgotten for each in replicas):
+        if any(not each.alive or each.paused or each.is_recovering for each in replicas):
             return
         self._term = first.node.term
         world.network.loses = self._loses_alone

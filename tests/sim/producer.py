@@ -16,7 +16,7 @@ from orderlymq.producer.commands import SendOptions, read_send_result, send_requ
 from orderlymq.producer.expansion import chosen_from
 from orderlymq.producer.outcome import Attempts, QueuesChanged
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS, Client
 from tests.sim.servers import Lookup

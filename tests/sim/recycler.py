@@ -14,16 +14,16 @@ from orderlymq.consumer.commands import commit_request, fence, lock_request, rea
 from orderlymq.errors import OrderlyMQError
 from orderlymq.message import Message
 from orderlymq.producer.commands import SendOptions, read_send_result, send_request
+from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, SubscriptionData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import (
     CreateTopicHeader,
     DeleteSubscriptionGroupHeader,
     GetMaxOffsetHeader,
     QueryConsumerOffsetHeader,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import ConsumerData, HeartbeatData, SubscriptionData
 from orderlymq_runtime.client import RemotingError
 from tests.sim.accounts import OPERATOR
 from tests.sim.client import Client

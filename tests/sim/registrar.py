@@ -1,5 +1,5 @@
 """
-How a replica tells the name servers about its group: what ``net/registration.py`` does with tasks, on events.
+How a replica tells the name servers about its group: what ``server/registration.py`` does with tasks, on events.
 
 The request is the real one; its repetition, the retries and the connection that keeps it alive are here.
 """
@@ -7,9 +7,9 @@ The request is the real one; its repetition, the retries and the connection that
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from orderlymq_broker.net.registration import registration
+from orderlymq_broker.server.registration import registration
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import Errand, ServerProcess
 from tests.sim.timeline import MS, SECOND

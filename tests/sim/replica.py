@@ -1,5 +1,5 @@
 """
-One broker process of the simulated group: real cores, simulated surroundings.
+One broker process of the simulated group: real cores, simulated environment.
 
 What ``app.py`` does with sockets and tasks is done here with events; the loop, the desk for clients with
 its forwarding (``frontdesk.py``), the upkeep of the log and all cores are the real ones.
@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from orderlymq_broker.core.effects import Peer
-from orderlymq_broker.net.clients import Clients, Line
 from orderlymq_broker.processors.dispatch import BrokerCore
-from orderlymq_broker.replication.amnesia import Amnesia
+from orderlymq_broker.replication.housekeeping import Housekeeping
 from orderlymq_broker.replication.instance import Instance, bootstrap, raft_config
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
-from orderlymq_broker.replication.upkeep import Upkeep
+from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.writer import WriterEvents
+from orderlymq_broker.server.clients import Clients, Line
 from orderlymq_broker.settings import Address, BrokerSettings, RaftSettings, TimerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
@@ -28,7 +28,7 @@ from orderlymq_broker.store.entry import EntryParts
 from orderlymq_broker.store.kv import Batch, Family, StoreError
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_broker.store.snapshot import adopt_state
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import (
     InstallSnapshot,
     InstallSnapshotResponse,
@@ -96,7 +96,7 @@ class ObservedLog:
         return self._log.physical_end()
 
 
-class _Upkeep(Upkeep):
+class _Housekeeping(Housekeeping):
     """The real one, without files that could be given back."""
 
     def _maybe_reclaim(self) -> None:
@@ -222,7 +222,7 @@ class Replica(ServerProcess):
         ports = LoopPorts(writer, self, self.clients, self, self, self._call_soon, self._call_later)
         limits = LoopLimits(tick_s=TICK_MS / 1000, sync_writes=True)
         self.loop = ReplicationLoop(parts, ports, limits)
-        self._upkeep = _Upkeep(
+        self._housekeeping = _Housekeeping(
             cast("Instance", self), settings.raft.entries_kept, lambda: None, self.seconds
         )
         self.world.laws.opened(self)
@@ -257,14 +257,14 @@ class Replica(ServerProcess):
         self.world.process_ended(self, silent=silent)
 
     @property
-    def has_forgotten(self) -> bool:
+    def is_recovering(self) -> bool:
         """Tell whether this replica still lacks what it once had, or will when it is rebuilt."""
         if self.store.rotten:
             return True
         if not self.alive:
             # One that went before the group had begun has never had it.
-            return self.wiped or Amnesia.load(self.store).active
-        return self.loop.has_forgotten
+            return self.wiped or Recovery.load(self.store).active
+        return self.loop.is_recovering
 
     # -- time
 
@@ -284,7 +284,7 @@ class Replica(ServerProcess):
         if not self._swapping:
             before = self.log.first_index()
             try:
-                self._upkeep.step()
+                self._housekeeping.step()
             except StoreError as error:
                 self.failed(error)
                 return
@@ -308,7 +308,7 @@ class Replica(ServerProcess):
     def send(self, messages: Sequence[Message]) -> None:
         """Send raft messages."""
         world = self.world
-        forgotten = self.loop.has_forgotten
+        forgotten = self.loop.is_recovering
         for message in messages:
             world.laws.promises.said(self, message)
             target = world.replicas.get(message.target)
@@ -333,7 +333,7 @@ class Replica(ServerProcess):
         if self.called_lives.get(target.id) == life or self._swapping:
             return
         self.called_lives[target.id] = life
-        if target.loop.has_forgotten:
+        if target.loop.is_recovering:
             self._forget(target.id)
 
     def send_frame(self, node: NodeId, pieces: list[bytes]) -> bool:
@@ -386,7 +386,7 @@ class Replica(ServerProcess):
         terms = [each.node.term for each in self.world.replicas.values() if each.loop.serving]
         if self.node.is_leader and self.node.term < max(terms, default=0):
             self.world.coverage["deposed leader met who had forgotten it"] += 1
-        self.loop.forget(peer)
+        self.loop.report_wiped(peer)
 
     def frame_arrives(self, sender: NodeId, data: bytes) -> None:
         """Take a frame about a forwarded client."""

@@ -10,15 +10,15 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.connection.routes import Routes, TopicRoute
-from orderlymq_broker.net.clients import Line
+from orderlymq_broker.server.clients import Line
 from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG, KvTable, Tables
 from orderlymq_nameserver.processor import NameServerCore
 from orderlymq_operator.plan.placement import parse_order_text
+from orderlymq_protocol.body.catalogue import TopicRouteData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import GetRouteInfoHeader, PutKVConfigHeader
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import TopicRouteData
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import GetRouteInfoHeader, PutKVConfigHeader
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import Errand, ServerProcess
 from tests.sim.timeline import MS, SECOND, Process

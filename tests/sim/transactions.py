@@ -17,15 +17,19 @@ from orderlymq.oracle.verdict import Kind
 from orderlymq.producer.commands import SendOptions, read_send_result, send_request
 from orderlymq.producer.expansion import chosen_from
 from orderlymq.producer.outcome import Attempts, QueuesChanged
-from orderlymq_protocol import properties
+from orderlymq_protocol.body.catalogue import HeartbeatData, ProducerData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import CheckTransactionStateHeader, EndTransactionHeader
-from orderlymq_protocol.message_id import decode_offset_message_id
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import HeartbeatData, ProducerData
-from orderlymq_protocol.record import decode_record
-from orderlymq_protocol.sysflag import TRANSACTION_COMMIT, TRANSACTION_NOT, TRANSACTION_ROLLBACK
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import CheckTransactionStateHeader, EndTransactionHeader
+from orderlymq_protocol.message import properties
+from orderlymq_protocol.message.ids import decode_offset_message_id
+from orderlymq_protocol.message.record import decode_record
+from orderlymq_protocol.message.sysflag import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_NOT,
+    TRANSACTION_ROLLBACK,
+)
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import ADDRESS, Client
 from tests.sim.servers import Lookup

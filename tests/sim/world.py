@@ -18,9 +18,9 @@ from orderlymq.oracle.verdict import Event, Kind, judge
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.processors.fetch.read import read_queue
 from orderlymq_broker.state.records import GroupSet, TopicSet
-from orderlymq_protocol.properties import UNIQ_KEY, decode_properties
-from orderlymq_protocol.record import iter_records
-from orderlymq_protocol.sysflag import TRANSACTION_COMMIT
+from orderlymq_protocol.message.properties import UNIQ_KEY, decode_properties
+from orderlymq_protocol.message.record import iter_records
+from orderlymq_protocol.message.sysflag import TRANSACTION_COMMIT
 from tests.sim.accounts import ACCOUNTS, OPERATOR, OPERATOR_SECRET, Administrator
 from tests.sim.auditor import Auditor
 from tests.sim.client import Client

@@ -9,10 +9,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from orderlymq.consumer.commands import PullOptions, commit_request, fence, pull_request
+from orderlymq_protocol.body.catalogue import ConsumerData, HeartbeatData, SubscriptionData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import ConsumerData, HeartbeatData, SubscriptionData
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingError
 from tests.sim.client import Client
 from tests.sim.timeline import MS, SECOND

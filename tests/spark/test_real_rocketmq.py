@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from bench import fetch
 from orderlymq.blocking import AdminClient
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.datasource import OrderlyMQStreamReader
 from orderlymq_spark.frames import ordered, read_batch, read_stream

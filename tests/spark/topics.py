@@ -9,7 +9,7 @@ from orderlymq.blocking import AdminClient, LoopThread, PullConsumer
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.outcome import split_batch
 from orderlymq.producer.producer import Producer
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _PATIENCE_MS = 60_000  # the broker of a test shares its machine with everything else
 

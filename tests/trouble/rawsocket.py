@@ -7,8 +7,8 @@ from typing import Self
 
 import psutil
 
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.framing import FrameDecoder, encode
+from orderlymq_protocol.frame.codec import FrameDecoder, encode
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import LINGER_RESET
 
 # A server that says nothing for so long says nothing: it answers in milliseconds.

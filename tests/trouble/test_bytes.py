@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import pytest
 
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.framing import FRAME_SIZE_MAX, encode
+from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, encode
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from tests.cluster.messaging import send_command
 from tests.cluster.processes import Child, Group
 from tests.trouble.rawsocket import RawSocket, memory_bytes

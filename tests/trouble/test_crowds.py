@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.framing import encode
+from orderlymq_protocol.frame.codec import encode
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingClient
 from tests.cluster.messaging import Sender, report, send_command
 from tests.cluster.processes import Group

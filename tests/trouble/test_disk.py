@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.cluster.messaging import Sender, pull_all, report, send_command
 from tests.cluster.processes import Group

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.framing import encode
+from orderlymq_protocol.frame.codec import encode
+from orderlymq_protocol.frame.command import request
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from tests.cluster.messaging import Sender, assert_kept_in_order, pull_all, report, send_command
 from tests.cluster.processes import Group

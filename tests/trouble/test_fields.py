@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from orderlymq_protocol.body.declaration import wire_name_of
 from orderlymq_protocol.codes import RequestCode, ResponseCode, SerializeType
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.framing import encode
-from orderlymq_protocol.headers import REQUEST_HEADERS, SendMessageHeader
-from orderlymq_protocol.jsonmodel import wire_name_of
+from orderlymq_protocol.frame.codec import encode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import REQUEST_HEADERS, SendMessageHeader
 from tests.cluster.messaging import send_command
 from tests.cluster.processes import Group
 from tests.trouble.rawsocket import RawSocket

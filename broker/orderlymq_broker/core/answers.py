@@ -20,7 +20,7 @@ from orderlymq_broker.core.context import (
 from orderlymq_broker.core.effects import Effect, Now, Peer, Propose, Refusal
 from orderlymq_broker.state.records import Outcome, Record, Refused
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import GROUP_LENGTH_MAX
 
 LOST: Final = "the leader changed before the change was stored, so nothing changed; send it again"

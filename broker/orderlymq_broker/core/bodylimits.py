@@ -9,11 +9,11 @@ Messages are stored without being read and have a limit of their own (``processo
 from collections.abc import Mapping
 from typing import Final
 
-from orderlymq_protocol.clientbodies import HeartbeatData
+from orderlymq_protocol.body.clients import HeartbeatData
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import loads_standard
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.fastjson import loads_standard
-from orderlymq_protocol.jsonmodel import ModelError
+from orderlymq_protocol.frame.command import RemotingCommand
 
 BODY_SIZE_MAX: Final = 64 << 10
 # An answer of a client that is read here: what it knows of some hundred queues.

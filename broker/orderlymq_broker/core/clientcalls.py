@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 from orderlymq_broker.core.context import Context, RequestRefused
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 # Tools ask one client at a time; more than this is a loop that does not wait for its answers.
 OPEN_MAX: Final = 4_096

@@ -20,13 +20,13 @@ from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Record
 from orderlymq_broker.store.kv import Reader
 from orderlymq_protocol.codes import REPORTED_VERSION, LanguageCode, ResponseCode
-from orderlymq_protocol.command import (
+from orderlymq_protocol.frame.command import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
     RemotingCommand,
     bounded_remark,
 )
-from orderlymq_protocol.record import pack_host
+from orderlymq_protocol.message.record import pack_host
 
 Handler: TypeAlias = Callable[[RemotingCommand, Peer, Now], list[Effect]]
 

@@ -13,8 +13,8 @@ from typing import Final, final
 from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.state.records import Append
 from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_protocol.properties import KEYS, TAGS, UNIQ_KEY
-from orderlymq_protocol.record import (
+from orderlymq_protocol.message.properties import KEYS, TAGS, UNIQ_KEY
+from orderlymq_protocol.message.record import (
     MAGIC_V1,
     PROPERTIES_BYTES_MAX,
     TOPIC_V1_BYTES_MAX,
@@ -24,8 +24,8 @@ from orderlymq_protocol.record import (
     encode_with_positions,
     pack_host,
 )
-from orderlymq_protocol.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6
-from orderlymq_protocol.tags import tags_code
+from orderlymq_protocol.message.sysflag import BORN_HOST_IPV6, STORE_HOST_IPV6
+from orderlymq_protocol.message.tags import tags_code
 
 _HEAD: Final = Struct(">IIIiiqqiq8sq8siqi")
 _HEAD_SIZE: Final = _HEAD.size

@@ -14,7 +14,7 @@ import msgspec
 
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.state.records import Outcome, Record
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 
 # Structs, because each is built for every request: a frozen dataclass takes five times as long.

@@ -28,8 +28,8 @@ from orderlymq_broker.state.records import (
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.entry import encode_entry
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.record import RecordError
-from orderlymq_protocol.unreadable import UNREADABLE
+from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.message.record import RecordError
 
 # A quarter of a frame between replicas (``replication/frames.py``), twice the largest body of a message that can be
 # set: every single message passes, and an entry never closes the connection that it travels on.

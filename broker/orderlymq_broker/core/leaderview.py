@@ -10,7 +10,7 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.repeats import First, PendingSend, Place
 from orderlymq_broker.state.send.duplicates import DedupWindow
 from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 
 class LeaderView:

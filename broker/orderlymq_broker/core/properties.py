@@ -1,14 +1,14 @@
 """
 The properties of one message, read once: as text, and by name.
 
-The rule: what is found by name is what ``orderlymq_protocol.properties`` finds; changing one property leaves
+The rule: what is found by name is what ``orderlymq_protocol.message.properties`` finds; changing one property leaves
 every other character of the text as it is. Text, because searching text is several times faster than searching
-bytes. Names that only one module asks for are in ``orderlymq_protocol.properties``.
+bytes. Names that only one module asks for are in ``orderlymq_protocol.message.properties``.
 """
 
 from typing import Final, final
 
-from orderlymq_protocol.properties import (
+from orderlymq_protocol.message.properties import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
     append_property,

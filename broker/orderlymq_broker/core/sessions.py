@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orderlymq_broker.core.effects import Now, Peer
-from orderlymq_protocol.clientbodies import ConsumerData
+from orderlymq_protocol.body.clients import ConsumerData
 
 # Producer groups that are remembered per connection beside its heartbeats; programs have one or two.
 SENT_FOR_MAX: Final = 64

@@ -64,14 +64,14 @@ from orderlymq_broker.state.records import (
     TopicChanged,
 )
 from orderlymq_broker.store.kv import Reader
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
-from orderlymq_protocol.fastjson import JsonError
-from orderlymq_protocol.headerfields import HeaderError
-from orderlymq_protocol.jsonmodel import ModelError
-from orderlymq_protocol.notserved import remark_of
-from orderlymq_protocol.record import RecordError
+from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.header.declaration import HeaderError
+from orderlymq_protocol.message.record import RecordError
+from orderlymq_protocol.unsupported import remark_of
 
 # A dead letter may need its retry topic and its dead-letter topic; nothing needs more than that.
 CREATIONS_MAX: Final = 3

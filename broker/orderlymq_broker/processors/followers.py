@@ -9,7 +9,7 @@ query gets no answer at all: the connection is closed, which they take for what 
 from orderlymq_broker.core.context import Context, Handler, answer
 from orderlymq_broker.core.effects import Close, Effect, Now, Peer
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 
 class Followers:

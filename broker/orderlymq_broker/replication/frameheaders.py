@@ -24,7 +24,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     purpose: Literal["raft", "snapshot"]
     host: Host  # where the caller itself is reached by its peers
     port: Port
-    has_forgotten: bool = False  # the caller has lost its log and begins anew
+    is_recovering: bool = False  # the caller has lost its log and recovers
 
 
 class Forward(msgspec.Struct, frozen=True, array_like=True):

@@ -18,7 +18,7 @@ import msgspec
 
 from orderlymq_broker.replication.frameheaders import NodeNumber
 from orderlymq_broker.state.numbers import Natural, Position
-from orderlymq_protocol.unreadable import UNREADABLE
+from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_raft.messages import (
     Append,
     AppendResponse,

@@ -3,7 +3,7 @@ One opened state of a replica: store, log, node, state machine, core, writer and
 
 Made when the process starts and again when a snapshot has replaced the store; nothing of the
 former instance is used by the next. The rule: what is written here at the very first start
-(membership, amnesia) is durable before anybody hears of this replica.
+(membership, recovery mode) is durable before anybody hears of this replica.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_broker.processors.dispatch import BrokerCore
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import (
     ClientPort,
@@ -25,6 +24,7 @@ from orderlymq_broker.replication.ports import (
     Outbound,
     ReplicaParts,
 )
+from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.writer import WriterEvents, WriterThread
 from orderlymq_broker.settings import BrokerSettings, RaftSettings
 from orderlymq_broker.state.broker import BrokerState
@@ -42,7 +42,7 @@ WRITER_CLOSE_SHARE: Final = 0.4
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Environment:
     """What outlives an instance."""
 
     outbound: Outbound
@@ -60,7 +60,7 @@ class Instance:
     """
 
     def __init__(
-        self, settings: BrokerSettings, store: RocksStore, surroundings: Surroundings
+        self, settings: BrokerSettings, store: RocksStore, environment: Environment
     ) -> None:
         self.store = store
         self._writer_close_s = WRITER_CLOSE_SHARE * settings.shutdown_max_ms / 1000
@@ -77,14 +77,14 @@ class Instance:
             random_below=random.randrange,
         )
         loop = asyncio.get_running_loop()
-        self.writer = WriterThread(store, loop.call_soon_threadsafe, surroundings.writer_events)
+        self.writer = WriterThread(store, loop.call_soon_threadsafe, environment.writer_events)
         parts = ReplicaParts(self.node, self.log, store, self.machine, self.core)
         ports = LoopPorts(
             self.writer,
-            surroundings.outbound,
-            surroundings.clients,
-            surroundings.host,
-            surroundings.clock,
+            environment.outbound,
+            environment.clients,
+            environment.host,
+            environment.clock,
             loop.call_soon,
             loop.call_later,
         )
@@ -135,7 +135,7 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
         # Whoever joins learns the membership from the log, as soon as it is a member.
         # It may have been a voter before and lost its disk: that is not to be told from here.
         batch = Batch()
-        Amnesia.begin(batch)
+        Recovery.begin(batch)
         store.write(batch, sync=True)
         _log.info("this replica waits to be added to the group")
         return
@@ -143,6 +143,6 @@ def bootstrap(settings: BrokerSettings, store: KeyValueStore, log: RaftLogStore)
     batch = Batch()
     log.set_membership(batch, Membership(voters))
     if len(voters) > 1:
-        Amnesia.begin(batch)
+        Recovery.begin(batch)
     store.write(batch, sync=True)
     _log.info("this replica begins with an empty log, voters %s", sorted(voters))

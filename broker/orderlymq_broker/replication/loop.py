@@ -9,7 +9,7 @@ The rules, in the order in which they bite:
   were handed out.
 * Applied state is staged and becomes durable with the next write; the log is the truth, and a restart applies again
   what the staged part had.
-* A proposal is answered when its fate is certain (``fates.py``); a new leader gives no offsets before its own no-op,
+* A proposal is answered when its outcome is certain (``proposals.py``); a new leader gives no offsets before its own no-op,
   and with it the whole log, is applied.
 
 Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients, `receive` by
@@ -24,17 +24,17 @@ from typing import Final, assert_never
 
 from orderlymq_broker.core.effects import Close, Effect, Peer, Propose, Refusal, Send
 from orderlymq_broker.core.entries import UNBUILT, Built, next_group
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.authority import Authority
-from orderlymq_broker.replication.fates import Fates
-from orderlymq_broker.replication.founding import Founding
-from orderlymq_broker.replication.gathering import Gathering
+from orderlymq_broker.replication.bootstrap import Bootstrap
+from orderlymq_broker.replication.groupcommit import GroupCommit
 from orderlymq_broker.replication.ports import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
+from orderlymq_broker.replication.proposals import PendingProposals
+from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.stall import STALL_ELECTIONS, WriteWatch
 from orderlymq_broker.state.records import Outcome
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch, StoreError
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import (
     Entry,
     EntryKind,
@@ -84,18 +84,18 @@ class ReplicationLoop:
         self._parts = parts
         self._node = parts.node
         self._core = parts.core
-        self._amnesia = Amnesia.load(parts.store)
-        parts.node.set_forgetful(forgetful=self._amnesia.active)
+        self._recovery = Recovery.load(parts.store)
+        parts.node.set_recovering(recovering=self._recovery.active)
         self._ports = ports
         self._limits = limits
-        self._fates = Fates()
+        self._pending = PendingProposals()
         self._collected: deque[Propose] = deque()
-        self._flights: deque[_Flight] = deque()
+        self._in_flight: deque[_Flight] = deque()
         self._tickets = 0
         election_s = parts.node.election_ticks * limits.tick_s
         self.writes = WriteWatch(STALL_ELECTIONS * election_s, ports.clock.seconds)
-        self._gathering = Gathering()
-        self._gathers = False
+        self._group_commit = GroupCommit()
+        self._lingers = False
         self._turn_is_due = False
         self._refused = False
         self._stopped = False
@@ -104,7 +104,7 @@ class ReplicationLoop:
         self._authority = Authority(parts.node)
         self._had_authority = False
         self._was_confirmed = False
-        self._founding = Founding(self._authority)
+        self._bootstrap = Bootstrap(self._authority)
         self._role = RoleChange(Role.FOLLOWER, None, parts.node.term)
         self._topics_version = parts.machine.state.topics_version
 
@@ -127,7 +127,7 @@ class ReplicationLoop:
         """Do what the core wants done when it is asked; every call of the core goes through here.
 
         A replica that cannot read its disk ends: a leader that went on would hold its place and
-        serve nobody, and what it had begun when the read failed is not to be told.
+        serve nobody, and what it had begun when the read failed must not be answered.
         """
         if self._stopped:
             return
@@ -169,11 +169,11 @@ class ReplicationLoop:
         if self._stopped:
             return
         try:
-            for message in self._amnesia.heard(messages):
+            for message in self._recovery.heard(messages):
                 self._node.step(message)
-            if self._amnesia.has_caught_up(messages, self._node.commit):
+            if self._recovery.has_caught_up(messages, self._node.commit):
                 _log.info("this replica has caught up with its group and votes from now on")
-                self._remember()
+                self._end_recovery()
         except (
             ProtocolViolation
         ):  # the sender's fault: it loses its connection, this replica goes on
@@ -191,15 +191,15 @@ class ReplicationLoop:
         """Note that the connection on which *node* spoke is gone."""
         self._node.leader_gone(node)
 
-    def forget(self, node: NodeId) -> None:
-        """Note that *node* begins anew without its log."""
-        self._node.forget(node)
+    def report_wiped(self, node: NodeId) -> None:
+        """Note that *node* has lost its log and starts again."""
+        self._node.report_wiped(node)
         self._wake()
 
     @property
-    def has_forgotten(self) -> bool:
-        """Tell whether this replica itself begins anew and has not caught up yet."""
-        return self._amnesia.active
+    def is_recovering(self) -> bool:
+        """Tell whether this replica has lost its log and has not caught up yet."""
+        return self._recovery.active
 
     def snapshot_sent(self, node: NodeId, *, ok: bool) -> None:
         """Note how the transfer of a snapshot to *node* ended."""
@@ -227,12 +227,12 @@ class ReplicationLoop:
                 self._node.tick()
             self._authority.tick()
             self._maybe_step_down()
-            self._maybe_end_founding()
+            self._maybe_end_bootstrap()
         except Exception as error:
             self._fail(error)
         self._wake()
 
-    # -- steering --------------------------------------------------------------------------------
+    # -- administration ----------------------------------------------------------------------------
 
     def transfer(self, target: NodeId) -> None:
         """Hand leadership to *target*; raises NotLeader or ProposalRefused."""
@@ -255,7 +255,7 @@ class ReplicationLoop:
     @property
     def pending(self) -> int:
         """Return how many proposals are in the log and not known to be committed or lost."""
-        return len(self._fates)
+        return len(self._pending)
 
     @property
     def idle_s(self) -> float:
@@ -305,7 +305,7 @@ class ReplicationLoop:
         if self.serving and (change.role is not Role.LEADER or change.term != self._serving_term):
             self._end_serving(change)
         self._authority.reset()
-        self._founding.reset()
+        self._bootstrap.reset()
         self._ports.host.role_changed(change)
 
     def _maybe_step_down(self) -> None:
@@ -314,26 +314,26 @@ class ReplicationLoop:
             self.figures.disk_stalls += 1
             _log.error("no write ended for %.1f s: this replica steps down", self.writes.waiting_s)
 
-    def _remember(self) -> None:
-        if not self._amnesia.active:
+    def _end_recovery(self) -> None:
+        if not self._recovery.active:
             return
         batch = Batch()
-        self._amnesia.end(batch)
+        self._recovery.end(batch)
         self._parts.store.stage(batch)
-        self._node.set_forgetful(forgetful=False)
+        self._node.set_recovering(recovering=False)
 
-    def _maybe_end_founding(self) -> None:
-        term = self._founding.term
+    def _maybe_end_bootstrap(self) -> None:
+        term = self._bootstrap.term
         if term is None:
             return
         all_are_there = all(peer.match for peer in self._node.status().progress.values())
-        if self._founding.is_over(self._ports.clock.seconds(), all_are_there=all_are_there):
-            self._founding.reset()
+        if self._bootstrap.is_over(self._ports.clock.seconds(), all_are_there=all_are_there):
+            self._bootstrap.reset()
             self._begin_serving(term)
 
     def _begin_serving(self, term: Term) -> None:
         # Staged before the first entry of any use is written: whoever has that, remembers.
-        self._remember()
+        self._end_recovery()
         self.serving = True
         self._serving_term = term
         now = self._ports.clock.now()
@@ -380,7 +380,7 @@ class ReplicationLoop:
         self._ports.host.failed(error)
 
     def _take_turn(self) -> None:
-        self._land()
+        self._advance_durable()
         # The role first, and not from a Ready: a disk that hangs must not keep a deposed leader at
         # its address. What is applied below is answered by whoever this replica is now.
         self._watch_role()
@@ -393,7 +393,7 @@ class ReplicationLoop:
             self._begin(ready)
         if self._stopped:
             return
-        if self._may_propose() and not self._refused and not self._should_gather():
+        if self._may_propose() and not self._refused and not self._should_linger():
             self._wake()
         topics_version = self._parts.machine.state.topics_version
         if topics_version != self._topics_version:
@@ -415,13 +415,13 @@ class ReplicationLoop:
             self._hand_over_snapshot(ready, ready.snapshot)
             return
         flight = _Flight(ready, durable=not ready.must_sync)
-        self._flights.append(flight)
+        self._in_flight.append(flight)
         self._persist(flight)
         for entry in ready.committed:
             self._apply(entry)
         if self._authority.confirm(ready.read_states):
             self._was_confirmed = True
-        self._land()
+        self._advance_durable()
 
     def _persist(self, flight: _Flight) -> None:
         ready = flight.ready
@@ -436,7 +436,7 @@ class ReplicationLoop:
         ticket = self._parts.store.prepare(batch)
         self._tickets += 1
         self.writes.began()
-        self._gathering.began(self._ports.clock.seconds())
+        self._group_commit.began(self._ports.clock.seconds())
         self.figures.tickets += 1
         sync = self._limits.sync_writes or ready.promises
 
@@ -451,9 +451,9 @@ class ReplicationLoop:
 
         self._ports.writer.submit(ticket, sync=sync, done=done)
 
-    def _land(self) -> None:
+    def _advance_durable(self) -> None:
         """Finish the flights at the head that are durable."""
-        flights = self._flights
+        flights = self._in_flight
         while flights and flights[0].durable:
             ready = flights.popleft().ready
             self._node.advance(ready)
@@ -469,10 +469,12 @@ class ReplicationLoop:
 
     def _hand_over_snapshot(self, ready: Ready, meta: SnapshotMeta) -> None:
         self._stopped = True
-        unknown = self._fates.abandon()
+        unknown = self._pending.abandon()
         if unknown:
             # They may stand in the snapshot. Silence, and a closed connection, is the truth.
-            _log.warning("the fate of %d proposals is unknown: a snapshot comes", unknown)
+            _log.warning(
+                "the outcome of %d proposals is unknown: a snapshot replaces the log", unknown
+            )
         assert ready.hard_state is not None, "a snapshot always moves the commit index"
         self._ports.host.snapshot_ready(meta, ready.hard_state)
 
@@ -481,27 +483,27 @@ class ReplicationLoop:
     def _may_propose(self) -> bool:
         return bool(self._collected) and self._tickets < TICKETS_MAX
 
-    def _should_gather(self) -> bool:
-        return (self._tickets > 0 or len(self._fates) > 0) and self._gathering.goes_on(
+    def _should_linger(self) -> bool:
+        return (self._tickets > 0 or len(self._pending) > 0) and self._group_commit.lingers(
             len(self._collected), self._ports.clock.seconds()
         )
 
-    def _gather(self) -> None:
+    def _linger(self) -> None:
         # The end of the write and the commit are turns, too; this one is for those that take long.
-        if not self._gathers:
-            self._gathers = True
-            self._ports.call_later(self._gathering.limit_s, self._end_gathering)
+        if not self._lingers:
+            self._lingers = True
+            self._ports.call_later(self._group_commit.limit_s, self._end_linger)
 
-    def _end_gathering(self) -> None:
-        self._gathers = False
+    def _end_linger(self) -> None:
+        self._lingers = False
         if self._collected:
             self._wake()
 
     def _propose(self) -> None:
         self._refused = False
         while self._may_propose():
-            if self._should_gather():
-                self._gather()
+            if self._should_linger():
+                self._linger()
                 return
             if not self.serving:
                 unsent, self._collected = self._collected, deque()
@@ -527,7 +529,7 @@ class ReplicationLoop:
         term, index = self._node.propose(built.data)
         size = built.physical_end - entries.physical_next
         entries.proposed(built)
-        self._fates.add(index, term, group, self._ports.clock.seconds())
+        self._pending.add(index, term, group, self._ports.clock.seconds())
         self.figures.entries_proposed += 1
         self.figures.proposals += len(group)
         self.figures.bytes_proposed += size
@@ -574,7 +576,7 @@ class ReplicationLoop:
         now = self._ports.clock.now()
         if outcomes:
             self.submit(self._core.applied(outcomes, now))
-        committed, lost = self._fates.settle(entry.index, entry.term)
+        committed, lost = self._pending.settle(entry.index, entry.term)
         if committed is not None:
             position = 0
             self._core.context.entries.settle(committed.proposals)
@@ -584,7 +586,7 @@ class ReplicationLoop:
                     self.submit(proposal.applied(outcomes[position:end], now))
                 position = end
             elapsed_s = self._ports.clock.seconds() - committed.proposed_at
-            self._gathering.ended(elapsed_s)
+            self._group_commit.ended(elapsed_s)
             self.figures.on_commit(elapsed_s, len(committed.proposals))
         self._lose(lost)
         match entry.kind:
@@ -596,5 +598,5 @@ class ReplicationLoop:
                     if self._parts.machine.state.topics_version:
                         self._begin_serving(entry.term)
                     else:
-                        self._founding.begin(entry.term, self._ports.clock.seconds())
-                        self._maybe_end_founding()
+                        self._bootstrap.begin(entry.term, self._ports.clock.seconds())
+                        self._maybe_end_bootstrap()

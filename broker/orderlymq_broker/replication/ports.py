@@ -16,7 +16,7 @@ from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.records import Outcome
 from orderlymq_broker.store.entry import EntryParts
 from orderlymq_broker.store.kv import Batch, KeyValueStore
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import InstallSnapshot, Membership, Message, Node, RoleChange, SnapshotMeta
 from orderlymq_raft.types import Entry, HardState
 

@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from orderlymq_broker.replication.frameconnection import FrameConnection
+from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.frames import (
     Frame,
     FrameCorrupt,

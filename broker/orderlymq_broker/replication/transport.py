@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from orderlymq_broker.replication.frameconnection import FrameConnection
+from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.frameheaders import Hello
 from orderlymq_broker.replication.frames import (
     GREETING_SIZE_MAX,
@@ -36,7 +36,7 @@ from orderlymq_broker.replication.frames import (
 from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
-from orderlymq_runtime.connecting import connect
+from orderlymq_runtime.dial import connect
 from orderlymq_runtime.server import PortInUseError
 from orderlymq_runtime.supervisor import Supervisor
 from orderlymq_runtime.tls import PeerTls, SniffingListener
@@ -91,7 +91,7 @@ class Receiver(Protocol):
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         """Note that *node*, maybe unknown so far, is called at *address*."""
 
-    def peer_forgot(self, node: NodeId) -> None:
+    def peer_wiped(self, node: NodeId) -> None:
         """Note that *node* lacks what it once had; called before anything is sent to it or read."""
 
     def peer_lost(self, node: NodeId) -> None:
@@ -111,7 +111,7 @@ async def dial(
     address: Address,
     purpose: Literal["raft", "snapshot"],
     *,
-    has_forgotten: bool = False,
+    is_recovering: bool = False,
     tls: ssl.SSLContext | None = None,
 ) -> FrameConnection:
     """Connect to a peer and greet it.
@@ -140,7 +140,7 @@ async def dial(
         purpose,
         identity.address.host,
         identity.address.port,
-        has_forgotten,
+        is_recovering,
     )
     async with asyncio.timeout(CONNECT_TIMEOUT_S):
         connection = await connect(
@@ -156,7 +156,7 @@ async def dial(
         connection.abort()
         reason = frame.header[1:].decode(errors="replace")
         raise Refused(reason if frame.kind is FrameKind.REFUSED else "no greeting was answered")
-    connection.peer_has_forgotten = decode_header(frame, object) is True
+    connection.peer_is_recovering = decode_header(frame, object) is True
     return connection
 
 
@@ -175,7 +175,7 @@ class Transport:
         self,
         identity: Identity,
         receiver: Receiver,
-        has_forgotten: Callable[[], bool] = lambda: False,
+        is_recovering: Callable[[], bool] = lambda: False,
         tls: PeerTls | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
@@ -184,7 +184,7 @@ class Transport:
         self._identity = identity
         self._supervisor = supervisor or Supervisor()
         self._tls = tls
-        self._has_forgotten = has_forgotten
+        self._is_recovering = is_recovering
         self._receiver = receiver
         self._links: dict[NodeId, PeerLink] = {}
         self._incoming: dict[NodeId, FrameConnection] = {}
@@ -230,7 +230,7 @@ class Transport:
                 node,
                 address,
                 self._receiver,
-                self._has_forgotten,
+                self._is_recovering,
                 self._tls,
                 self._supervisor,
             )
@@ -319,7 +319,7 @@ class Transport:
             connection.send(encode_frame(FrameKind.REFUSED, reason))
             connection.close()
             return
-        connection.send(encode_frame(FrameKind.WELCOME, self._has_forgotten()))
+        connection.send(encode_frame(FrameKind.WELCOME, self._is_recovering()))
         connection.take_large_frames()
         node = NodeId(hello.sender)
         if hello.purpose == "snapshot":
@@ -354,8 +354,8 @@ class Transport:
             # The peer restarted or redialled faster than the kernel noticed the loss.
             self._close(former, f"node {node} has called again")
             self._receiver.peer_lost(node)
-        if hello.has_forgotten:
-            self._receiver.peer_forgot(node)
+        if hello.is_recovering:
+            self._receiver.peer_wiped(node)
         self._receiver.peer_greeted(node, Address(hello.host, hello.port))
         link = self._links.get(node)
         if link is not None:
@@ -396,7 +396,7 @@ class PeerLink:
         node: NodeId,
         address: Address,
         receiver: Receiver,
-        has_forgotten: Callable[[], bool],
+        is_recovering: Callable[[], bool],
         tls: PeerTls | None,
         supervisor: Supervisor,
     ) -> None:
@@ -406,7 +406,7 @@ class PeerLink:
         self._identity = identity
         self._node = node
         self._receiver = receiver
-        self._has_forgotten = has_forgotten
+        self._is_recovering = is_recovering
         self._connection: FrameConnection | None = None
         self._wake = asyncio.Event()
         self._task = supervisor.keep("peer link", self._run, name=f"link to node {node}")
@@ -468,7 +468,7 @@ class PeerLink:
                     self._node,
                     self.address,
                     "raft",
-                    has_forgotten=self._has_forgotten(),
+                    is_recovering=self._is_recovering(),
                     tls=self.context(),
                 )
             except Refused as refused:
@@ -505,8 +505,8 @@ class PeerLink:
         seconds = asyncio.get_running_loop().time
         began = seconds()
         _log.info("connected with node %d at %s", self._node, self.address)
-        if connection.peer_has_forgotten:
-            self._receiver.peer_forgot(self._node)
+        if connection.peer_is_recovering:
+            self._receiver.peer_wiped(self._node)
         self._connection = connection
         try:
             await asyncio.shield(connection.closed)

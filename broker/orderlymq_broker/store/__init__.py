@@ -1,1 +1,5 @@
-"""Where bytes rest: an ordered key-value store with families, over RocksDB or in memory."""
+"""
+The replica's bytes on disk: an ordered key-value store with families, over RocksDB.
+
+Not here: what a row means to a request (state). Begin with `kv` (the store as others see it), then `layout` (keys).
+"""

@@ -2,7 +2,7 @@
 The ordered key-value store that everything in a replica is kept in.
 
 The rule: reads on the event loop see what was staged at once, and one write per replication
-turn makes it durable. ``rocks.py`` keeps the rule over RocksDB, ``memory.py`` over plain
+turn makes it durable. ``rocks.py`` keeps the rule over RocksDB, ``tests/broker/store/memory.py`` over plain
 dictionaries for tests and the simulator. Key layouts are in ``layout.py``.
 """
 

@@ -37,14 +37,14 @@ META_HARD_STATE: Final = b"hard_state"
 META_MEMBERSHIP: Final = b"membership"
 META_COMPACTED: Final = b"compacted"  # see `Compaction`
 META_APPLIED: Final = b"applied"  # see `Applied`
-META_AMNESIA: Final = b"amnesia"  # replication's mark: this replica has lost its disk
+META_RECOVERY: Final = b"amnesia"  # replication's mark: this replica has lost its disk
 META_PEERS: Final = b"peers"  # replication's address book
 META_DROPPED: Final = (
     b"dropped"  # messages below this key are gone, though files may still hold them
 )
 
 # What belongs to the replica and not to its group: a snapshot of a peer must not bring it.
-META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_AMNESIA})
+META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_RECOVERY})
 
 
 @unique

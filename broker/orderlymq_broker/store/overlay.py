@@ -4,7 +4,7 @@ What is staged or being written, laid over what the store already holds.
 The rule: a read sees every staged and every unsettled write, newest first, no matter how far
 the writer thread has come with it; a layer masks the store below it, so it does not matter
 whether the store has the layer's writes already. One layer becomes one write ticket, already
-reduced to its net effect. ``memory.py`` and ``rocks.py`` put their own base below it.
+reduced to its net effect. ``rocks.py`` and the store of the tests put their own base below it.
 """
 
 from bisect import bisect_left

@@ -25,13 +25,13 @@ from orderlymq_broker.store import layout
 from orderlymq_broker.store.kv import Batch, Family, Reader, StoreError, StoreFailed
 from orderlymq_broker.store.rocks import DirectoryInUse, FormatTooNew, RocksStore
 from orderlymq_broker.store.snapshot import finish_import, import_snapshot, store_path
-from orderlymq_protocol.unreadable import UNREADABLE
+from orderlymq_protocol.decodeerrors import UNREADABLE
 from orderlymq_raft.types import HardState
 
 _log = logging.getLogger(__name__)
 
 _LOCK_NAME: Final = "replica.lock"
-_PLATE_NAME: Final = "identity.json"
+_IDENTITY_FILE: Final = "identity.json"
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Identity(msgspec.Struct, frozen=True):
         return f"node {self.node_id} of group {self.group!r} in cluster {self.cluster!r}"
 
 
-class _Plate(msgspec.Struct, frozen=True):
+class _IdentityFile(msgspec.Struct, frozen=True):
     """The file beside the store; a later release may add fields."""
 
     format: int
@@ -67,13 +67,13 @@ class Replica:
         self.data_dir = data_dir
         self.identity = identity
         self._settings = settings
-        _check_plate(data_dir, identity)
+        _check_identity_file(data_dir, identity)
         data_dir.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(data_dir)
         try:
             finish_import(data_dir)
             self.store = self._open()
-            _put_plate(data_dir, identity)
+            _put_identity_file(data_dir, identity)
         except BaseException:
             os.close(self._lock)
             raise
@@ -185,19 +185,19 @@ def _claim(store: RocksStore, identity: Identity) -> None:
     store.write(batch, sync=True)
 
 
-def _check_plate(data_dir: Path, identity: Identity) -> None:
+def _check_identity_file(data_dir: Path, identity: Identity) -> None:
     try:
-        plate = msgspec.json.decode((data_dir / _PLATE_NAME).read_bytes(), type=_Plate)
+        known = msgspec.json.decode((data_dir / _IDENTITY_FILE).read_bytes(), type=_IdentityFile)
     except (FileNotFoundError, *UNREADABLE):
-        return  # a new directory, or an unreadable plate: the store will say whose it is
-    _check_format(plate.format, data_dir)
-    _check_identity(plate.identity, identity, data_dir)
+        return  # a new directory, or an unreadable file: the store will say whose it is
+    _check_format(known.format, data_dir)
+    _check_identity(known.identity, identity, data_dir)
 
 
-def _put_plate(data_dir: Path, identity: Identity) -> None:
-    """Write the plate if it is not there; it is a hint, so that it need not be synced."""
-    wanted = msgspec.json.encode(_Plate(layout.FORMAT_VERSION, identity))
-    path = data_dir / _PLATE_NAME
+def _put_identity_file(data_dir: Path, identity: Identity) -> None:
+    """Write the identity file if it is not there; it is a hint, so that it need not be synced."""
+    wanted = msgspec.json.encode(_IdentityFile(layout.FORMAT_VERSION, identity))
+    path = data_dir / _IDENTITY_FILE
     if path.exists() and path.read_bytes() == wanted:
         return
     unfinished = path.with_suffix(".new")
@@ -224,7 +224,7 @@ def _check_identity(found: Identity | None, identity: Identity, data_dir: Path) 
     if found != identity:
         raise WrongDirectory(
             f"{data_dir} belongs to {found}, but {identity} was to be started on it; "
-            "give the right directory, or an empty one to begin anew from the peers"
+            "give the right directory, or an empty one to copy the state from the peers"
         )
 
 

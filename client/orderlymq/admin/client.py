@@ -27,24 +27,8 @@ from orderlymq.errors import (
 from orderlymq.message import Message, ReceivedMessage, SendResult
 from orderlymq.producer.producer import Producer
 from orderlymq.settings import ClientSettings
-from orderlymq_protocol import fastjson, properties
-from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import (
-    CreateTopicHeader,
-    DeleteSubscriptionGroupHeader,
-    GetConsumerConnectionListHeader,
-    GetConsumeStatsHeader,
-    PutKVConfigHeader,
-    QueryMessageHeader,
-    ResetOffsetHeader,
-    ResumeCheckHalfMessageHeader,
-    TopicHeader,
-    ViewMessageHeader,
-)
-from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import (
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import (
     MASTER_ID,
     PERM_READ,
     PERM_WRITE,
@@ -64,8 +48,25 @@ from orderlymq_protocol.model import (
     TopicOffset,
     TopicStats,
 )
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import (
+    CreateTopicHeader,
+    DeleteSubscriptionGroupHeader,
+    GetConsumerConnectionListHeader,
+    GetConsumeStatsHeader,
+    PutKVConfigHeader,
+    QueryMessageHeader,
+    ResetOffsetHeader,
+    ResumeCheckHalfMessageHeader,
+    TopicHeader,
+    ViewMessageHeader,
+)
+from orderlymq_protocol.message import properties
+from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
+from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import AUTO_CREATE_TOPIC, InvalidName, check_topic_name
-from orderlymq_protocol.record import iter_records
 
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 _QUERY_MAX: Final = 64

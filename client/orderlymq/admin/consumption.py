@@ -13,7 +13,7 @@ from typing import Final
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import BrokerError, OrderlyMQError
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.clientbodies import ConsumerConnection
+from orderlymq_protocol.body.clients import ConsumerConnection
 from orderlymq_protocol.codes import ResponseCode
 
 _ALL: Final = ("", "*")

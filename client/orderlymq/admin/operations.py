@@ -13,16 +13,24 @@ from typing import Any, Final
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.errors import BrokerError, BrokerUnreachable
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.clientbodies import (
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.clients import (
     ConsumeDirectlyResult,
     ProducerConnection,
     SubscriptionData,
 )
+from orderlymq_protocol.body.config import KVTable, TopicList
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.body.stats import (
+    BrokerStatsData,
+    ConsumeQueueData,
+    ConsumeQueueView,
+    ConsumeTimeSpan,
+    QueueTimeSpan,
+)
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.configbodies import KVTable, TopicList
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import (
     CloneGroupOffsetHeader,
     ConsumeMessageDirectlyHeader,
     DeleteKVConfigHeader,
@@ -41,14 +49,6 @@ from orderlymq_protocol.headers import (
     SearchOffsetHeader,
     ViewBrokerStatsDataHeader,
     WipeWritePermOfBrokerHeader,
-)
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.statsbodies import (
-    BrokerStatsData,
-    ConsumeQueueData,
-    ConsumeQueueView,
-    ConsumeTimeSpan,
-    QueueTimeSpan,
 )
 
 # A client that shows all its threads, or consumes a message, may take a while.

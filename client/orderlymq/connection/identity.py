@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from orderlymq.errors import SettingError
 from orderlymq.settings import DEFAULT_NAME_SERVER
-from orderlymq_protocol.message_id import UniqueKeyFactory
+from orderlymq_protocol.message.ids import UniqueKeyFactory
 from orderlymq_runtime.client import split_address
 
 BROADCAST_INSTANCE: Final = "DEFAULT"

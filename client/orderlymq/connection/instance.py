@@ -29,16 +29,16 @@ from orderlymq.errors import (
 )
 from orderlymq.settings import ClientSettings
 from orderlymq.tasks import OwnedTasks
-from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import (
+from orderlymq_protocol.body.catalogue import (
     ConsumerData,
     HeartbeatData,
     ModelError,
     ProducerData,
     TopicRouteData,
 )
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingClient, RemotingError
 from orderlymq_runtime.connection import Connection
 

@@ -9,8 +9,8 @@ queues, where Java's client drops them and moves keys. Pure; `instance` asks and
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
+from orderlymq_protocol.body.catalogue import MASTER_ID, PERM_READ, PERM_WRITE, TopicRouteData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import Final
 from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage, SendStatus, received
 from orderlymq_protocol import names
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.compression import decompress
-from orderlymq_protocol.message_id import encode_offset_message_id
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.properties import RETRY_TOPIC
-from orderlymq_protocol.record import StoredMessage
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.compression import decompress
+from orderlymq_protocol.message.ids import encode_offset_message_id
+from orderlymq_protocol.message.properties import RETRY_TOPIC
+from orderlymq_protocol.message.record import StoredMessage
 
 # On heartbeats: a broker of this machine sees when the process has ended. Other brokers ignore it.
 PROCESS: Final = "omqProcessId"

@@ -13,7 +13,7 @@ from hashlib import md5
 from typing import Final, Protocol, TypeVar
 
 from orderlymq.errors import SettingError
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 # RocketMQ's default of AllocateMessageQueueConsistentHash; members with another number would disagree.
 VIRTUAL_NODES: Final = 10

@@ -51,9 +51,9 @@ from orderlymq.consumer.settings import (
 from orderlymq.consumer.stats import ConsumerStats
 from orderlymq.consumer.subscriptions import Subscription
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
+from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.messagequeue import MessageQueue
 from orderlymq_runtime.client import RemotingError
 
 _log = logging.getLogger(__name__)

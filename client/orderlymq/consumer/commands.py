@@ -14,10 +14,13 @@ from orderlymq.connection.wire import read_record
 from orderlymq.consumer.core.events import DeadLetter, ParkedFrom
 from orderlymq.errors import BrokerError
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol import fastjson, names, properties, sysflag
+from orderlymq_protocol import names
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import LockBatchRequest, SubscriptionData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import (
     ConsumerSendMsgBackHeader,
     OffsetResponseHeader,
     PullMessageHeader,
@@ -25,10 +28,9 @@ from orderlymq_protocol.headers import (
     SendMessageHeader,
     UpdateConsumerOffsetHeader,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import LockBatchRequest, SubscriptionData
-from orderlymq_protocol.properties import RETRY_TOPIC
-from orderlymq_protocol.record import RecordError, iter_records
+from orderlymq_protocol.message import properties, sysflag
+from orderlymq_protocol.message.properties import RETRY_TOPIC
+from orderlymq_protocol.message.record import RecordError, iter_records
 
 CLIENT_ID: Final = "omqClientId"
 EPOCH: Final = "omqEpoch"

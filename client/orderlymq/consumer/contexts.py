@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
 @dataclass(slots=True)

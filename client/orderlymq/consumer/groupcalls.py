@@ -23,14 +23,14 @@ from orderlymq.consumer.settings import (
 )
 from orderlymq.consumer.subscriptions import Subscription
 from orderlymq.errors import NameServersUnreachable, OrderlyMQError
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import (
     GetConsumerListByGroupHeader,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import EXPRESSION_SQL92, CheckClientRequest, ConsumerIdList
 from orderlymq_protocol.names import is_retry_topic
 from orderlymq_runtime.client import RemotingError
 

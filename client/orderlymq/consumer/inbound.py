@@ -23,12 +23,12 @@ from orderlymq.consumer.core.events import (
 from orderlymq.consumer.listeners import Call
 from orderlymq.errors import OrderlyMQError
 from orderlymq.tasks import OwnedTasks
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import ConsumeDirectlyResult, ConsumerStatus, OffsetTable
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import ConsumeDirectlyResult, ConsumerStatus, OffsetTable
-from orderlymq_protocol.record import RecordError, decode_record
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.record import RecordError, decode_record
 
 if TYPE_CHECKING:
     from orderlymq.consumer.push import Consumer

@@ -28,8 +28,8 @@ from orderlymq.consumer.contexts import (
 from orderlymq.consumer.core.events import ConcurrentResult, Deliver, ListenerDone, OrderedResult
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.properties import CONSUME_START_TIME
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.properties import CONSUME_START_TIME
 
 _log = logging.getLogger(__name__)
 

@@ -28,10 +28,10 @@ from orderlymq.errors import BrokerError, OrderlyMQError, SettingError, StateErr
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ClientSettings
 from orderlymq.tasks import RESTART_S, OwnedTasks, wait_for
+from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+from orderlymq_protocol.frame.command import RemotingCommand
 
 _log = logging.getLogger(__name__)
 

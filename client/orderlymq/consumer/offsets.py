@@ -17,11 +17,11 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.wire import check
 from orderlymq.consumer.commands import commit_request, fence, read_offset
 from orderlymq.errors import BrokerUnreachable, SettingError
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.headers import QueryConsumerOffsetHeader
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
 
 _log = logging.getLogger(__name__)
 

@@ -28,11 +28,15 @@ from orderlymq.consumer.subscriptions import check_group, make_subscription
 from orderlymq.errors import BrokerError, BrokerUnreachable, PullError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import ClientSettings
+from orderlymq_protocol.body.catalogue import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import GetMaxOffsetHeader, GetMinOffsetHeader, SearchOffsetHeader
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import CLUSTERING, CONSUME_ACTIVELY, ConsumerData
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import (
+    GetMaxOffsetHeader,
+    GetMinOffsetHeader,
+    SearchOffsetHeader,
+)
 from orderlymq_runtime.client import RemotingError
 
 _SUSPEND_MS: Final = 20_000  # RocketMQ's brokerSuspendMaxTimeMillis of pull consumers

@@ -65,9 +65,9 @@ from orderlymq.message import ReceivedMessage
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings
 from orderlymq.tasks import OwnedTasks, wait_for
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import ConsumerData
+from orderlymq_protocol.body.catalogue import ConsumerData
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import retry_topic
 
 _log = logging.getLogger(__name__)

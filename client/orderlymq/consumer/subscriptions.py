@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from orderlymq.errors import SettingError
-from orderlymq_protocol.model import EXPRESSION_SQL92, EXPRESSION_TAG, SubscriptionData
+from orderlymq_protocol.body.catalogue import EXPRESSION_SQL92, EXPRESSION_TAG, SubscriptionData
+from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_protocol.names import InvalidName, check_group_name, check_topic_name
-from orderlymq_protocol.tags import TagExpressionError, TagFilter
 
 
 @dataclass(slots=True)

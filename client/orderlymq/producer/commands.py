@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq.message import Message, SendResult, SendStatus
-from orderlymq_protocol import properties, sysflag
-from orderlymq_protocol.batch import BatchEntry, encode_batch
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.compression import CompressionType, compress
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import (
     SendMessageHeader,
     SendMessageResponseHeader,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.message import properties, sysflag
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
+from orderlymq_protocol.message.compression import CompressionType, compress
 
 # Value of MSG_TYPE in the answer of a request.
 REPLY: Final = "reply"

@@ -15,7 +15,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.message import SendResult
 from orderlymq.producer.outcome import QueuesChanged
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 QUEUE_TOTAL: Final = "omqQueueTotal"
 # How soon a refused send looks again: first at once, for the list may be old and the change over.

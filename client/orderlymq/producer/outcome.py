@@ -11,17 +11,17 @@ from typing import Final
 from orderlymq.errors import SendError, SendRefused, SendUnknown, SettingError, TopicNotFound
 from orderlymq.message import Message
 from orderlymq.producer.commands import batch_entry
-from orderlymq_protocol.batch import encode_batch
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.batch import encode_batch
+from orderlymq_protocol.message.properties import PropertyError
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX
 from orderlymq_protocol.names import (
     UNSENDABLE_TOPICS,
     InvalidName,
     check_topic_name,
     is_retry_topic,
 )
-from orderlymq_protocol.properties import PropertyError
-from orderlymq_protocol.record import PROPERTIES_BYTES_MAX
 from orderlymq_runtime.client import RemotingError
 
 # "Try later" by their nature; the message is not stored (wire reference 4.9, and code 14 of a leader

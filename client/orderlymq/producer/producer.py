@@ -41,8 +41,8 @@ from orderlymq.producer.selectors import RoundRobin, Selector, by_hash, by_selec
 from orderlymq.producer.sendqueue import SendQueue, SendQueueKey
 from orderlymq.producer.tracer import make_tracer
 from orderlymq.settings import ClientSettings, ProducerSettings
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import InvalidName, check_group_name
 from orderlymq_runtime.client import RemotingError
 

@@ -12,10 +12,10 @@ from typing import Final
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.errors import BrokerError, BrokerUnreachable, SettingError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.headers import RecallMessageHeader, RecallMessageResponseHeader
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.header.catalogue import RecallMessageHeader, RecallMessageResponseHeader
+from orderlymq_protocol.message.recallhandle import InvalidHandle, RecallHandle
 from orderlymq_protocol.names import is_dlq_topic, is_retry_topic
-from orderlymq_protocol.recallhandle import InvalidHandle, RecallHandle
 from orderlymq_runtime.client import RemotingError
 
 # A replica that does not lead, and one that is just delivering or recalling the message.

@@ -19,12 +19,13 @@ from orderlymq.connection.wire import INFLATED_SIZE_MAX
 from orderlymq.errors import ReplyTimeout, SettingError
 from orderlymq.message import Message, ReceivedMessage
 from orderlymq.producer.commands import REPLY
-from orderlymq_protocol import names, properties
+from orderlymq_protocol import names
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.compression import CompressionError, decompress
-from orderlymq_protocol.headerfields import HeaderError
-from orderlymq_protocol.headers import ReplyMessageHeader
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import ReplyMessageHeader
+from orderlymq_protocol.header.declaration import HeaderError
+from orderlymq_protocol.message import properties
+from orderlymq_protocol.message.compression import CompressionError, decompress
 from orderlymq_runtime.connection import Connection
 
 _log = logging.getLogger(__name__)

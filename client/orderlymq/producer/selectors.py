@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from orderlymq.errors import SettingError
 from orderlymq.message import Message
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.tags import java_string_hash
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.tags import java_string_hash
 
 Selector: TypeAlias = Callable[[Sequence[MessageQueue], Message, object], MessageQueue]
 """Gets the topic's queues in stable order, the message and the caller's argument."""

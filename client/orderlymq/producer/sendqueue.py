@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from orderlymq.errors import SendRefused
 from orderlymq.message import Message, SendResult
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 SendQueueKey: TypeAlias = tuple[str, MessageQueue | int | None, str | int | None]
 """Topic, fixed queue, sharding key."""

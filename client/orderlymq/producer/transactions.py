@@ -22,15 +22,15 @@ from orderlymq.message import Message, ReceivedMessage, SendResult, SendStatus
 from orderlymq.producer.outcome import as_message
 from orderlymq.producer.producer import Producer
 from orderlymq.tasks import OwnedTasks
-from orderlymq_protocol import properties
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.compression import CompressionError
-from orderlymq_protocol.headers import CheckTransactionStateHeader, EndTransactionHeader
-from orderlymq_protocol.message_id import decode_offset_message_id
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.record import RecordError, decode_record
-from orderlymq_protocol.sysflag import (
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import CheckTransactionStateHeader, EndTransactionHeader
+from orderlymq_protocol.message import properties
+from orderlymq_protocol.message.compression import CompressionError
+from orderlymq_protocol.message.ids import decode_offset_message_id
+from orderlymq_protocol.message.record import RecordError, decode_record
+from orderlymq_protocol.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_NOT,
     TRANSACTION_ROLLBACK,

@@ -26,12 +26,14 @@ from orderlymq_operator.plan.actions import (
 )
 from orderlymq_operator.plan.assignment import Member
 from orderlymq_operator.plan.consumergroups import Owners, SetAssignment
-from orderlymq_protocol import clientbodies, configbodies, statsbodies
+from orderlymq_protocol.body import clients as clientbodies
+from orderlymq_protocol.body import config as configbodies
+from orderlymq_protocol.body import stats as statsbodies
+from orderlymq_protocol.body.config import SINGLE_TAG
+from orderlymq_protocol.body.routes import ClusterInfo, TopicRouteData
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.configbodies import SINGLE_TAG
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_protocol.names import is_retry_topic
-from orderlymq_protocol.routebodies import ClusterInfo, TopicRouteData
 from orderlymq_runtime.client import RemotingClient, RemotingError
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from orderlymq_operator.brokers.admin import Admin, AdminError, Lock, Membership
 from orderlymq_operator.plan.assignment import Member
 from orderlymq_operator.plan.consumergroups import AssignmentView, GroupAssigner, SetAssignment
 from orderlymq_operator.resources.kinds import ConsumerGroup, Desired
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 _log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
 from orderlymq_operator.demo.credentials import Credentials
+from orderlymq_protocol.body.config import TopicConfigTable
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
-from orderlymq_protocol.configbodies import TopicConfigTable
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.client import RemotingError
 
 _TIMEOUT_S: Final = 3.0

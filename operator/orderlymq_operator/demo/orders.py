@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from orderlymq_protocol.unreadable import UNREADABLE
+from orderlymq_protocol.decodeerrors import UNREADABLE
 
 STEPS: Final = ("created", "paid", "packed", "shipped", "done")
 

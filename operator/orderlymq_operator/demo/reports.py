@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from orderlymq_protocol.unreadable import UNREADABLE
+from orderlymq_protocol.decodeerrors import UNREADABLE
 
 _INTERVAL_S: Final = 0.1
 

@@ -21,7 +21,7 @@ from orderlymq.consumer.assignment import (
     ConsistentHash,
 )
 from orderlymq.consumer.assignment import assign as assign_alone
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 Strategy: TypeAlias = Literal["Averagely", "AveragelyByCircle", "ConsistentHash", "Sticky", "Zone"]
 

@@ -18,7 +18,7 @@ from orderlymq_operator.plan.assignment import (
     examine,
 )
 from orderlymq_operator.resources.consumergroup import Assignment
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 # A notice makes every member ask for members, routes and locks; more often would be a load of its own.
 NOTIFY_PAUSE_MS: Final = 15_000

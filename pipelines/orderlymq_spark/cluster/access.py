@@ -29,12 +29,12 @@ from orderlymq.errors import (
     PullError,
     TopicNotFound,
 )
+from orderlymq_protocol.body.catalogue import SubscriptionData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.headers import PullMessageResponseHeader
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import SubscriptionData
+from orderlymq_protocol.header.catalogue import PullMessageResponseHeader
+from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import is_system_topic
-from orderlymq_protocol.record import iter_records
 from orderlymq_runtime.client import RemotingError
 from orderlymq_spark.cluster.pullsize import PullSize
 from orderlymq_spark.errors import OptionError, SourceUnavailable

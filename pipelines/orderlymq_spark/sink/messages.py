@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from orderlymq.message import Message
 from orderlymq.producer.selectors import hash_index
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.properties import RESERVED_NAMES, SHARDING_KEY
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_spark.errors import OptionError
 
 KNOWN: Final = (

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderlymq.connection.wire import INFLATED_SIZE_MAX
-from orderlymq_protocol import properties as names
-from orderlymq_protocol import sysflag
-from orderlymq_protocol.compression import CompressionError, decompress
-from orderlymq_protocol.message_id import encode_offset_message_id
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.record import decode_record
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message import properties as names
+from orderlymq_protocol.message import sysflag
+from orderlymq_protocol.message.compression import CompressionError, decompress
+from orderlymq_protocol.message.ids import encode_offset_message_id
+from orderlymq_protocol.message.record import decode_record
 from orderlymq_spark.source.properties import PropertyTable
 from orderlymq_spark.source.records import RecordBlock
 from orderlymq_spark.source.textslices import Numbers

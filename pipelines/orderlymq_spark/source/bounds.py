@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from orderlymq.errors import TopicNotFound
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.cluster.access import ClusterAccess
 from orderlymq_spark.errors import DataLost, OptionError

@@ -1,7 +1,7 @@
 """
 The properties of many messages as Arrow columns, parsed together in one buffer.
 
-Rule: what is found is what `orderlymq_protocol.properties.decode_properties` would find in each: an entry without name
+Rule: what is found is what `orderlymq_protocol.message.properties.decode_properties` would find in each: an entry without name
 or value is none, of two with one name the last counts, and bytes that are no UTF-8 become U+FFFD.
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from orderlymq_protocol import properties as names
+from orderlymq_protocol.message import properties as names
 from orderlymq_spark.source.textslices import Numbers, text_slices
 
 _ENTRY_END: Final = ord(names.PROPERTY_SEPARATOR)

@@ -11,8 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.tags import TagFilter
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message.tags import TagFilter
 from orderlymq_spark.cluster.access import access_to
 from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS
 from orderlymq_spark.offsets import QueueRange, passed_over

@@ -1,7 +1,7 @@
 """
 Stored records as arrays of their fields, many at a time, without a Python object per message.
 
-Rule: what comes out is what `orderlymq_protocol.record.decode_record` would read, field by field; records of any
+Rule: what comes out is what `orderlymq_protocol.message.record.decode_record` would read, field by field; records of any
 shape (IPv6 hosts, long topics) go the same way. Lengths are checked before anything is cut.
 """
 
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from orderlymq_protocol import sysflag
-from orderlymq_protocol.record import MAGIC_V1, MAGIC_V2, RecordError
+from orderlymq_protocol.message import sysflag
+from orderlymq_protocol.message.record import MAGIC_V1, MAGIC_V2, RecordError
 from orderlymq_spark.source.textslices import Numbers, text_slices
 
 _SIZE: Final = Struct(">i").unpack_from

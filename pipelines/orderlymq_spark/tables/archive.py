@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.columns import RANGE_COLUMNS
 from orderlymq_spark.errors import OptionError, SinkConflict
 from orderlymq_spark.localpath import local_path

@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_d
 from deltalake.table import TableMerger
 from deltalake.transaction import AddAction, create_table_with_add_actions
 
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.offsets import Offsets, from_json, to_json
 from orderlymq_spark.tables.parquet import Part

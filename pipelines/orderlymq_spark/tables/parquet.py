@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.errors import SinkConflict
 from orderlymq_spark.offsets import QueueRange

@@ -12,10 +12,10 @@ from orderlymq_broker.core.bodylimits import (
     excess,
     read_heartbeat,
 )
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.jsonmodel import ModelError
+from orderlymq_protocol.frame.command import request
 
 
 def test_every_body_that_is_read_has_a_limit() -> None:

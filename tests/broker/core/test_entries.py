@@ -43,9 +43,9 @@ from orderlymq_broker.state.records import (
 from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store.entry import split_entry
-from orderlymq_protocol.batch import BatchEntry, encode_batch
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.record import pack_host
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
+from orderlymq_protocol.message.record import pack_host
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.halves import COMMIT, begin, end_ext, found, with_orders
 from tests.broker.processors.requests import create, send, send_ext

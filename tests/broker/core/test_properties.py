@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderlymq_broker.core.properties import Properties, properties_of
-from orderlymq_protocol.properties import decode_properties, remove_property
+from orderlymq_protocol.message.properties import decode_properties, remove_property
 
 NAMES = ["DELAY", "KEYS", "TAGS", "UNIQ_KEY", "WAIT"]
 TEXTS = st.lists(

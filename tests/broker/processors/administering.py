@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import TOOL, Shell
 from tests.protocol.golden import GoldenFrame, frames
 

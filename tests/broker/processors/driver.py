@@ -20,9 +20,9 @@ from orderlymq_broker.state.records import Outcome, Record, decode_records
 from orderlymq_broker.store.entry import split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import message_key
-from orderlymq_broker.store.memory import MemoryStore
-from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
 from tests.broker.state.entries import Replica
+from tests.broker.store.memory import MemoryStore
 
 START_MS = 1_700_000_000_000
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from orderlymq_broker.state.records import TopicSet
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.record import StoredMessage, decode_record
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.record import StoredMessage, decode_record
 from tests.broker.processors.driver import ALICE, Shell
 from tests.broker.processors.requests import bodies, create, properties, pull, send
 

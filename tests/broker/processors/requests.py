@@ -4,9 +4,9 @@ from typing import Any
 
 from orderlymq_broker.core.effects import Peer, Propose
 from orderlymq_broker.state.records import Record
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.record import StoredMessage, iter_records
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.record import StoredMessage, iter_records
 from tests.broker.processors.driver import ALICE, Shell
 
 BROKER = "broker-a"

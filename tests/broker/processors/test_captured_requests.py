@@ -2,8 +2,8 @@
 
 import pytest
 
-from orderlymq_protocol.framing import FrameDecoder
-from orderlymq_protocol.headers import REQUEST_HEADERS
+from orderlymq_protocol.frame.codec import FrameDecoder
+from orderlymq_protocol.header.catalogue import REQUEST_HEADERS
 from tests.broker.processors.driver import ALICE, Shell
 from tests.protocol.golden import GoldenFrame, frames
 

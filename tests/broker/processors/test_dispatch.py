@@ -6,10 +6,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.state.records import GroupSet, TopicSet
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import SerializeType
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.notserved import remark_of
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.unsupported import remark_of
 from tests.broker.processors.driver import ALICE, Shell, settings
 from tests.broker.processors.requests import create, heartbeat_body, lock_body, send, send_ext
 

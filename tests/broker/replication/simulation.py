@@ -14,18 +14,17 @@ from typing import Any
 
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.processors.dispatch import BrokerCore
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.loop import ReplicationLoop
 from orderlymq_broker.replication.ports import LoopLimits, LoopPorts, ReplicaParts
+from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.replication.writer import Done
 from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.machine import Machine
 from orderlymq_broker.state.records import Outcome, TopicSet
 from orderlymq_broker.store.kv import Batch, StoreError, WriteTicket
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft import (
     Config,
     InstallSnapshot,
@@ -36,6 +35,7 @@ from orderlymq_raft import (
     SnapshotMeta,
 )
 from orderlymq_raft.types import HardState, Index, NodeId
+from tests.broker.store.memory import MemoryStore
 
 TICK_S = 0.025
 START_WALL_MS = 1_700_000_000_000
@@ -93,7 +93,7 @@ class Replica:
             batch = Batch()
             self.log.set_membership(batch, Membership(frozenset(map(NodeId, group.nodes))))
             if len(group.nodes) > 1:
-                Amnesia.begin(batch)
+                Recovery.begin(batch)
             store.write(batch, sync=True)
         self.state = BrokerState.load(store)
         self.core = BrokerCore(group.settings(node), self.state, store)
@@ -276,8 +276,8 @@ class SimulatedGroup:
     def greet(self, node: int) -> None:
         """Let a replica tell the others that it has forgotten, as its greeting does."""
         for other in self.replicas.values():
-            if other.id != node and self.replicas[node].loop.has_forgotten:
-                other.loop.forget(NodeId(node))
+            if other.id != node and self.replicas[node].loop.is_recovering:
+                other.loop.report_wiped(NodeId(node))
 
     def check(self) -> None:
         """Check invariants, and that equal indexes mean equal states."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.broker.replication.simulation import TICK_S, SimulatedGroup
-from tests.broker.replication.test_loop import ELECTION_S, fates, others, propose
+from tests.broker.replication.test_loop import ELECTION_S, others, outcomes, propose
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_group_with_slow_links_elects_answers_and_keeps_its_leader(
 
     assert not leader.loop.may_answer(), "the lease is over before the answers that would extend it"
     assert leader.loop.is_confirmed(number)
-    assert fates(proposals) == ["applied"]
+    assert outcomes(proposals) == ["applied"]
     group.pass_time(10.0)
     assert {each.node.term for each in group.replicas.values()} == {term}
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import msgspec
 
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.instance import bootstrap
+from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.settings import Address, BrokerSettings
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_raft import Membership
+from tests.broker.store.memory import MemoryStore
 
 SETTINGS = BrokerSettings(
     cluster="C",
@@ -23,10 +23,10 @@ SETTINGS = BrokerSettings(
 
 
 def started(settings: BrokerSettings) -> tuple[Membership, bool]:
-    """Return membership and amnesia of a replica that starts with an empty disk."""
+    """Return membership and recovery mode of a replica that starts with an empty disk."""
     store = MemoryStore()
     bootstrap(settings, store, RaftLogStore(store, 0))
-    return RaftLogStore(store, 0).initial_state()[1], Amnesia.load(store).active
+    return RaftLogStore(store, 0).initial_state()[1], Recovery.load(store).active
 
 
 def test_a_founder_begins_with_all_voters_and_without_a_memory() -> None:

@@ -1,4 +1,4 @@
-"""The turn of a replica: group commit, order of persistence and sending, fates of proposals, leases."""
+"""The turn of a replica: group commit, order of persistence and sending, outcomes of proposals, leases."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,12 +8,12 @@ from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Effect, Now, Propose, Refusal
 from orderlymq_broker.core.entries import Built
 from orderlymq_broker.core.properties import Properties
-from orderlymq_broker.replication.gathering import GATHER_COUNT
+from orderlymq_broker.replication.groupcommit import LINGER_COUNT_MAX
 from orderlymq_broker.state.records import Append as MessageAppended
 from orderlymq_broker.state.records import MemberSeen, Outcome, TopicSet
 from orderlymq_broker.store.entry import encode_entry
 from orderlymq_broker.store.kv import Family
-from orderlymq_protocol.record import pack_host
+from orderlymq_protocol.message.record import pack_host
 from orderlymq_raft import (
     Append,
     AppendResponse,
@@ -44,7 +44,7 @@ def propose(replica: Replica, *names: str) -> list[Proposal]:
     return proposals
 
 
-def fates(proposals: list[Proposal]) -> list[str]:
+def outcomes(proposals: list[Proposal]) -> list[str]:
     return [proposal.fate for proposal in proposals]
 
 
@@ -60,7 +60,7 @@ def test_what_is_proposed_together_shares_one_entry(group: SimulatedGroup) -> No
     proposals = propose(leader, "a", "b", "c")
     group.run()
 
-    assert fates(proposals) == ["applied"] * 3
+    assert outcomes(proposals) == ["applied"] * 3
     assert leader.node.last_index == last + 1
     assert len(leader.disk.synced) == writes + 1
 
@@ -101,11 +101,11 @@ def test_an_acknowledgement_leaves_only_after_the_write(group: SimulatedGroup) -
     silent = [m for m in group.delivered if isinstance(m, AppendResponse)]
     acked_before = {m.index for m in silent if not m.reject}
     assert leader.node.last_index not in acked_before
-    assert fates(proposals) == ["unknown"]
+    assert outcomes(proposals) == ["unknown"]
 
     others(group, leader)[0].disk.finish()
     group.run()
-    assert fates(proposals) == ["applied"]
+    assert outcomes(proposals) == ["applied"]
 
 
 def test_what_arrives_during_a_short_write_shares_the_next_entry(group: SimulatedGroup) -> None:
@@ -116,7 +116,7 @@ def test_what_arrives_during_a_short_write_shares_the_next_entry(group: Simulate
     first = propose(leader, "a")
     group.run()
     few = []
-    for number in range(GATHER_COUNT - 1):
+    for number in range(LINGER_COUNT_MAX - 1):
         few += propose(leader, f"b{number}")
         group.run()
     assert leader.node.last_index == last + 1
@@ -126,7 +126,7 @@ def test_what_arrives_during_a_short_write_shares_the_next_entry(group: Simulate
     assert leader.node.last_index == last + 2
 
     many = []
-    for number in range(GATHER_COUNT):
+    for number in range(LINGER_COUNT_MAX):
         many += propose(leader, f"c{number}")
         group.run()
     assert leader.node.last_index == last + 3
@@ -135,7 +135,7 @@ def test_what_arrives_during_a_short_write_shares_the_next_entry(group: Simulate
     while leader.disk.waiting:
         leader.disk.finish()
         group.run()
-    assert set(fates(first + few + many)) == {"applied"}
+    assert set(outcomes(first + few + many)) == {"applied"}
 
 
 def test_what_arrives_before_a_commit_shares_the_next_entry(group: SimulatedGroup) -> None:
@@ -153,7 +153,7 @@ def test_what_arrives_before_a_commit_shares_the_next_entry(group: SimulatedGrou
 
     others(group, leader)[0].disk.finish()
     group.run()
-    assert fates(first) == ["applied"]
+    assert outcomes(first) == ["applied"]
     assert leader.node.last_index == last + 2
 
     third = propose(leader, "d")
@@ -161,7 +161,7 @@ def test_what_arrives_before_a_commit_shares_the_next_entry(group: SimulatedGrou
     assert leader.node.last_index == last + 2
     group.pass_time(TICK_S)
     assert leader.node.last_index == last + 3
-    assert set(fates(second + third)) == {"unknown"}
+    assert set(outcomes(second + third)) == {"unknown"}
 
 
 def test_nothing_gathers_long_during_a_slow_write(group: SimulatedGroup) -> None:
@@ -202,7 +202,7 @@ def test_two_writes_are_under_way_and_the_rest_gathers(group: SimulatedGroup) ->
     leader.disk.finish()
     group.run()
 
-    assert fates(first + second + rest) == ["applied"] * 5
+    assert outcomes(first + second + rest) == ["applied"] * 5
     assert leader.node.last_index == last + 1
 
 
@@ -233,12 +233,12 @@ def test_an_overwritten_proposal_is_lost_once_and_only_when_that_is_certain(
     group.run()
 
     group.pass_time(2 * ELECTION_S)
-    assert fates(proposals) == ["unknown"]
+    assert outcomes(proposals) == ["unknown"]
     assert "not serving" in leader.events
 
     group.cut.clear()
     group.pass_time(ELECTION_S)
-    assert fates(proposals) == ["lost"]
+    assert outcomes(proposals) == ["lost"]
     assert "a" not in leader.state.topics.by_name
 
 
@@ -257,11 +257,11 @@ def test_a_proposal_that_a_later_leader_commits_is_applied(group: SimulatedGroup
     group.cut.add(leader.id)
     group.run()
     group.pass_time(2 * ELECTION_S)
-    assert fates(proposals) == ["unknown"]
+    assert outcomes(proposals) == ["unknown"]
 
     group.cut.clear()
     group.pass_time(ELECTION_S)
-    assert fates(proposals) == ["applied"]
+    assert outcomes(proposals) == ["applied"]
     assert "a" in follower.state.topics.by_name
 
 
@@ -278,8 +278,8 @@ def test_what_never_entered_the_log_is_lost_with_leadership(group: SimulatedGrou
     collected = propose(leader, "c", "d")
     group.pass_time(2 * ELECTION_S)
 
-    assert fates(collected) == ["lost", "lost"]
-    assert fates(in_log) == ["unknown", "unknown"]
+    assert outcomes(collected) == ["lost", "lost"]
+    assert outcomes(in_log) == ["unknown", "unknown"]
     leader.disk.is_fast = True
     while leader.disk.waiting:
         leader.disk.finish()
@@ -293,7 +293,7 @@ def test_a_proposal_without_leadership_is_lost_at_once(group: SimulatedGroup) ->
     proposals = propose(follower, "a")
     group.run()
 
-    assert fates(proposals) == ["lost"]
+    assert outcomes(proposals) == ["lost"]
 
 
 def test_a_paused_leader_asks_before_it_answers_again(group: SimulatedGroup) -> None:
@@ -392,7 +392,7 @@ def test_a_single_replica_is_a_group_of_its_own() -> None:
     proposals = propose(leader, "a")
     group.run()
 
-    assert fates(proposals) == ["applied"]
+    assert outcomes(proposals) == ["applied"]
     assert leader.loop.may_answer()
     group.check()
 
@@ -444,7 +444,7 @@ def test_what_cannot_be_stored_is_refused_alone(
     leader.loop.submit([before.effect, bad, after.effect])
     group.run()
 
-    assert fates([before, after]) == ["applied"] * 2
+    assert outcomes([before, after]) == ["applied"] * 2
     assert [refusal.code for refusal in told if refusal is not None] == [1]
     assert leader.loop.serving
     assert leader.core.context.counters["proposals_refused"] == 1
@@ -469,7 +469,7 @@ def test_an_entry_that_cannot_be_built_ends_nothing(
     stored = propose(leader, "c")
     group.run()
 
-    assert fates([*lost, *stored]) == ["lost", "lost", "applied"]
+    assert outcomes([*lost, *stored]) == ["lost", "lost", "applied"]
     assert entries.uncommitted == 0
 
 
@@ -520,5 +520,5 @@ def test_a_message_that_breaks_the_rules_ends_no_process(group: SimulatedGroup) 
     proposals = propose(leader, "a")
     group.run()
 
-    assert fates(proposals) == ["applied"]
+    assert outcomes(proposals) == ["applied"]
     assert not [event for event in leader.events if event.startswith("failed")]

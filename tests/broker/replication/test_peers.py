@@ -3,9 +3,9 @@
 from orderlymq_broker.replication.peers import ADDRESSES_MAX, AddressBook
 from orderlymq_broker.settings import Address
 from orderlymq_broker.store.kv import Batch
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_raft import Membership
 from orderlymq_raft.types import NodeId
+from tests.broker.store.memory import MemoryStore
 
 ONE, TWO, THREE, FOUR = map(NodeId, (1, 2, 3, 4))
 SETTINGS = {1: Address("a", 1), 2: Address("b", 2)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orderlymq_broker.replication.frameconnection import FrameConnection
+from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.snapshots import OUTGOING, SnapshotReceiver, SnapshotSender
 from orderlymq_broker.replication.transport import Identity, Transport, dial
 from orderlymq_broker.settings import Address

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.broker.replication.simulation import TICK_S, Proposal, Replica, SimulatedGroup
-from tests.broker.replication.test_founding import serving
-from tests.broker.replication.test_loop import fates, others, propose
+from tests.broker.replication.test_bootstrap import serving
+from tests.broker.replication.test_loop import others, outcomes, propose
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def test_a_leader_whose_disk_hangs_steps_down(group: SimulatedGroup) -> None:
     assert not leader.loop.serving
     assert leader.loop.writes.is_stalled
     assert leader.loop.figures.disk_stalls == 1
-    assert fates(collected) == ["lost"]
-    assert fates(in_log) == ["unknown", "unknown"]
+    assert outcomes(collected) == ["lost"]
+    assert outcomes(in_log) == ["unknown", "unknown"]
     assert {"a", "b"} <= set(successor.state.topics.by_name), "both went on without that disk"
 
     leader.disk.is_fast = True
@@ -51,7 +51,7 @@ def test_a_leader_whose_disk_hangs_steps_down(group: SimulatedGroup) -> None:
         leader.disk.finish()
         group.run()
     group.pass_time(4 * TICK_S)
-    assert fates(in_log) == ["applied", "applied"]
+    assert outcomes(in_log) == ["applied", "applied"]
 
 
 def test_a_replica_whose_disk_hangs_is_not_elected(group: SimulatedGroup) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orderlymq_broker.replication import transport
-from orderlymq_broker.replication.frameconnection import FrameConnection
+from orderlymq_broker.replication.connection import FrameConnection
 from orderlymq_broker.replication.frameheaders import ForwardedConnection
 from orderlymq_broker.replication.frames import (
     Frame,
@@ -58,7 +58,7 @@ class Recorder:
     def peer_greeted(self, node: NodeId, address: Address) -> None:
         self._note(f"greeted {node}")
 
-    def peer_forgot(self, node: NodeId) -> None:
+    def peer_wiped(self, node: NodeId) -> None:
         self._note(f"{node} forgot")
 
     def peer_lost(self, node: NodeId) -> None:
@@ -83,14 +83,14 @@ class Peer:
         node: int,
         port: int,
         *,
-        forgetful: bool = False,
+        recovering: bool = False,
         group: str = "g",
         tls: PeerTls | None = None,
     ) -> None:
         self.address = Address("127.0.0.1", port)
         self.identity = Identity("C", group, NodeId(node), self.address)
         self.recorder = Recorder()
-        self.transport = Transport(self.identity, self.recorder, lambda: forgetful, tls)
+        self.transport = Transport(self.identity, self.recorder, lambda: recovering, tls)
 
     async def listen(self) -> None:
         await self.transport.listen(self.address)
@@ -110,10 +110,10 @@ async def make_peer() -> AsyncIterator[MakePeer]:
         node: int,
         port: int | None = None,
         *,
-        forgetful: bool = False,
+        recovering: bool = False,
         tls: PeerTls | None = None,
     ) -> Peer:
-        peer = Peer(node, port or free_ports(1)[0], forgetful=forgetful, tls=tls)
+        peer = Peer(node, port or free_ports(1)[0], recovering=recovering, tls=tls)
         await peer.listen()
         made.append(peer)
         return peer
@@ -181,7 +181,7 @@ async def test_a_replica_that_has_lost_its_log_says_so(make_peer: MakePeer) -> N
 
     It must not count what the other had acknowledged.
     """
-    one, two = await make_peer(1), await make_peer(2, forgetful=True)
+    one, two = await make_peer(1), await make_peer(2, recovering=True)
     two.call(one)
     await one.recorder.wait_for(lambda: len(one.recorder.events) == 2)
     assert one.recorder.events == ["2 forgot", "greeted 2"]
@@ -462,7 +462,7 @@ async def test_no_failure_ends_a_link_for_good(make_peer: MakePeer) -> None:
     supervisor = Supervisor()
     failures = 3
 
-    def has_forgotten() -> bool:
+    def is_recovering() -> bool:
         if supervisor.failures["peer link"] < failures:
             raise LookupError("what is asked while dialling does not exist yet")
         return False
@@ -470,7 +470,7 @@ async def test_no_failure_ends_a_link_for_good(make_peer: MakePeer) -> None:
     other = await make_peer(2)
     recorder = Recorder()
     identity = Identity("C", "g", NodeId(1), Address("127.0.0.1", free_ports(1)[0]))
-    transport = Transport(identity, recorder, has_forgotten, supervisor=supervisor)
+    transport = Transport(identity, recorder, is_recovering, supervisor=supervisor)
     transport.set_peers({NodeId(2): other.address})
 
     await recorder.wait_for(lambda: transport.is_connected(NodeId(2)))

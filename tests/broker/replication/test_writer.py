@@ -8,7 +8,7 @@ import pytest
 
 from orderlymq_broker.replication.writer import WriterEvents, WriterThread
 from orderlymq_broker.store.kv import Batch, Family, StoreError, StoreFailed, WriteTicket
-from orderlymq_broker.store.memory import MemoryStore
+from tests.broker.store.memory import MemoryStore
 
 
 @dataclass

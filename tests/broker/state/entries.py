@@ -8,8 +8,8 @@ from orderlymq_broker.state.records import Append, Outcome, Record, encode_recor
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import message_key
-from orderlymq_broker.store.memory import MemoryStore
-from orderlymq_protocol.record import RecordTemplate, encode_with_positions, pack_host
+from orderlymq_protocol.message.record import RecordTemplate, encode_with_positions, pack_host
+from tests.broker.store.memory import MemoryStore
 
 WALL_MS = 1_700_000_000_000
 HOST = pack_host("192.0.2.1", 1)

@@ -17,7 +17,6 @@ from orderlymq_broker.store.entry import (
 )
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import Applied
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
 from orderlymq_raft.log import Compacted, Unavailable
 from orderlymq_raft.types import (
@@ -30,6 +29,7 @@ from orderlymq_raft.types import (
     SnapshotMeta,
     Term,
 )
+from tests.broker.store.memory import MemoryStore
 
 NO_TAIL = 0  # entries are always read back from the store
 HIGH = Index(1 << 40)

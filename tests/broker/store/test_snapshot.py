@@ -90,24 +90,24 @@ def test_a_follower_takes_the_state_and_keeps_its_own_name_and_vote(
     ]
 
 
-@pytest.mark.parametrize("forgetful", [True, False])
+@pytest.mark.parametrize("recovering", [True, False])
 def test_a_replica_that_has_lost_its_disk_remembers_that_beside_a_snapshot(
-    tmp_path: Path, exported: tuple[Path, Manifest], forgetful: bool
+    tmp_path: Path, exported: tuple[Path, Manifest], recovering: bool
 ) -> None:
     """Law: marks of a replica are neither lost with its old store nor taken from its peer."""
     batch = Batch()
-    batch.put(Family.META, layout.META_AMNESIA, b"\x01")
-    if not forgetful:  # then the sender is
+    batch.put(Family.META, layout.META_RECOVERY, b"\x01")
+    if not recovering:  # then the sender is
         sender = RocksStore(exported[0])
         sender.write(batch, sync=True)
         sender.close()
     follower = open_replica(tmp_path / "follower", FOLLOWER)
-    if forgetful:
+    if recovering:
         follower.store.write(batch, sync=True)
 
     follower.replace(exported[0], HardState())
 
-    assert (follower.store.get(Family.META, layout.META_AMNESIA) is not None) == forgetful
+    assert (follower.store.get(Family.META, layout.META_RECOVERY) is not None) == recovering
     follower.close()
 
 

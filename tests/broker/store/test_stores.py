@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.store.kv import Batch, Family, KeyValueStore, StoreFull, WriteTicket
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.overlay import subtract
 from orderlymq_broker.store.rocks import RocksStore
+from tests.broker.store.memory import MemoryStore
 
 KEYS = st.binary(min_size=1, max_size=2).map(lambda raw: bytes(byte % 5 for byte in raw))
 FAMILIES = st.sampled_from([Family.META, Family.MESSAGES])

@@ -4,8 +4,8 @@ import pytest
 
 from orderlymq.admin.client import AdminClient
 from orderlymq.errors import BrokerUnreachable
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.model import BrokerData, QueueData, TopicRouteData
+from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection
 from tests.client.fakecluster import BROKER, running
 

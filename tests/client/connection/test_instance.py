@@ -9,7 +9,7 @@ from orderlymq.consumer.assignment import AveragelyByCircle
 from orderlymq.consumer.push import Consumer
 from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.producer.producer import Producer
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.client.fakecluster import FakeCluster, running, until
 from tests.client.inbox import Inbox, fill
 

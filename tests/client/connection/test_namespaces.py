@@ -15,8 +15,8 @@ from orderlymq import (
     without_namespace,
 )
 from orderlymq.consumer.push import Consumer
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import LockBatchRequest
+from orderlymq_protocol.body.catalogue import LockBatchRequest
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
 from tests.client.inbox import Inbox

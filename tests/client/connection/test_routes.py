@@ -7,8 +7,8 @@ from orderlymq.connection.routes import (
     template_route,
     topic_route,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import BrokerData, QueueData, TopicRouteData
+from orderlymq_protocol.body.catalogue import BrokerData, QueueData, TopicRouteData
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
 def _data(*brokers: tuple[str, int, int], order: str | None = None) -> TopicRouteData:

@@ -10,7 +10,7 @@ from orderlymq.connection.tracerecords import (
     life,
     parse_traces,
 )
-from orderlymq_protocol.framing import FrameDecoder
+from orderlymq_protocol.frame.codec import FrameDecoder
 from tests.protocol.golden import frames
 
 SENT = Published(

@@ -24,10 +24,10 @@ from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection
 from tests.client.fakecluster import BROKER, refuse, running, until
 

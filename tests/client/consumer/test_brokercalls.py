@@ -7,10 +7,10 @@ import pytest
 
 from orderlymq.consumer.brokercalls import _by_broker
 from orderlymq.consumer.core.events import OrderedResult
-from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
+from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection
 from tests.client.fakecluster import FakeCluster, Fault, reset, running, until
 from tests.client.inbox import Inbox, fill, ordered_consumer

@@ -9,8 +9,8 @@ import pytest
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.litepull import LitePullConsumer
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
 
 QUEUES = [MessageQueue("T", BROKER, number) for number in range(3)]

@@ -11,7 +11,7 @@ from orderlymq.consumer.offsets import NOT_FOUND, BrokerOffsets, LocalOffsets, l
 from orderlymq.consumer.push import Consumer
 from orderlymq.consumer.settings import MessageModel
 from orderlymq.errors import SettingError
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running, until
 from tests.client.inbox import Inbox, fill

@@ -9,8 +9,8 @@ import pytest
 from orderlymq.consumer.commands import PullResult
 from orderlymq.consumer.pull import PullConsumer
 from orderlymq.errors import PullError
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, running

@@ -20,7 +20,7 @@ from orderlymq.consumer.offsets import LocalOffsets
 from orderlymq.consumer.push import Consumer
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
 from tests.client.inbox import Inbox, fill, ordered_consumer

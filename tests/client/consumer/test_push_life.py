@@ -16,12 +16,12 @@ from orderlymq.consumer.settings import ConsumerSettings
 from orderlymq.errors import SettingError, StateError
 from orderlymq.message import ReceivedMessage
 from orderlymq.producer.producer import Producer
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import OffsetTable
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import request
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import OffsetTable
-from orderlymq_protocol.record import encode_record
+from orderlymq_protocol.frame.command import request
+from orderlymq_protocol.message.record import encode_record
 from tests.client.fakecluster import BROKER, FakeCluster, running, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from orderlymq.consumer.core.events import ConcurrentResult, ListenerDone, OrderedResult
 from orderlymq.consumer.stats import CONSUME_RT_BOUNDS_MS, ConsumerStats, TopicCounters, outcome
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import request
+from orderlymq_protocol.frame.command import request
 from tests.client.fakecluster import FakeCluster, running, until
 from tests.client.inbox import Inbox, fill, ordered_consumer
 from tests.client.messages import QUEUE

@@ -15,7 +15,7 @@ from orderlymq.producer.producer import Producer
 from orderlymq.producer.selectors import hash_index
 from orderlymq.settings import ProducerSettings
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand, request
+from orderlymq_protocol.frame.command import RemotingCommand, request
 from orderlymq_runtime.connection import Connection
 from tests.client.fakecluster import FakeCluster, Fault, refuse, running, until
 

@@ -15,7 +15,7 @@ from orderlymq.producer.outcome import (
     split_batch,
 )
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import ConnectFailed, ConnectionLost
 
 MIB = 1024 * 1024

@@ -18,11 +18,11 @@ from orderlymq.message import Message, SendStatus
 from orderlymq.producer.producer import Producer
 from orderlymq.producer.selectors import by_modulo
 from orderlymq.settings import ClientSettings, ProducerSettings
-from orderlymq_protocol import properties, sysflag
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import SendMessageHeader
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import SendMessageHeader
+from orderlymq_protocol.message import properties, sysflag
 from tests.client import fakecluster
 from tests.client.fakecluster import BROKER, FakeCluster, running
 

@@ -19,7 +19,7 @@ from orderlymq.producer.selectors import (
     java_hash,
     modulo_index,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 QUEUES = tuple(MessageQueue("T", "broker-a", number) for number in range(4))
 MESSAGE = Message(topic="T", body=b"x")

@@ -1,7 +1,7 @@
 import json
 
 from orderlymq_operator.demo.backlog import UNKNOWN, backlog
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.scripted import Answer, serving
 
 _ENDS = {"0": 10, "1": 0, "2": 7}

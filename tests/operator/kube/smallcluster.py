@@ -18,7 +18,7 @@ from orderlymq_operator.kube.reconcile.cluster import ClusterReconciler
 from orderlymq_operator.kube.reconcile.status import condition_of
 from orderlymq_operator.kube.resources import CLAIMS, CLUSTERS, PODS, Json
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.kube.objectserver import ObjectServer
 from tests.operator.kube.samples import IMAGE, NAMESPACE, cluster, custom, pod
 from tests.operator.scripted import Answer, serving

@@ -18,7 +18,7 @@ from orderlymq_operator.plan.assignment import (
     assign_queues,
     examine,
 )
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 ALL: tuple[Strategy, ...] = (
     "Averagely",

@@ -13,7 +13,7 @@ from orderlymq_operator.plan.consumergroups import (
 )
 from orderlymq_operator.resources.consumergroup import Assignment
 from orderlymq_operator.resources.quantities import Duration
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 STICKY = Assignment(strategy="Sticky", rebalance_delay=Duration("10s"))
 AVERAGELY = Assignment()

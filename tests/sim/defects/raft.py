@@ -3,22 +3,23 @@
 from dataclasses import replace
 from typing import Any
 
-from orderlymq_broker.replication.amnesia import Amnesia
 from orderlymq_broker.replication.authority import Authority
-from orderlymq_broker.replication.fates import Committed, Fates
 from orderlymq_broker.replication.loop import ReplicationLoop
+from orderlymq_broker.replication.proposals import Committed, PendingProposals
+from orderlymq_broker.replication.recovery import Recovery
 from orderlymq_broker.state.broker import BrokerState
 from orderlymq_broker.state.groups.locks import LockTable
 from orderlymq_broker.store import snapshot
 from orderlymq_broker.store.kv import Batch, Family, Reader
 from orderlymq_broker.store.layout import Table, table_bounds
-from orderlymq_broker.store.memory import MemoryStore
 from orderlymq_broker.store.raftlog import RaftLogStore
-from orderlymq_raft import election, following, reads, replication
+from orderlymq_raft import election, reads, replication
+from orderlymq_raft import follower as following
 from orderlymq_raft.log import RaftLog
 from orderlymq_raft.messages import Vote, VoteResponse
 from orderlymq_raft.state import RaftState
 from orderlymq_raft.types import Index
+from tests.broker.store.memory import MemoryStore
 from tests.sim import replica
 from tests.sim.defects.planting import Bed, Catalogue
 from tests.sim.plan import STORMS
@@ -138,29 +139,29 @@ def _no_sync(bed: Bed) -> None:
     "who lost its log counts for a leader that has had no successor",
 )
 def _count_at_once(bed: Bed) -> None:
-    real = RaftState.track_forgetful
+    real = RaftState.track_wiped
 
     def track(self: RaftState, peer: Any) -> None:
         real(self, peer)
         self.progress[peer].counts_from_round = 0
 
-    bed.put(RaftState, "track_forgetful", track)
+    bed.put(RaftState, "track_wiped", track)
 
 
 @LOOP.defect("let a wiped replica vote", "who lost its log votes only when it has it again")
-def _no_amnesia(bed: Bed) -> None:
-    bed.put(Amnesia, "begin", staticmethod(lambda batch: None))
+def _no_recovery(bed: Bed) -> None:
+    bed.put(Recovery, "begin", staticmethod(lambda batch: None))
 
 
 @LOOP.defect("call an overwritten proposal committed", "an answer tells the fate that came")
 def _all_committed(bed: Bed) -> None:
-    real = Fates.settle
+    real = PendingProposals.settle
 
-    def settle(self: Fates, index: int, term: int) -> Any:
+    def settle(self: PendingProposals, index: int, term: int) -> Any:
         committed, lost = real(self, index, term)
         return (committed or Committed(lost, 0.0), ()) if lost else (committed, lost)
 
-    bed.put(Fates, "settle", settle)
+    bed.put(PendingProposals, "settle", settle)
 
 
 @LOOP.defect("refuse what may still be committed", "a refused send is in no log")
@@ -169,8 +170,8 @@ def _refuse_early(bed: Bed) -> None:
 
     def end_serving(self: ReplicationLoop, change: Any) -> None:
         real(self, change)
-        pending = [proposal for entry in self._fates._pending for proposal in entry.proposals]
-        self._fates.abandon()
+        pending = [proposal for entry in self._pending._pending for proposal in entry.proposals]
+        self._pending.abandon()
         self._lose(pending)
 
     bed.put(ReplicationLoop, "_end_serving", end_serving)

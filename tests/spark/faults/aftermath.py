@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.tables.parquet import MANIFESTS, PARTS, holes, path_of, published
 
 Queues = Mapping[MessageQueue, Sequence[ReceivedMessage]]

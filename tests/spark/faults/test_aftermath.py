@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.tables.parquet import MANIFESTS, Part, path_of, publish
 from tests.spark.faults.aftermath import Archived, broken_laws

@@ -12,7 +12,7 @@ from orderlymq.blocking import Consumer, PullConsumer
 from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.jobs.deadletters import redrive
 from orderlymq_spark.jobs.deadletters import report as deadletters
 from orderlymq_spark.jobs.deadletters.letters import DeadLetter

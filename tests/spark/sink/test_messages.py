@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.sink.messages import queue_messages, shared_keys
 
 QUEUES = {"T": [MessageQueue("T", "b", number) for number in range(2)]}

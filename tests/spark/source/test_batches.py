@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderlymq_protocol import sysflag
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.properties import decode_properties
-from orderlymq_protocol.record import (
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message import sysflag
+from orderlymq_protocol.message.properties import decode_properties
+from orderlymq_protocol.message.record import (
     RecordError,
     StoredMessage,
     body_crc,

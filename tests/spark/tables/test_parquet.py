@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.tables.parquet import PARTS, Part, parts_folder, path_of, publish
 

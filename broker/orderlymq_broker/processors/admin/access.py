@@ -20,11 +20,11 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest
 from orderlymq_broker.state.admin.accessrecords import AccountSet
-from orderlymq_protocol.clientbodies import LockBatchRequest
+from orderlymq_protocol.body.clients import LockBatchRequest
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.fastjson import JsonError
-from orderlymq_protocol.jsonmodel import ModelError
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import RETRY_PREFIX, TRACE_TOPIC, is_retry_topic
 
 ACCESS_KEY: Final = "AccessKey"

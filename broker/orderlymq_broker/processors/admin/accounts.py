@@ -18,9 +18,9 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.processors.admin.access import PERMISSIONS
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 
 KEY_LENGTH_MIN: Final = 6
 # More than a person keeps apart; each costs a few hundred bytes on every replica.

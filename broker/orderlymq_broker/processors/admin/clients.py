@@ -16,19 +16,8 @@ from orderlymq_broker.core.sessions import Session
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.state.groups.members import subscription_data
 from orderlymq_broker.state.records import MemberSeen
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import (
-    ConsumeMessageDirectlyHeader,
-    GetConsumerConnectionListHeader,
-    GetConsumerRunningInfoHeader,
-    GetProducerConnectionListHeader,
-    QuerySubscriptionByConsumerHeader,
-    QueryTopicsByConsumerHeader,
-)
-from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
-from orderlymq_protocol.model import (
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import (
     Connection,
     ConsumerConnection,
     ProducerConnection,
@@ -36,6 +25,17 @@ from orderlymq_protocol.model import (
     ProducerTable,
     TopicList,
 )
+from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import (
+    ConsumeMessageDirectlyHeader,
+    GetConsumerConnectionListHeader,
+    GetConsumerRunningInfoHeader,
+    GetProducerConnectionListHeader,
+    QuerySubscriptionByConsumerHeader,
+    QueryTopicsByConsumerHeader,
+)
+from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
 
 # As long as RocketMQ waits: a client may have to gather the stacks of all its threads.
 CLIENT_TIMEOUT_MS: Final = 10_000

@@ -15,10 +15,10 @@ from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.livesettings import LIVE, text_of, with_text
 from orderlymq_broker.processors.topics.retention import RetentionService
 from orderlymq_broker.state.records import SettingsSet
+from orderlymq_protocol.body.catalogue import DataVersion
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, KeyValueError, changes_nothing, why_not
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.model import DataVersion
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import TRACE_TOPIC
 
 _REMARK: Final = (

@@ -20,18 +20,8 @@ from orderlymq_broker.processors.groups.parked import POLICIES
 from orderlymq_broker.processors.observe.rates import Figures
 from orderlymq_broker.state.records import GroupDeleted, GroupSet, Record
 from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import (
-    DeleteSubscriptionGroupHeader,
-    GetConsumeStatsHeader,
-    GetConsumeStatsInBrokerHeader,
-    GetSubscriptionGroupConfigHeader,
-    QueryConsumeTimeSpanHeader,
-)
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import (
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import (
     ConsumeStats,
     ConsumeStatsList,
     ConsumeTimeSpan,
@@ -40,6 +30,16 @@ from orderlymq_protocol.model import (
     QueueTimeSpan,
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
+)
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import (
+    DeleteSubscriptionGroupHeader,
+    GetConsumeStatsHeader,
+    GetConsumeStatsInBrokerHeader,
+    GetSubscriptionGroupConfigHeader,
+    QueryConsumeTimeSpanHeader,
 )
 from orderlymq_protocol.names import (
     InvalidName,

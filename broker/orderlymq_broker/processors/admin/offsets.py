@@ -20,18 +20,18 @@ from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Commit
 from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import ConsumerStatus, OffsetTable
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import LanguageCode, RequestCode, ResponseCode
-from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
-from orderlymq_protocol.fastjson import JsonError
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_protocol.header.catalogue import (
     CloneGroupOffsetHeader,
     GetConsumerStatusHeader,
     ResetOffsetHeader,
 )
-from orderlymq_protocol.jsonmodel import ModelError
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import ConsumerStatus, OffsetTable
 
 # A tool waits 5 s for an answer; the members must have answered before.
 STATUS_TIMEOUT_MS: Final = 3_000

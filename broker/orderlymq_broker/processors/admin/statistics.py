@@ -27,13 +27,13 @@ from orderlymq_broker.state.records import Subscription
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import U64_END, decode_queue_entry, message_key, queue_key
-from orderlymq_protocol.clientbodies import EXPRESSION_SQL92
+from orderlymq_protocol.body.catalogue import ConsumeQueueData, ConsumeQueueView, KVTable
+from orderlymq_protocol.body.clients import EXPRESSION_SQL92
 from orderlymq_protocol.codes import REPORTED_VERSION, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import QueryConsumeQueueHeader, ViewBrokerStatsDataHeader
-from orderlymq_protocol.model import ConsumeQueueData, ConsumeQueueView, KVTable
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import QueryConsumeQueueHeader, ViewBrokerStatsDataHeader
+from orderlymq_protocol.message.record import RecordError, decode_record
 from orderlymq_protocol.names import SCHEDULE_TOPIC, retry_topic
-from orderlymq_protocol.record import RecordError, decode_record
 
 VERSION_NAME: Final = "V4_9_8"  # the name of REPORTED_VERSION
 QUEUE_ENTRIES_MAX: Final = 1_024

@@ -15,13 +15,8 @@ from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.state.records import Record, TopicDeleted, TopicSet
 from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, Topic
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.configbodies import QUEUES_MAX
-from orderlymq_protocol.headers import CreateTopicHeader, TopicHeader
-from orderlymq_protocol.messagequeue import MessageQueue
-from orderlymq_protocol.model import (
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import (
     DataVersion,
     GroupList,
     TopicConfig,
@@ -31,6 +26,11 @@ from orderlymq_protocol.model import (
     TopicOffset,
     TopicStats,
 )
+from orderlymq_protocol.body.config import QUEUES_MAX
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import CreateTopicHeader, TopicHeader
 from orderlymq_protocol.names import (
     InvalidName,
     check_topic_name,

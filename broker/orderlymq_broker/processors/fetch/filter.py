@@ -14,11 +14,11 @@ from orderlymq_broker.core.context import Context, RequestRefused
 from orderlymq_broker.processors.fetch.read import Matches, PropertyTest
 from orderlymq_broker.processors.fetch.sql import SqlError, compile_sql
 from orderlymq_broker.state.records import GroupSet, Subscription
-from orderlymq_protocol.clientbodies import EXPRESSION_TAG
+from orderlymq_protocol.body.clients import EXPRESSION_TAG
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.pullheader import PullMessageHeader
-from orderlymq_protocol.sysflag import PULL_CLASS_FILTER, PULL_SUBSCRIPTION
-from orderlymq_protocol.tags import TagExpressionError, TagFilter
+from orderlymq_protocol.header.pull import PullMessageHeader
+from orderlymq_protocol.message.sysflag import PULL_CLASS_FILTER, PULL_SUBSCRIPTION
+from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 
 SQL_REFUSED: Final = "The broker does not support consumer to filter message by SQL92"
 CLASS_FILTER_REFUSED: Final = (

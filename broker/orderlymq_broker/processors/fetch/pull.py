@@ -28,10 +28,10 @@ from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Append, GroupSet
 from orderlymq_broker.state.topics.topics import PERM_READ, Topic
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.pull import PullMessageHeader
+from orderlymq_protocol.message.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
 from orderlymq_protocol.names import InvalidName, check_group_name
-from orderlymq_protocol.pullheader import PullMessageHeader
-from orderlymq_protocol.sysflag import PULL_COMMIT_OFFSET, PULL_SUSPEND
 
 # A client's own time-out is 30 s; a longer wait would be answered to nobody.
 SUSPEND_MS_MAX: Final = 30_000

@@ -24,8 +24,8 @@ from orderlymq_broker.store.layout import (
     queue_key,
 )
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import (
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import (
     GetEarliestMsgStoretimeHeader,
     GetMaxOffsetHeader,
     GetMinOffsetHeader,

@@ -15,7 +15,7 @@ from orderlymq_broker.state.topics.queues import Queue, TailEntry
 from orderlymq_broker.store.kv import Family, Reader
 from orderlymq_broker.store.layout import message_key, queue_bounds, queue_key
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.record import record_properties
+from orderlymq_protocol.message.record import record_properties
 
 MESSAGES_MAX: Final = 32  # maxTransferCountOnMessageInMemory
 SIZE_MAX: Final = 262_144  # maxTransferBytesOnMessageInMemory

@@ -18,7 +18,7 @@ from lark import Lark, Transformer
 from lark.exceptions import LarkError, UnexpectedInput, UnexpectedToken, VisitError
 
 from orderlymq_broker.processors.fetch.grammar import GRAMMAR
-from orderlymq_protocol.properties import decode_properties, find_property
+from orderlymq_protocol.message.properties import decode_properties, find_property
 
 # Far more than a person writes. Parsing takes some 10 microseconds per word, on the loop that serves everybody.
 EXPRESSION_SIZE_MAX: Final = 16_384

@@ -16,9 +16,9 @@ from orderlymq_broker.processors.groups.locks import check_client
 from orderlymq_broker.processors.topics.expansion import check_token
 from orderlymq_broker.state.groups.members import since_ms
 from orderlymq_broker.state.records import AssignmentSet, MemberSeen
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.integers import INT32_MAX
 
 # As many queues as a topic may have; a row of them is some 100 KiB.

@@ -19,7 +19,7 @@ from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.sessions import Session
 from orderlymq_broker.state.groups.locks import Lock
 from orderlymq_broker.state.records import MemberSeen
-from orderlymq_protocol.clientbodies import BROADCASTING
+from orderlymq_protocol.body.clients import BROADCASTING
 
 EXT_CLIENT_ID: Final = "omqClientId"
 EXT_EPOCH: Final = "omqEpoch"

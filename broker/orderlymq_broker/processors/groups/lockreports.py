@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from orderlymq_broker.core.effects import Now
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 # Between two looks of the shell; a rebalance of more groups than this is told of by its newest.
 LINES_MAX: Final = 200

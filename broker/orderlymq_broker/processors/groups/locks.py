@@ -32,11 +32,11 @@ from orderlymq_broker.state.records import (
     Outcome,
     Record,
 )
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.clientbodies import BROADCASTING, LOCK_QUEUES_MAX, LockBatchRequest
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.clients import BROADCASTING, LOCK_QUEUES_MAX, LockBatchRequest
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import InvalidName, check_group_name
 
 # Shorter leases would end between two renewals of a busy client, longer ones outlive any patience.

@@ -34,7 +34,7 @@ from orderlymq_broker.state.records import (
     Subscription,
     TopicSet,
 )
-from orderlymq_protocol.clientbodies import (
+from orderlymq_protocol.body.clients import (
     EXPRESSION_SQL92,
     EXPRESSION_TAG,
     CheckClientRequest,
@@ -44,10 +44,10 @@ from orderlymq_protocol.clientbodies import (
     SubscriptionData,
 )
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import GetConsumerListByGroupHeader, UnregisterClientHeader
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import GetConsumerListByGroupHeader, UnregisterClientHeader
+from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_protocol.names import TOPIC_LENGTH_MAX, retry_topic
-from orderlymq_protocol.tags import TagExpressionError, TagFilter
 
 # How many client ids seen on two connections the status shows; the counter counts them all.
 DUPLICATES_SHOWN_MAX: Final = 100

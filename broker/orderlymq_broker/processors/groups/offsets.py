@@ -23,10 +23,10 @@ from orderlymq_broker.state.records import (
 )
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import QueryConsumerOffsetHeader
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import QueryConsumerOffsetHeader
+from orderlymq_protocol.header.pull import PullMessageHeader, UpdateConsumerOffsetHeader
 from orderlymq_protocol.names import InvalidName, check_group_name
-from orderlymq_protocol.pullheader import PullMessageHeader, UpdateConsumerOffsetHeader
 
 # A client that is told to reset stops for 10 s and writes the new offset with its next commit, 5 s
 # later at most; twice that, with a margin.

@@ -26,10 +26,10 @@ from orderlymq_broker.state.groups.parkedrecords import (
     ParkedKey,
 )
 from orderlymq_broker.state.records import Outcome, Refused
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.properties import SHARDING_KEY
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.properties import SHARDING_KEY
 
 # Ids of RocketMQ have 32 characters; longer ones would grow the answers to lock requests.
 MESSAGE_ID_LENGTH_MAX: Final = 128

@@ -16,7 +16,7 @@ from typing import Final
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Effect, Now, Send
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
 
 # Soon after the first notice, and once more when a RocketMQ 4.x consumer has pulled again, which it
 # does 3 s after a pull that failed.

@@ -4,7 +4,7 @@ Server-side assignment (400): which queues a member of a group takes, computed f
 The rules: the same assignment as the clients' own strategies give, for the same sorted lists, so that
 members which ask and members which compute for themselves agree; the queues of a topic stand on
 several groups, so they come from the name servers and not from this group's table. Which client may
-consume an ordered queue is still decided by its lock alone. The route is fetched by ``net/assigning.py``.
+consume an ordered queue is still decided by its lock alone. The route is fetched by ``server/assignment.py``.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from orderlymq_broker.state.groups.assignment import QueuePlace, full_assignment
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.jsonmodel import JsonModel
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.declaration import JsonModel
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 Strategy = Callable[[Sequence[MessageQueue], int, int], list[MessageQueue]]
 

@@ -14,15 +14,15 @@ from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.state.records import Append
-from orderlymq_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_dlq_topic
-from orderlymq_protocol.properties import (
+from orderlymq_protocol.message.properties import (
     KEYS,
     RETRY_TOPIC,
     SHARDING_KEY,
     UNIQ_KEY,
     decode_properties,
 )
-from orderlymq_protocol.record import decode_record
+from orderlymq_protocol.message.record import decode_record
+from orderlymq_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_dlq_topic
 
 # The first tries of a message often fail for reasons that pass by themselves.
 TRIES_MIN: Final = 3

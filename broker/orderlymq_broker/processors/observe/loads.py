@@ -14,9 +14,9 @@ from typing import Final, Generic, TypeVar
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.state.records import Append
+from orderlymq_protocol.message.properties import SHARDING_KEY, find_property
+from orderlymq_protocol.message.record import record_properties
 from orderlymq_protocol.names import is_dlq_topic, is_system_topic
-from orderlymq_protocol.properties import SHARDING_KEY, find_property
-from orderlymq_protocol.record import record_properties
 
 WINDOW_MS: Final = 60_000
 # Fewer messages a minute fill no queue, however they are spread.

@@ -14,7 +14,7 @@ from typing import Final
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Now
 from orderlymq_broker.state.records import Append
-from orderlymq_protocol.statsbodies import BrokerStatsData, BrokerStatsItem
+from orderlymq_protocol.body.stats import BrokerStatsData, BrokerStatsItem
 
 SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60_000

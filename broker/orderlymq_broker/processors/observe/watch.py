@@ -25,9 +25,9 @@ from orderlymq_broker.state.records import Append, MemberSeen
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_queue_entry, queue_key
+from orderlymq_protocol.message.properties import KEYS, SHARDING_KEY, UNIQ_KEY, decode_properties
+from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import is_retry_topic, is_system_group
-from orderlymq_protocol.properties import KEYS, SHARDING_KEY, UNIQ_KEY, decode_properties
-from orderlymq_protocol.record import decode_record
 
 LOOK_MS: Final = 5_000
 # A queue without progress for so long stands still: RocketMQ's orderly listeners try again each second.

@@ -13,8 +13,8 @@ from orderlymq_broker.processors.groups.parked import check_hand_over
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.header.send import SendMessageHeader
 from orderlymq_protocol.names import RETRY_PREFIX, dlq_topic
-from orderlymq_protocol.sendheader import SendMessageHeader
 
 # Below this version a client's own maximum of deliveries is not to be trusted (MQVersion V3_4_9).
 VERSION_WITH_MAX_RECONSUME: Final = 121

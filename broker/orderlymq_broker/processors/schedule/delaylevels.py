@@ -26,9 +26,9 @@ from orderlymq_broker.store.layout import (
     queue_bounds,
     queue_key,
 )
+from orderlymq_protocol.message.properties import REAL_TOPIC
+from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import SCHEDULE_TOPIC
-from orderlymq_protocol.properties import REAL_TOPIC
-from orderlymq_protocol.record import decode_record
 
 # Messages and bytes that one level hands on at a time: some 20 ms of work, and with a scan every
 # 100 ms ten thousand messages a second, so that a burst of retries is not late.

@@ -14,9 +14,9 @@ from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.processors.schedule.timers import TimerService
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import RecallMessageHeader
-from orderlymq_protocol.recallhandle import InvalidHandle, RecallHandle
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import RecallMessageHeader
+from orderlymq_protocol.message.recallhandle import InvalidHandle, RecallHandle
 
 _ENDING: Final = "recall failed, the message is being delivered or recalled at this moment; recall it again to know"
 _OFF: Final = "recall failed, operation is forbidden: recallMessageEnable is false; an administrator can set it"

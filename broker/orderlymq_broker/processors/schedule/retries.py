@@ -23,10 +23,9 @@ from orderlymq_broker.state.records import Append, Outcome, Refused
 from orderlymq_broker.state.send.duplicates import send_identity
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import ConsumerSendMsgBackHeader
-from orderlymq_protocol.names import dlq_topic, retry_topic
-from orderlymq_protocol.properties import (
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import ConsumerSendMsgBackHeader
+from orderlymq_protocol.message.properties import (
     DELAY,
     ORIGIN_MESSAGE_ID,
     REAL_QID,
@@ -34,7 +33,8 @@ from orderlymq_protocol.properties import (
     RETRY_TOPIC,
     WAIT,
 )
-from orderlymq_protocol.record import StoredMessage, decode_record
+from orderlymq_protocol.message.record import StoredMessage, decode_record
+from orderlymq_protocol.names import dlq_topic, retry_topic
 
 # The first retry waits 10 s (level 3), each further one a level longer.
 FIRST_RETRY_LEVEL: Final = 3

@@ -31,15 +31,15 @@ from orderlymq_broker.store.layout import (
     table_bounds,
     table_key,
 )
-from orderlymq_protocol.names import TIMER_TOPIC
-from orderlymq_protocol.properties import (
+from orderlymq_protocol.message.properties import (
     REAL_QID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     UNIQ_KEY,
     decode_properties,
 )
-from orderlymq_protocol.record import decode_record
+from orderlymq_protocol.message.record import decode_record
+from orderlymq_protocol.names import TIMER_TOPIC
 
 # Messages that are read at a time; the largest are some MiB.
 READ_COUNT: Final = 32

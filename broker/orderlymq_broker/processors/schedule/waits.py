@@ -16,8 +16,7 @@ from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_protocol.codes import ResponseCode
 from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
-from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
-from orderlymq_protocol.properties import (
+from orderlymq_protocol.message.properties import (
     DELAY,
     REAL_QID,
     REAL_TOPIC,
@@ -27,6 +26,7 @@ from orderlymq_protocol.properties import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
 )
+from orderlymq_protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 _TIMER_NAMES: Final = frozenset(
     {TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DEL_UNIQKEY}

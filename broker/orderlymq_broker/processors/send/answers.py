@@ -14,8 +14,8 @@ from orderlymq_broker.core.repeats import First, PendingSend, Place
 from orderlymq_broker.processors.schedule.waits import Wait
 from orderlymq_broker.state.records import Append, Refused
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.recallhandle import RecallHandle
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.recallhandle import RecallHandle
 
 # Told with every answer and stored with every message, as brokers of 5.x do: clients trace nothing that
 # does not tell its region.

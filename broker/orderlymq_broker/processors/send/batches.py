@@ -21,11 +21,11 @@ from orderlymq_broker.processors.topics.expansion import check_send
 from orderlymq_broker.processors.transactions.halves import is_half
 from orderlymq_broker.state.records import Append, Outcome, Refused
 from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_protocol.batch import BatchEntry, BatchError, decode_batch
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.properties import UNIQ_KEY
-from orderlymq_protocol.sendheader import SendMessageHeader
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.send import SendMessageHeader
+from orderlymq_protocol.message.batch import BatchEntry, BatchError, decode_batch
+from orderlymq_protocol.message.properties import UNIQ_KEY
 
 # One batch is applied in one go on the event loop; more entries than this would hold up everybody:
 # these take some 0.3 s. As many as RocketMQ's own example of splitting puts into its 1 MB.

@@ -11,13 +11,13 @@ from orderlymq_broker.core.context import Context, CreateFirst, RequestRefused
 from orderlymq_broker.state.records import TopicSet
 from orderlymq_broker.state.topics.topics import PERM_INHERIT, PERM_WRITE, Topic
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.header.send import SendMessageHeader
 from orderlymq_protocol.names import (
     AUTO_CREATE_TOPIC,
     InvalidName,
     check_topic_name,
     is_retry_topic,
 )
-from orderlymq_protocol.sendheader import SendMessageHeader
 
 _ILLEGAL: Final = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length "

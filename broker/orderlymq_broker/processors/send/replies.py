@@ -19,10 +19,10 @@ from orderlymq_broker.core.properties import Properties
 from orderlymq_broker.processors.send.sends import SendProcessor
 from orderlymq_broker.state.records import Append, Outcome
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import ReplyMessageHeader
-from orderlymq_protocol.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT
-from orderlymq_protocol.sendheader import SendMessageHeader
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import ReplyMessageHeader
+from orderlymq_protocol.header.send import SendMessageHeader
+from orderlymq_protocol.message.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT
 
 # How long the asking client may take to say that it has the reply; RocketMQ's broker waits as long.
 PUSH_TIMEOUT_MS: Final = 3_000

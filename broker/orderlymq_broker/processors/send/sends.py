@@ -50,11 +50,11 @@ from orderlymq_broker.state.schedule.timerrecords import TimersEnded
 from orderlymq_broker.state.send.duplicates import send_identity
 from orderlymq_broker.state.topics.topics import PERM_WRITE, Topic
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.properties import DELAY, TRAN_MSG, UNIQ_KEY, WAIT
-from orderlymq_protocol.record import PROPERTIES_BYTES_MAX, body_crc, pack_host
-from orderlymq_protocol.sendheader import SendMessageHeader
-from orderlymq_protocol.sysflag import TRANSACTION_MASK
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.send import SendMessageHeader
+from orderlymq_protocol.message.properties import DELAY, TRAN_MSG, UNIQ_KEY, WAIT
+from orderlymq_protocol.message.record import PROPERTIES_BYTES_MAX, body_crc, pack_host
+from orderlymq_protocol.message.sysflag import TRANSACTION_MASK
 
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 

@@ -39,10 +39,10 @@ from orderlymq_broker.state.topics.expansion import (
 )
 from orderlymq_broker.state.topics.expansiontable import Expansion
 from orderlymq_broker.state.topics.topics import Topic
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.config import QUEUES_MAX
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.configbodies import QUEUES_MAX
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.names import InvalidName, check_topic_name
 from orderlymq_protocol.operatortoken import token_max_at
 

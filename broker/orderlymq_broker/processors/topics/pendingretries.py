@@ -13,9 +13,9 @@ from typing import Final
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_queue_entry, message_key, queue_bounds, queue_key
+from orderlymq_protocol.message.properties import REAL_TOPIC, find_property
+from orderlymq_protocol.message.record import record_properties
 from orderlymq_protocol.names import RETRY_PREFIX, SCHEDULE_TOPIC
-from orderlymq_protocol.properties import REAL_TOPIC, find_property
-from orderlymq_protocol.record import record_properties
 
 # Messages read at a time: about two milliseconds; somebody who waits for an expansion asks several times a second.
 STEP_MAX: Final = 512

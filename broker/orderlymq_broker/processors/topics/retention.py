@@ -20,7 +20,7 @@ from orderlymq_broker.store.layout import (
     message_key,
     queue_key,
 )
-from orderlymq_protocol.record import decode_record
+from orderlymq_protocol.message.record import decode_record
 
 QUEUES_PER_TICK: Final = 32  # some 20 reads each
 # A floor moves by at least this much, else every round would write a record for a few messages.

@@ -29,11 +29,10 @@ from orderlymq_broker.state.transactions.halves import Half
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import message_key
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import FLAG_ONEWAY, RemotingCommand
-from orderlymq_protocol.headers import CheckTransactionStateHeader
+from orderlymq_protocol.frame.command import FLAG_ONEWAY, RemotingCommand
+from orderlymq_protocol.header.catalogue import CheckTransactionStateHeader
 from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
-from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
-from orderlymq_protocol.properties import (
+from orderlymq_protocol.message.properties import (
     REAL_QID,
     REAL_TOPIC,
     TAGS,
@@ -41,14 +40,15 @@ from orderlymq_protocol.properties import (
     TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
 )
-from orderlymq_protocol.record import (
+from orderlymq_protocol.message.record import (
     RecordTemplate,
     StoredMessage,
     decode_record,
     encode_with_positions,
     pack_host,
 )
-from orderlymq_protocol.tags import tags_code
+from orderlymq_protocol.message.tags import tags_code
+from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 
 # Questions per look, over all groups: each reads a message from the store and sends it, some 20 ms together.
 COUNT_MAX: Final = 512

@@ -30,11 +30,10 @@ from orderlymq_broker.state.send.duplicates import send_identity
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.state.transactions.halves import OPEN_MAX, Half
 from orderlymq_protocol.codes import ResponseCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.headers import EndTransactionHeader, ResumeCheckHalfMessageHeader
-from orderlymq_protocol.message_id import MessageIdError, decode_offset_message_id
-from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
-from orderlymq_protocol.properties import (
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import EndTransactionHeader, ResumeCheckHalfMessageHeader
+from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
+from orderlymq_protocol.message.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     PGROUP,
     REAL_QID,
@@ -43,8 +42,8 @@ from orderlymq_protocol.properties import (
     TRAN_PREPARED_QUEUE_OFFSET,
     decode_properties,
 )
-from orderlymq_protocol.record import StoredMessage, body_crc, decode_record
-from orderlymq_protocol.sysflag import (
+from orderlymq_protocol.message.record import StoredMessage, body_crc, decode_record
+from orderlymq_protocol.message.sysflag import (
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_NOT,
@@ -53,6 +52,7 @@ from orderlymq_protocol.sysflag import (
     transaction_state,
     with_transaction_state,
 )
+from orderlymq_protocol.names import TRANS_CHECK_MAX_TIME_TOPIC, TRANS_HALF_TOPIC
 
 # Properties that a check and a giving up add: TRANSACTION_CHECK_TIMES and TRAN_PREPARED_QUEUE_OFFSET
 # with separators and numbers of 10 and 20 digits.

@@ -15,7 +15,7 @@ from orderlymq_broker.state.records import MembersChanged, MemberSeen, Subscript
 from orderlymq_broker.state.tables import TableWrites, read_rows
 from orderlymq_broker.store.kv import Reader
 from orderlymq_broker.store.layout import Table
-from orderlymq_protocol.clientbodies import SubscriptionData
+from orderlymq_protocol.body.clients import SubscriptionData
 
 _NO_MEMBERS: Mapping[str, MemberSeen] = {}
 

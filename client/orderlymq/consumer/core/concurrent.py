@@ -48,7 +48,7 @@ from orderlymq.consumer.core.events import (
 from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 LOCAL_RETRY_MS: Final = (
     5_000  # RocketMQ: a message the broker did not take back is tried here again

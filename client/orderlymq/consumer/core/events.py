@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 
 class OrderedResult(Enum):

@@ -11,7 +11,7 @@ from typing import Final
 from orderlymq.consumer.core.events import Instruction, Pull, Pulled, Report
 from orderlymq.consumer.core.flowcontrol import REPORT_EVERY, FlowLimits, reason_to_wait
 from orderlymq.consumer.core.processqueue import ProcessQueue
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.names import is_retry_topic
 
 # A leader that died is back within some 300 ms; RocketMQ's fixed 3000 ms would stand still ten times that.

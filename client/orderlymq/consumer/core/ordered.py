@@ -69,7 +69,7 @@ from orderlymq.consumer.core.queuestate import (
 )
 from orderlymq.consumer.settings import SUSPEND_MAX_MS, SUSPEND_MIN_MS
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 RELOCK_LOST_MS: Final = 10  # RocketMQ: lost while consuming
 RELOCK_FAILED_MS: Final = 100  # RocketMQ: not held; here: the request had no answer

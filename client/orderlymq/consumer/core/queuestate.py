@@ -14,7 +14,7 @@ from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import INT32_MAX
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 FOREVER: Final = 2**62
 """The end of a lease that nobody grants: broadcasting."""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from orderlymq.oracle.verdict import Defect
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_batch, read_stream

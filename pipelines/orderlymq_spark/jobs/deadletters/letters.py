@@ -17,10 +17,10 @@ from orderlymq.blocking import AdminClient
 from orderlymq.connection.wire import read_record
 from orderlymq.errors import TopicNotFound
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol import properties as names
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message import properties as names
+from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import dlq_topic
-from orderlymq_protocol.record import iter_records
 from orderlymq_spark.cluster.access import ClusterAccess
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.offsets import ranges, to_json

@@ -15,8 +15,8 @@ from typing import Any, Final
 from orderlymq.blocking import Producer
 from orderlymq.errors import SendError
 from orderlymq.message import Message, ReceivedMessage
+from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_protocol.names import dlq_topic
-from orderlymq_protocol.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from orderlymq_protocol.tags import java_string_hash
+from orderlymq_protocol.message.tags import java_string_hash
 
 BUSY: Final = 0.99  # share of (minute, queue) pairs that must stay under the target
 _MINUTE_S: Final = 60.0

@@ -10,10 +10,10 @@ from orderlymq_broker.processors.admin.access import needs_of, signature
 from orderlymq_broker.settings import AccessSettings
 from orderlymq_broker.state.admin.accessrecords import AccountSet, WhiteAddressesSet
 from orderlymq_broker.state.records import GroupSet, TopicSet
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.framing import FrameDecoder
+from orderlymq_protocol.frame.codec import FrameDecoder
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import ALICE, Shell, settings
 from tests.broker.processors.requests import (
     create,

@@ -4,8 +4,8 @@ import pytest
 
 from orderlymq_broker.core.clientcalls import OPEN_MAX
 from orderlymq_broker.core.effects import Peer
-from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
-from orderlymq_protocol.record import iter_records
+from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.message.record import iter_records
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, TOOL
 from tests.broker.processors.requests import heartbeat, heartbeat_body, send

@@ -7,10 +7,10 @@ import pytest
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import LanguageCode
-from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS, TOOL
 from tests.broker.processors.requests import (

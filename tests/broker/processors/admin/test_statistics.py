@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from orderlymq_broker.processors.observe.rates import DAY_MS, HOUR_MS, MINUTE_MS, Series
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsCommitted, OffsetsReset
-from orderlymq_protocol.tags import tags_code
+from orderlymq_protocol.message.tags import tags_code
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import START_MS
 from tests.broker.processors.requests import create, heartbeat, pull, send, send_ext

@@ -7,8 +7,8 @@ import pytest
 from orderlymq_broker.processors.admin.topics import merge_attributes
 from orderlymq_broker.state.records import Commit as OffsetCommit
 from orderlymq_broker.state.records import GroupSet, OffsetsReset, TopicDeleted, TopicSet
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import START_MS
 from tests.broker.processors.requests import create, heartbeat, lock, offset_of, send

@@ -12,7 +12,7 @@ from orderlymq_broker.processors.fetch.read import (
 )
 from orderlymq_broker.settings import StorageSettings
 from orderlymq_broker.state.records import GroupSet, TopicSet
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from tests.broker.processors.driver import Shell, settings
 from tests.broker.processors.requests import (
     bodies,

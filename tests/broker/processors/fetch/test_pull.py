@@ -20,7 +20,7 @@ from orderlymq_broker.state.records import (
     TopicSet,
 )
 from orderlymq_broker.store.kv import Family, Reader
-from orderlymq_protocol.batch import BatchEntry, encode_batch
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
 from tests.broker.processors.driver import ALICE, BOB, Shell, settings
 from tests.broker.processors.requests import (
     bodies,

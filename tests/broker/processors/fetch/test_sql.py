@@ -9,7 +9,7 @@ from lark import Lark, UnexpectedInput
 
 from orderlymq_broker.processors.fetch.grammar import GRAMMAR
 from orderlymq_broker.processors.fetch.sql import NESTING_MAX, SqlError, compile_sql, count_words
-from orderlymq_protocol.properties import encode_properties
+from orderlymq_protocol.message.properties import encode_properties
 
 ORDER = encode_properties(
     {

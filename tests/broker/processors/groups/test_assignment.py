@@ -9,10 +9,10 @@ from orderlymq_broker.processors.groups.strategies import AssignmentRequest, ass
 from orderlymq_broker.state.groups.assignment import full_assignment
 from orderlymq_broker.state.records import GroupDeleted, TopicDeleted, TopicSet
 from orderlymq_operator.plan.assignment import AssignmentInput, Member, assign_queues
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.driver import ALICE, BOB, Shell
 from tests.broker.processors.requests import create, heartbeat
 

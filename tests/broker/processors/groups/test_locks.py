@@ -17,9 +17,9 @@ from orderlymq_broker.state.records import (
     LocksRequested,
     TopicSet,
 )
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.clientbodies import LOCK_QUEUES_MAX
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.clients import LOCK_QUEUES_MAX
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.broker.processors.driver import ALICE, BOB, Shell, settings
 from tests.broker.processors.requests import create, heartbeat, lock, lock_body, unlock
 

@@ -5,7 +5,7 @@ import pytest
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.core.sessions import CLIENTS_MAX
 from orderlymq_broker.state.records import GroupSet, MemberSeen, TopicSet
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from tests.broker.processors.driver import ALICE, BOB, TOOL, Shell, settings
 from tests.broker.processors.requests import (
     create,

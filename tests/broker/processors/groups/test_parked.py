@@ -14,9 +14,9 @@ from orderlymq_broker.state.records import (
     TopicSet,
 )
 from orderlymq_broker.state.topics.expansion import blockers
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.broker.processors.administering import AdminShell
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.requests import (

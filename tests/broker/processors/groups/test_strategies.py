@@ -10,8 +10,8 @@ from orderlymq_broker.processors.groups.strategies import (
     assign,
     assignment_body,
 )
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 QUEUES = [MessageQueue("orders", group, number) for group in ("b", "a") for number in range(4)]
 

@@ -17,10 +17,10 @@ from orderlymq_broker.processors.observe.listeners import (
 )
 from orderlymq_broker.processors.observe.watch import ASKED_MS, BLOCKED_MS, LOOK_MS
 from orderlymq_broker.state.records import GroupSet
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.codes import LanguageCode
-from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS
 from tests.broker.processors.requests import (

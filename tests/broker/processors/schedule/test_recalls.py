@@ -5,8 +5,8 @@ import pytest
 from orderlymq_broker.settings import TimerSettings
 from orderlymq_broker.state.records import GroupSet, TopicSet
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
-from orderlymq_protocol.recallhandle import RecallHandle
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.message.recallhandle import RecallHandle
 from tests.broker.processors.driver import START_MS, Shell, settings
 from tests.broker.processors.halves import COMMIT, begin, end
 from tests.broker.processors.requests import create, properties, send, send_ext

@@ -6,8 +6,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from orderlymq_broker.state.records import Append, DelayProgress, GroupSet, TopicDeleted, TopicSet
-from orderlymq_protocol.properties import decode_properties
-from orderlymq_protocol.record import decode_record
+from orderlymq_protocol.message.properties import decode_properties
+from orderlymq_protocol.message.record import decode_record
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.requests import (
     STORED_WITH,

@@ -9,8 +9,8 @@ from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import GroupSet, TopicDeleted, TopicSet
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import Table, table_bounds
-from orderlymq_protocol.properties import decode_properties
-from orderlymq_protocol.record import StoredMessage
+from orderlymq_protocol.message.properties import decode_properties
+from orderlymq_protocol.message.record import StoredMessage
 from tests.broker.processors.driver import START_MS, Shell, settings
 from tests.broker.processors.halves import COMMIT, begin, end
 from tests.broker.processors.requests import (

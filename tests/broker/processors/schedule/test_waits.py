@@ -12,7 +12,7 @@ from orderlymq_broker.processors.schedule.waits import parse_delay_levels
 from orderlymq_broker.state.records import Append, TopicSet, decode_records
 from orderlymq_broker.state.topics.topics import Topic
 from orderlymq_broker.store.entry import split_entry
-from orderlymq_protocol.record import RecordTemplate, encode_with_positions, pack_host
+from orderlymq_protocol.message.record import RecordTemplate, encode_with_positions, pack_host
 from tests.broker.processors.driver import START_MS, Shell
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from orderlymq_protocol.batch import BatchEntry, encode_batch
-from orderlymq_protocol.properties import decode_properties
+from orderlymq_protocol.message.batch import BatchEntry, encode_batch
+from orderlymq_protocol.message.properties import decode_properties
 from tests.broker.processors.driver import Shell
 from tests.broker.processors.requests import (
     STORED_WITH,

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from orderlymq_protocol import fastjson
-from orderlymq_protocol.command import FLAG_RESPONSE, RemotingCommand
-from orderlymq_protocol.properties import decode_properties
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.frame.command import FLAG_RESPONSE, RemotingCommand
+from orderlymq_protocol.message.properties import decode_properties
 from tests.broker.processors.driver import ALICE, BOB, Shell
 from tests.broker.processors.requests import bodies, properties, pull, send_ext
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from orderlymq_broker.core.effects import Peer, Propose
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.state.records import Append, GroupSet, TopicDeleted, TopicSet
-from orderlymq_protocol.properties import decode_properties
-from orderlymq_protocol.record import decode_record
-from orderlymq_protocol.tags import tags_code
+from orderlymq_protocol.message.properties import decode_properties
+from orderlymq_protocol.message.record import decode_record
+from orderlymq_protocol.message.tags import tags_code
 from tests.broker.processors.driver import ALICE, BOB, START_MS, Shell, settings
 from tests.broker.processors.requests import (
     STORED_WITH,

@@ -14,9 +14,9 @@ from orderlymq_broker.state.records import (
     RetentionAdvanced,
     TopicSet,
 )
-from orderlymq_protocol import fastjson
+from orderlymq_protocol.body import fastjson
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.operatortoken import token_max_at
 from tests.broker.processors.driver import ALICE, BOB, Shell
 from tests.broker.processors.requests import (

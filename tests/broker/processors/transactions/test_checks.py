@@ -4,9 +4,9 @@ import pytest
 
 from orderlymq_broker.settings import StorageSettings, TimerSettings
 from orderlymq_broker.state.records import Append, HalfGivenUp, HalfOpened, TopicSet
-from orderlymq_protocol.framing import FrameDecoder
-from orderlymq_protocol.properties import decode_properties
-from orderlymq_protocol.record import decode_record
+from orderlymq_protocol.frame.codec import FrameDecoder
+from orderlymq_protocol.message.properties import decode_properties
+from orderlymq_protocol.message.record import decode_record
 from tests.broker.processors.driver import ALICE, BOB, START_MS, TOOL, Shell, settings
 from tests.broker.processors.halves import (
     COMMIT,

@@ -14,8 +14,8 @@ from orderlymq_broker.state.records import (
     TopicDeleted,
     TopicSet,
 )
+from orderlymq_protocol.message.properties import decode_properties
 from orderlymq_protocol.names import TRANS_HALF_TOPIC
-from orderlymq_protocol.properties import decode_properties
 from tests.broker.processors.driver import BOB, Shell
 from tests.broker.processors.halves import (
     COMMIT,

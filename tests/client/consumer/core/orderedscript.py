@@ -34,7 +34,7 @@ from orderlymq.consumer.core.events import (
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.queuestate import OrderedRules, Phase
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client.messages import QUEUE, message
 
 

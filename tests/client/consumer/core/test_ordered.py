@@ -23,7 +23,7 @@ from orderlymq.consumer.core.events import (
 )
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.consumer.core.queuestate import OrderedRules, Phase
-from orderlymq_protocol.messagequeue import MessageQueue
+from orderlymq_protocol.body.messagequeue import MessageQueue
 from tests.client.consumer.core.orderedscript import Script, without_reports
 from tests.client.messages import OTHER, QUEUE, message, messages
 

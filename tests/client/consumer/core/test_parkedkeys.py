@@ -15,7 +15,7 @@ from orderlymq.consumer.core.events import (
 )
 from orderlymq.consumer.core.queuestate import OrderedRules
 from orderlymq.message import ReceivedMessage
-from orderlymq_protocol.properties import SHARDING_KEY
+from orderlymq_protocol.message.properties import SHARDING_KEY
 from tests.client.consumer.core.orderedscript import Script
 from tests.client.messages import QUEUE, message
 

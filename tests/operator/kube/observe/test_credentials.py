@@ -10,7 +10,7 @@ from aiohttp import web
 from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.resources import Json
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from tests.operator.examples import cluster
 from tests.operator.kube.apiserver import absent, serving_api
 from tests.operator.scripted import serving

@@ -14,9 +14,9 @@ from orderlymq_operator.kube.metrics import OperatorMetrics
 from orderlymq_operator.kube.resources import Json
 from orderlymq_operator.kube.takeover.handover import Takeover, Target
 from orderlymq_operator.kube.takeover.proof import OUT_OF_SERVICE
-from orderlymq_protocol.clientbodies import Connection, ConsumerConnection
+from orderlymq_protocol.body.clients import Connection, ConsumerConnection
 from orderlymq_protocol.codes import RequestCode, ResponseCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.client import RemotingClient
 from tests.operator.kube.apiserver import serving_api
 from tests.operator.kube.samples import NAMESPACE, killing, pod

@@ -17,9 +17,9 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from orderlymq_protocol import configbodies
+from orderlymq_protocol.body import config as configbodies
 from orderlymq_protocol.codes import RequestCode
-from orderlymq_protocol.command import RemotingCommand
+from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime import loop
 from orderlymq_runtime.connection import Connection
 from orderlymq_runtime.http import HealthServer

@@ -1,0 +1,74 @@
+"""
+The subcommands of ``orderlymq`` that need the broker's own files: ``doctor``.
+
+Exit codes of ``doctor``: 0 nothing is wrong, 1 something is, 2 it could not look. What is
+checked: ``state.py``.
+"""
+
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from orderlymq_broker.doctor.log import Report
+from orderlymq_broker.doctor.state import examine
+from orderlymq_broker.store.kv import StoreError
+
+EXIT_FINDINGS: Final = 1
+EXIT_UNREADABLE: Final = 2
+
+
+@click.command()
+@click.argument("data_dir", type=click.Path(path_type=Path))
+@click.option(
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the report is printed.",
+)
+@click.pass_context
+def doctor(context: click.Context, data_dir: Path, output: str) -> None:
+    """Check the files of a stopped replica; nothing is changed.
+
+    DATA_DIR is the directory of one replica. Every message, queue entry, index entry and raft
+    entry is read and compared with the others. Exit code 0: nothing is wrong; 1: findings;
+    2: the directory cannot be examined.
+    """
+    try:
+        report = examine(data_dir)
+    except StoreError as error:
+        if output == "json":
+            click.echo(msgspec.json.encode({"path": str(data_dir), "error": str(error)}))
+        else:
+            click.echo(f"error: {error}", err=True)
+        context.exit(EXIT_UNREADABLE)
+    if output == "json":
+        click.echo(msgspec.json.encode({**msgspec.to_builtins(report), "clean": report.clean}))
+    else:
+        _print(report, Console())
+    context.exit(0 if report.clean else EXIT_FINDINGS)
+
+
+def _print(report: Report, console: Console) -> None:
+    click.echo(f"{report.path}: {report.identity or 'of nobody'}")
+    examined = ", ".join(f"{count} {what}" for what, count in report.counts.items())
+    click.echo(f"examined {examined or 'nothing'}")
+    if report.clean:
+        console.print("nothing is wrong", style="green")
+        return
+    table = Table("check", "where", "problem", title=f"{report.findings_count} findings")
+    for finding in report.findings:
+        # As text: a range like [0, 7) would be read as markup.
+        table.add_row(finding.check, Text(finding.place), Text(finding.problem))
+    console.print(table)
+    if report.findings_count > len(report.findings):
+        console.print(f"only the first {len(report.findings)} findings are shown")
+    click.echo(
+        "Move this directory away and start the replica on an empty one: it fetches everything "
+        "from its peers."
+    )

@@ -1,0 +1,329 @@
+"""
+The part of the doctor that needs the store alone: the raft log, the messages, the positions.
+
+The rule: nothing in the directory changes. RocksDB opens a directory of links in a temporary
+place, read-only, and every value is read once, so that a damaged byte meets a checksum: those of
+RocksDB, of the raft entry, or of the message body. What the tables mean, and whether they agree
+with each other, is checked by ``orderlymq_broker/doctor/state.py``, which also is where to begin.
+"""
+
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.entry import EntryParts, split_entry
+from orderlymq_broker.store.kv import Family, Reader, StoreError, StoreFailed
+from orderlymq_broker.store.layout import Applied, Compaction, LogValue
+from orderlymq_broker.store.replica import Identity, lock_owner, read_identity
+from orderlymq_broker.store.rocks import DirectoryInUse, NoReplica, RocksStore
+from orderlymq_broker.store.snapshot import store_path
+from orderlymq_protocol.message.record import RecordError, StoredMessage, body_crc, decode_record
+from orderlymq_raft.types import EntryKind, Membership
+
+# A damaged directory may hold a million broken entries; nobody reads more than these.
+FINDINGS_MAX: Final = 200
+
+# Values in memory at once: messages reach 4 MiB each, everything else is small.
+MESSAGES_PER_PAGE: Final = 16
+PAIRS_PER_PAGE: Final = 512
+
+# RocksDB writes into or over these, so that the doctor works on copies; all others are linked.
+_LINKED: Final = frozenset({".sst", ".blob", ".log"})
+
+_META_KEYS: Final = frozenset(
+    {
+        layout.META_FORMAT,
+        layout.META_IDENTITY,
+        layout.META_HARD_STATE,
+        layout.META_MEMBERSHIP,
+        layout.META_COMPACTED,
+        layout.META_APPLIED,
+        layout.META_RECOVERY,
+        layout.META_PEERS,
+        layout.META_DROPPED,
+    }
+)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong: which check, at which place, and what."""
+
+    check: str
+    place: str
+    problem: str
+
+
+class Report(msgspec.Struct):
+    """What an examination found; clean when *findings_count* is zero.
+
+    Attributes:
+        counts: how many entries, messages and so on were looked at.
+        findings: the first ones, at most `FINDINGS_MAX`.
+        findings_count: all of them.
+    """
+
+    path: str
+    identity: Identity | None = None
+    counts: dict[str, int] = msgspec.field(default_factory=dict)
+    findings: list[Finding] = msgspec.field(default_factory=list)
+    findings_count: int = 0
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing is wrong."""
+        return self.findings_count == 0
+
+    def add(self, check: str, place: object, problem: object) -> None:
+        """Note a finding."""
+        self.findings_count += 1
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(Finding(check, str(place), str(problem)))
+
+    def count(self, what: str) -> None:
+        """Note that one more of *what* was looked at."""
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+
+class Positions(msgspec.Struct, frozen=True):
+    """Where the replica says that it stands."""
+
+    applied: Applied
+    compaction: Compaction
+    commit: int
+
+
+@contextmanager
+def reading_copy(data_dir: Path) -> Iterator[RocksStore]:
+    """Open the store of *data_dir* (or a bare store) for reading, without touching it.
+
+    Raises:
+        NoReplica: there is no store.
+        DirectoryInUse: a running process would change it under our hands.
+        FormatTooNew: a newer release has written it.
+        StoreFailed: RocksDB finds damage at once.
+    """
+    path = store_path(data_dir) if store_path(data_dir).is_dir() else data_dir
+    if not (path / "CURRENT").is_file():
+        raise NoReplica(_nothing_here(data_dir))
+    owner = lock_owner(data_dir)
+    if owner is not None:
+        raise DirectoryInUse(f"{data_dir} is in use by process {owner}; stop that process first")
+    with tempfile.TemporaryDirectory(prefix="orderlymq-doctor-") as directory:
+        copy = Path(directory)
+        for file in path.iterdir():
+            if file.suffix in _LINKED:
+                (copy / file.name).symlink_to(file.resolve())
+            elif file.is_file() and file.name not in {"LOG", "LOCK"}:
+                shutil.copyfile(file, copy / file.name)
+        try:
+            store = RocksStore(copy, read_only=True)
+        except StoreFailed as error:
+            raise StoreFailed(str(error).replace(str(copy), str(path))) from error
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+def examine_positions(reader: Reader, report: Report) -> Positions:
+    """Check META: everything in it decodes and is known.
+
+    Raises:
+        StoreError: it cannot be read; nothing else makes sense then.
+    """
+    report.identity = read_identity(reader, Path(report.path))
+    if report.identity is None:
+        report.add("identity", "META", "the directory names no owner; it was never started")
+    values = dict(read_pages(reader, Family.META))
+    for key in values.keys() - _META_KEYS:
+        report.add("positions", "META", f"the key {key!r} is unknown")
+    applied = layout.decode_applied(values.get(layout.META_APPLIED))
+    compaction = layout.decode_compaction(values.get(layout.META_COMPACTED))
+    _, _, commit = layout.decode_hard_state(values.get(layout.META_HARD_STATE))
+    if layout.META_MEMBERSHIP in values:
+        try:
+            Membership.decode(values[layout.META_MEMBERSHIP])
+        except ValueError as error:
+            report.add("positions", "META membership", error)
+    if applied.index < compaction.index:
+        report.add(
+            "positions",
+            "META",
+            f"the log begins behind {compaction.index}, but only {applied.index} is applied",
+        )
+    if not applied.floor <= applied.physical_end:
+        report.add("positions", "META", f"the retention floor passes the end: {applied}")
+
+    return Positions(applied, compaction, commit)
+
+
+class LogExamination:
+    """Walks the raft log once; the fields hold where it has come."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        report: Report,
+        positions: Positions,
+        on_entry: Callable[[int, EntryParts], None],
+    ) -> None:
+        self._reader = reader
+        self._report = report
+        self._positions = positions
+        self._on_entry = on_entry
+        self.last = positions.compaction.index
+        self.term = positions.compaction.term
+        self.physical_end = positions.compaction.physical_end
+
+    def run(self) -> None:
+        """Check order, terms, checksums and bodies of all entries, and the positions in them."""
+        positions = self._positions
+        for key, value in read_pages(self._reader, Family.RAFT_LOG):
+            self._report.count("raft entries")
+            try:
+                self._entry(layout.decode_u64(key), layout.decode_log_value(value))
+            except (StoreError, ValueError) as error:
+                self._report.add("raft log", f"entry after {self.last}", error)
+                self.last += 1
+        if positions.applied.index > self.last:
+            self._wrong(f"{positions.applied.index} is applied, the log ends at {self.last}")
+        if positions.commit > self.last:
+            self._wrong(f"{positions.commit} is committed, the log ends at {self.last}")
+        if positions.applied.physical_end > self.physical_end:
+            self._wrong(
+                f"messages are applied up to {positions.applied.physical_end}, those of the log "
+                f"end at {self.physical_end}"
+            )
+
+    def _entry(self, index: int, head: LogValue) -> None:
+        if index != self.last + 1:
+            self._wrong(f"entry {index} follows entry {self.last}")
+        if head.term < self.term:
+            self._wrong(f"entry {index} has term {head.term} after term {self.term}")
+        self.last = index
+        self.term = head.term
+        applied = self._positions.applied
+        if index == applied.index and head.term != applied.term:
+            self._wrong(f"entry {index} has term {head.term}, it was applied in {applied.term}")
+        kind = EntryKind(head.kind)
+        if kind is not EntryKind.NORMAL:
+            if zlib.crc32(head.head) != head.checksum:
+                self._wrong(f"entry {index}: the checksum does not fit")
+            return
+        start = split_entry(head.head).physical_start
+        if start != self.physical_end:
+            self._wrong(
+                f"entry {index} begins at physical offset {start}, the one before it ends "
+                f"at {self.physical_end}"
+            )
+        self.physical_end = start + head.blob_length
+        if index == applied.index and self.physical_end != applied.physical_end:
+            self._wrong(
+                f"entry {index} ends at physical offset {self.physical_end}, it was applied to "
+                f"{applied.physical_end}"
+            )
+        if start < applied.floor and head.blob_length:
+            return  # retention has dropped its bodies
+        self._bodies(index, start, head)
+
+    def _bodies(self, index: int, start: int, head: LogValue) -> None:
+        pairs = self._reader.scan(
+            Family.MESSAGES,
+            layout.message_key(start),
+            layout.message_key(start + head.blob_length),
+            limit=max(1, head.blob_length),
+        )
+        data = b"".join((head.head, *(value for _, value in pairs)))
+        if zlib.crc32(data) != head.checksum:
+            self._wrong(
+                f"entry {index}: the checksum over its records and its messages, physical "
+                f"offsets {start} to {start + head.blob_length}, does not fit"
+            )
+        else:
+            self._on_entry(index, split_entry(data))
+
+    def _wrong(self, problem: str) -> None:
+        self._report.add("raft log", f"entry {self.last}", problem)
+
+
+def examine_messages(
+    reader: Reader,
+    report: Report,
+    positions: Positions,
+    end: int,
+    on_message: Callable[[int, StoredMessage], None],
+) -> None:
+    """Check that messages are dense from the retention floor to *end*, and each of them."""
+    expected: int | None = None
+    for key, value in read_pages(reader, Family.MESSAGES, MESSAGES_PER_PAGE):
+        report.count("messages")
+        physical = layout.decode_u64(key)
+        place = f"physical offset {physical}"
+        if expected is None and physical < positions.applied.floor:
+            report.add("messages", place, f"lies below the floor {positions.applied.floor}")
+        if expected is not None and physical != expected:
+            report.add("messages", place, f"the message before it ends at {expected}")
+        expected = physical + len(value)
+        message = examine_message(report, physical, value)
+        if message is not None:
+            on_message(physical, message)
+    if expected is None:
+        if end != positions.applied.floor:
+            report.add("messages", f"physical offset {end}", "there are no messages at all")
+    elif expected != end:
+        report.add(
+            "messages", f"physical offset {expected}", f"messages end here, the log ends at {end}"
+        )
+
+
+def examine_message(report: Report, physical: int, value: bytes) -> StoredMessage | None:
+    """Check one stored message by itself; None when it cannot even be decoded."""
+    place = f"physical offset {physical}"
+    try:
+        message = decode_record(value)
+    except RecordError as error:
+        report.add("messages", place, error)
+        return None
+    size = int.from_bytes(value[:4], "big")
+    if size != len(value):
+        report.add("messages", place, f"it states {size} bytes and has {len(value)}")
+    if message.physical_offset != physical:
+        report.add("messages", place, f"it says that it stands at {message.physical_offset}")
+    if body_crc(message.body) != message.body_crc:
+        report.add("messages", place, "the checksum of its body does not fit")
+
+    return message
+
+
+def read_pages(
+    reader: Reader, family: Family, per_page: int = PAIRS_PER_PAGE
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield every pair of *family* in key order."""
+    start = b""
+    while True:
+        page = reader.scan(family, start, _FAMILY_END, limit=per_page)
+        yield from page
+        if len(page) < per_page:
+            return
+        start = page[-1][0] + b"\x00"
+
+
+# No key of any family begins with this many of the highest byte.
+_FAMILY_END: Final = b"\xff" * 32
+
+
+def _nothing_here(data_dir: Path) -> str:
+    if not data_dir.is_dir():
+        return f"{data_dir}: no such directory"
+    below = sorted(str(path.parent.parent) for path in data_dir.glob("**/store/CURRENT"))
+    if not below:
+        return f"{data_dir}: no replica is here"
+
+    return f"{data_dir}: no replica is here itself; give one of: {', '.join(below)}"

@@ -1,1 +1,0 @@
-"""Client connections, the group's address, name-server registration."""

@@ -1,0 +1,177 @@
+"""
+Requests that steer the process instead of its state: status, planned moves, membership.
+
+They are answered here and not in the core, because they need the raft node and the addresses of
+the replicas. The rule: "done" is answered only when it is done: the other replica leads, the
+membership is applied.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import msgspec
+import orjson
+
+from orderlymq_broker.server.clients import Clients, Line
+from orderlymq_broker.settings import Address
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_raft import (
+    AddLearner,
+    MembershipChange,
+    NotLeader,
+    PromoteLearner,
+    ProposalRefused,
+    RemoveNode,
+)
+from orderlymq_raft.types import NodeId
+from orderlymq_runtime.connection import failure_reply
+from orderlymq_runtime.supervisor import Supervisor
+
+_log = logging.getLogger(__name__)
+
+
+class MembershipRequest(msgspec.Struct, frozen=True):
+    """Body of 20504; *address* ("host:port" for its peers) is needed to add a replica."""
+
+    action: str
+    node: int
+    address: str | None = None
+
+
+class Steerable(Protocol):
+    """What can be steered."""
+
+    def status(self) -> Mapping[str, object]:
+        """Return what ``/status`` shows."""
+
+    async def move_leadership(self, target: NodeId | None) -> NodeId:
+        """Let *target*, or the best of the others, lead; return who does.
+
+        Raises:
+            NotLeader: this replica does not lead.
+            ProposalRefused: it cannot be done, the text says why.
+        """
+
+    def change_membership(self, change: MembershipChange, address: Address | None) -> int:
+        """Propose a change and return its index; raises as `move_leadership`."""
+
+
+class AdminRequests:
+    """Answers 20500, 20503 and 20504."""
+
+    def __init__(
+        self, clients: Clients, steered: Steerable, supervisor: Supervisor | None = None
+    ) -> None:
+        self._steered = steered
+        self._supervisor = supervisor or Supervisor()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Index of a proposed membership -> who waits for it.
+        self._waiting: dict[int, tuple[Line, RemotingCommand]] = {}
+        for code, handler in (
+            (RequestCode.ORDERLYMQ_GROUP_STATUS, self._status),
+            (RequestCode.ORDERLYMQ_TRANSFER_LEADERSHIP, self._move),
+            (RequestCode.ORDERLYMQ_CHANGE_MEMBERSHIP, self._change),
+        ):
+            clients.intercept(code, handler)
+
+    def membership_applied(self, index: int) -> None:
+        """Answer whoever asked for the membership of entry *index*."""
+        waiting = self._waiting.pop(index, None)
+        if waiting is not None:
+            line, command = waiting
+            line.send(command.reply())
+
+    def leadership_lost(self) -> None:
+        """Tell those who wait that nobody here can say how their change ends."""
+        for line, command in self._waiting.values():
+            remark = "the leader changed meanwhile; look at the group's status and try again"
+            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+        self._waiting.clear()
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _status(self, line: Line, command: RemotingCommand) -> None:
+        body = orjson.dumps(self._steered.status(), option=orjson.OPT_NON_STR_KEYS)
+        line.send(command.reply(body=body))
+
+    def _move(self, line: Line, command: RemotingCommand) -> None:
+        text = command.ext.get("target", "")
+        if text and not text.isdigit():
+            remark = f"target {text!r} is no node id; leave it out to let the group choose"
+            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+            return
+        work = self._moved(line, command, NodeId(int(text)) if text else None)
+        task = self._supervisor.once("move leadership", work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _moved(self, line: Line, command: RemotingCommand, target: NodeId | None) -> None:
+        try:
+            leader = await self._steered.move_leadership(target)
+        except (NotLeader, ProposalRefused) as error:
+            _refuse(line, command, error)
+        except Exception as error:
+            line.send(failure_reply(command, error))
+            raise
+        else:
+            line.send(command.reply(ext={"leader": str(leader)}))
+
+    def _change(self, line: Line, command: RemotingCommand) -> None:
+        try:
+            change, address = membership_change(command.body)
+            index = self._steered.change_membership(change, address)
+        except (ValueError, NotLeader, ProposalRefused) as error:
+            _refuse(line, command, error)
+            return
+        _log.info("membership change proposed: %s", change)
+        self._waiting[index] = (line, command)
+
+
+def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
+    """Read the body of 20504.
+
+    Raises:
+        ValueError: what it says cannot be done; the text says what to write instead.
+    """
+    try:
+        request = msgspec.json.decode(body, type=MembershipRequest)
+    except UNREADABLE as error:
+        raise ValueError(f"the body is no membership request: {error}") from error
+    if request.node <= 0:
+        raise ValueError(f"node id {request.node} is not positive")
+    node = NodeId(request.node)
+    kinds: dict[str, Callable[[NodeId], MembershipChange]] = {
+        "add-learner": AddLearner,
+        "promote": PromoteLearner,
+        "remove": RemoveNode,
+    }
+    kind = kinds.get(request.action)
+    if kind is None:
+        raise ValueError(f"action {request.action!r} is unknown; use one of {', '.join(kinds)}")
+    address = None
+    if request.address is not None:
+        host, _, port = request.address.rpartition(":")
+        if not host or not port.isdigit():
+            raise ValueError(f"address {request.address!r} is not host:port")
+        address = Address(host, int(port))
+    if request.action == "add-learner" and address is None:
+        raise ValueError("a replica is added with the address at which its peers reach it")
+    return kind(node), address
+
+
+def _refuse(line: Line, command: RemotingCommand, error: Exception) -> None:
+    code = (
+        ResponseCode.SERVICE_NOT_AVAILABLE
+        if isinstance(error, NotLeader)
+        else ResponseCode.SYSTEM_ERROR
+    )
+    line.send(command.reply(code, remark=str(error)))

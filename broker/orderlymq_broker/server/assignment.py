@@ -1,0 +1,151 @@
+"""
+Answering QUERY_ASSIGNMENT (400): the division is computed by the core, the route comes from a name server.
+
+It is answered here because a topic's queues may stand on several groups and only the name servers know
+them all. The rule: no guess; while no name server answers, the client is told so and keeps what it
+has. A route is kept for a moment, because all members of a group ask at the same time.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from orderlymq_broker.processors.groups.strategies import (
+    AssignmentError,
+    AssignmentRequest,
+    assign,
+    assignment_body,
+)
+from orderlymq_broker.server.clients import Clients, Line
+from orderlymq_broker.settings import Address
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.groups.members import since_ms
+from orderlymq_broker.state.topics.topics import PERM_READ
+from orderlymq_protocol.body.catalogue import TopicRouteData
+from orderlymq_protocol.body.declaration import ModelError
+from orderlymq_protocol.body.fastjson import JsonError
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.connection import failure_reply
+from orderlymq_runtime.supervisor import Supervisor
+
+_log = logging.getLogger(__name__)
+
+# Clients wait 3 s for the whole answer.
+NAME_SERVER_TIMEOUT_S: Final = 1.0
+ROUTE_AGE_S: Final = 1.0
+# Clients ask every 20 s per topic; more at a time than this is a storm, and they ask again.
+OPEN_MAX: Final = 1_024
+ROUTES_MAX: Final = 1_024
+
+
+class RouteUnknownError(Exception):
+    """No name server could say where the topic is; the text is for the client."""
+
+
+class Assigning:
+    """Answers 400.
+
+    Life cycle: made with the clients, `close` at the end.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        state: Callable[[], BrokerState],
+        name_servers: Sequence[Address],
+        *,
+        tls: ssl.SSLContext | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self._supervisor = supervisor or Supervisor()
+        self._state = state
+        self._name_servers = [str(name_server) for name_server in name_servers]
+        self._client = RemotingClient(tls=tls)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._routes: dict[str, tuple[float, tuple[MessageQueue, ...]]] = {}
+        clients.intercept(RequestCode.QUERY_ASSIGNMENT, self._query)
+
+    async def close(self) -> None:
+        """Stop what is under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.close()
+
+    def _query(self, line: Line, command: RemotingCommand) -> None:
+        try:
+            wish = AssignmentRequest.from_json(command.body)
+        except (JsonError, ModelError) as error:
+            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+            return
+        if len(self._tasks) >= OPEN_MAX:
+            remark = f"{OPEN_MAX} assignments are being computed; ask again"
+            line.send(command.reply(ResponseCode.SYSTEM_BUSY, remark=remark))
+            return
+        task = self._supervisor.once(
+            "assignment", self._answer(line, command, wish), name=f"assignment of {wish.topic}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, line: Line, command: RemotingCommand, wish: AssignmentRequest) -> None:
+        try:
+            queues = await self._queues(wish.topic)
+            state = self._state()
+            members = state.members.of_group(wish.consumer_group)
+            ages = {client_id: since_ms(member) for client_id, member in members.items()}
+            decided = state.assignments.get(wish.consumer_group, wish.topic)
+            found = assign(wish, queues, ages, decided)
+        except (RouteUnknownError, AssignmentError) as error:
+            line.send(command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error)))
+        except Exception as error:
+            line.send(failure_reply(command, error))
+            raise
+        else:
+            line.send(command.reply(body=assignment_body(found)))
+
+    async def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic that may be read, on all groups."""
+        now_s = asyncio.get_running_loop().time()
+        known = self._routes.get(topic)
+        if known is not None and now_s - known[0] < ROUTE_AGE_S:
+            return known[1]
+        queues = await self._ask(topic)
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[topic] = (now_s, queues)
+        return queues
+
+    async def _ask(self, topic: str) -> tuple[MessageQueue, ...]:
+        reasons = []
+        for name_server in self._name_servers:
+            command = request(
+                RequestCode.GET_ROUTEINFO_BY_TOPIC,
+                {"topic": topic, "acceptStandardJsonOnly": "true"},
+            )
+            try:
+                reply = await self._client.invoke(name_server, command, NAME_SERVER_TIMEOUT_S)
+                if reply.code == ResponseCode.SUCCESS:
+                    return readable_queues(topic, TopicRouteData.from_json(reply.body))
+                reasons.append(f"{name_server} answers {reply.code}: {reply.remark}")
+            except (RemotingError, JsonError, ModelError) as error:
+                reasons.append(f"{name_server}: {error}")
+        text = "; ".join(reasons) or "this broker has no name server"
+        _log.debug("no route of %s: %s", topic, text)
+        raise RouteUnknownError(f"no route of topic {topic} is known now ({text}); ask again")
+
+
+def readable_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
+    """Return the queues of a route that consumers read."""
+    return tuple(
+        MessageQueue(topic, data.broker_name, number)
+        for data in route.queue_datas
+        if data.perm & PERM_READ
+        for number in range(data.read_queue_nums)
+    )

@@ -1,0 +1,339 @@
+"""
+The clients' connections, and who answers what comes in on them.
+
+The rule: a request is answered by this replica only while it surely speaks for the group. While
+that is in doubt (leadership on its way, a lease that ran out, a process that was paused) requests
+wait at the desk in the order they came, and a leader asks the others to confirm it; when another
+replica leads, those on connections that were accepted here are passed on to it. Order on one
+connection is kept across all of it.
+``replication/loop.py`` runs what is served here, ``forwarding.py`` carries what is not.
+"""
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from orderlymq_broker.core.bodylimits import excess
+from orderlymq_broker.core.effects import Peer
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.connection import Connection, failure_reply
+
+_log = logging.getLogger(__name__)
+
+# Beyond this the desk is no waiting room but a leak: the connection whose request is one too many
+# is closed, so that its client tries again. At 1 KiB a request it is 16 MiB.
+WAITING_MAX: Final = 16_384
+
+PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+class Desk(Enum):
+    """What happens to a request that arrives now."""
+
+    SERVE = "serve"  # this replica answers
+    HOLD = "hold"  # this replica leads and is about to hand that over
+    WAIT = "wait"  # nobody knows yet who answers
+    FORWARD = "forward"  # another replica leads and is known
+
+
+class Line(Protocol):
+    """A client, connected here or forwarded by another replica."""
+
+    id: int
+    peer: tuple[str, int]
+
+    def send(self, command: RemotingCommand) -> None:
+        """Write a command to the client."""
+
+    def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
+        """End the connection; *kind* is what it is counted by, *reason* what the log says."""
+
+
+class Service(Protocol):
+    """Who answers requests here."""
+
+    def handle(self, request: RemotingCommand, peer: Peer) -> None:
+        """Answer *request*, now or later."""
+
+    def may_answer(self) -> bool:
+        """Tell whether an answer given now is the truth."""
+
+    def refusal(self, line: "Line", command: RemotingCommand) -> RemotingCommand | None:
+        """Return the answer to a request that its sender may not make, None for one that it may."""
+
+    def request_confirmation(self) -> int:
+        """Ask the group whether this replica may answer what has arrived; `Clients.retry` follows."""
+
+    def is_confirmed(self, number: int) -> bool:
+        """Tell whether the group has confirmed what `request_confirmation` gave *number* to."""
+
+    def connection_closed(self, connection: int) -> None:
+        """Forget a connection."""
+
+
+class Forwarder(Protocol):
+    """Who carries requests to the leader."""
+
+    def forward(self, line: Line, command: RemotingCommand) -> bool:
+        """Pass *command* on; False when the leader cannot be reached."""
+
+    def line_lost(self, connection: int) -> None:
+        """Tell the leader that a client is gone."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request that waits; *confirmation* is what it waits for while this replica serves."""
+
+    line: Line
+    command: RemotingCommand
+    confirmation: int | None = None
+
+
+class Clients:
+    """All lines to clients; the `FrameHandler` of the remoting server.
+
+    Life cycle of a line: made, requests, lost. *always_open* marks a replica that listens whether
+    it leads or not (Kubernetes): a service follows the leader a moment late, so what comes to a
+    follower is passed on. While no leader is known the core itself answers it (closing, refusing
+    or ignoring as each code demands).
+    """
+
+    def __init__(self, service: Service, forwarder: Forwarder, *, always_open: bool) -> None:
+        self.desk = Desk.WAIT
+        self._service = service
+        self._forwarder = forwarder
+        self._always_open = always_open
+        self._lines: dict[int, Line] = {}
+        # Requests of lines that are lost stay in the queue until it comes to them, or until they are half of it.
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_of: Counter[int] = Counter()
+        self._lost = 0
+        # How many at the end of the queue have not asked for a confirmation yet.
+        self._unasked = 0
+        self.worked_off = 0
+        self._intercepts: dict[int, Callable[[Line, RemotingCommand], None]] = {}
+        self._on_handled: Callable[[Line, RemotingCommand], None] | None = None
+        self._on_lost: Callable[[Line], None] | None = None
+        # Lines that were made while this replica did not lead.
+        self._strangers: set[int] = set()
+
+    def intercept(
+        self, code: RequestCode, handler: Callable[[Line, RemotingCommand], None]
+    ) -> None:
+        """Let *handler* answer requests of *code*, which need more than the state.
+
+        It gets those that their sender may make, as `Service.refusal` judges.
+        """
+        self._intercepts[code] = handler
+
+    def watch(
+        self,
+        *,
+        handled: Callable[[Line, RemotingCommand], None],
+        lost: Callable[[Line], None],
+    ) -> None:
+        """Call *handled* after each heartbeat or lock request, *lost* before a line is forgotten."""
+        self._on_handled = handled
+        self._on_lost = lost
+
+    # -- what the server calls -------------------------------------------------------------------
+
+    def connection_made(self, conn: Connection) -> None:
+        """Take note of a client."""
+        self.line_made(conn)
+
+    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
+        """Handle what one read has brought."""
+        self.line_received(conn, commands)
+
+    def connection_lost(self, conn: Connection) -> None:
+        """Forget a client."""
+        self.line_lost(conn)
+
+    # -- lines, connected here or elsewhere ------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many requests wait for somebody who may answer."""
+        return len(self._waiting) - self._lost
+
+    def line_made(self, line: Line) -> None:
+        """Take note of a client."""
+        self._lines[line.id] = line
+        if self._always_open and self.desk not in (Desk.SERVE, Desk.HOLD):
+            self._strangers.add(line.id)
+
+    def line_received(self, line: Line, commands: list[RemotingCommand]) -> None:
+        """Handle the commands of one client, in their order."""
+        if self.desk is Desk.SERVE and not self._waiting and self._service.may_answer():
+            for command in commands:
+                self._serve(line, command)
+            return
+        is_stranger = line.id in self._strangers
+        for command in commands:
+            if is_stranger and (self.desk is Desk.WAIT or command.code in self._intercepts):
+                self._serve(line, command)
+            else:
+                self._put(_Waiting(line, command), self._waiting.append)
+        self._work_off()
+        if self.waiting > WAITING_MAX:
+            reason = f"{self.waiting} requests wait for a leader"
+            line.close(orderly=False, kind="too_many_waiting", reason=reason)
+
+    def line_lost(self, line: Line) -> None:
+        """Forget a client and what it still wanted."""
+        if self._lines.pop(line.id, None) is None:
+            return
+        self._lost += self._waiting_of.pop(line.id, 0)
+        if 2 * self._lost > len(self._waiting):
+            self._waiting = deque(each for each in self._waiting if self._is_here(each.line))
+            self._unasked = sum(each.confirmation is None for each in self._waiting)
+            self._lost = 0
+        if self._on_lost is not None:
+            self._on_lost(line)
+        self._strangers.discard(line.id)
+        self._forwarder.line_lost(line.id)
+        self._service.connection_closed(line.id)
+
+    def lines(self) -> list[Line]:
+        """Return all lines."""
+        return list(self._lines.values())
+
+    def line(self, connection: int) -> Line | None:
+        """Return the line with this number, while it exists."""
+        return self._lines.get(connection)
+
+    def is_stranger(self, line: Line) -> bool:
+        """Tell whether the client came to this replica while it did not lead."""
+        return line.id in self._strangers
+
+    # -- what the loop calls (ClientPort) --------------------------------------------------------
+
+    def send(self, connection: int, command: RemotingCommand) -> None:
+        """Write a command to a client, if it is still there."""
+        line = self._lines.get(connection)
+        if line is not None:
+            line.send(command)
+
+    def close(self, connection: int, reason: str) -> None:
+        """Close a client's connection, so that it sees a failure at once."""
+        line = self._lines.get(connection)
+        if line is not None:
+            line.close(orderly=False, kind="not_served", reason=reason)
+
+    # -- who answers -----------------------------------------------------------------------------
+
+    def turn_to(self, desk: Desk) -> None:
+        """Change what happens to requests, and work off those that wait if they can go on."""
+        self.desk = desk
+        if desk is Desk.SERVE:
+            self._strangers.clear()
+        for each in self._waiting:
+            each.confirmation = None
+        self._unasked = len(self._waiting)
+        self._work_off()
+
+    def retry(self) -> None:
+        """Look again whether waiting requests can be answered."""
+        if self._waiting:
+            self._work_off()
+
+    def drop_waiting(self, reason: str) -> None:
+        """Close the clients whose requests nobody will answer, so that they try again."""
+        lines = {each.line.id: each.line for each in self._waiting if self._is_here(each.line)}
+        self._waiting.clear()
+        self._waiting_of.clear()
+        self._lost = 0
+        self._unasked = 0
+        for line in lines.values():
+            line.close(orderly=False, kind="not_served", reason=reason)
+
+    def _work_off(self) -> None:
+        while self._waiting:
+            first = self._waiting[0]
+            if not self._is_here(first.line):
+                self._pop()
+                self._lost -= 1
+            elif self.desk is Desk.SERVE and self._may_answer(first):
+                self._take_first()
+                self._serve(first.line, first.command)
+            elif self.desk is Desk.FORWARD:
+                # Taken before: a line that cannot be reached may be lost meanwhile.
+                self._take_first()
+                if not self._forwarder.forward(first.line, first.command):
+                    if self._is_here(first.line):
+                        self._put(first, self._waiting.appendleft)
+                        self.worked_off -= 1
+                    break
+            else:
+                break
+        if self._unasked and self.desk is Desk.SERVE:
+            self._ask_for_confirmation()
+
+    def _may_answer(self, waiting: _Waiting) -> bool:
+        number = waiting.confirmation
+        if number is not None and self._service.is_confirmed(number):
+            return True
+        return self._service.may_answer()
+
+    def _ask_for_confirmation(self) -> None:
+        """Let the group confirm this replica for all that have not asked for it: one round for them."""
+        number = self._service.request_confirmation()
+        for position in range(-self._unasked, 0):
+            self._waiting[position].confirmation = number
+        self._unasked = 0
+
+    def _put(self, waiting: _Waiting, put: Callable[[_Waiting], None]) -> None:
+        put(waiting)
+        self._waiting_of[waiting.line.id] += 1
+        self._unasked += waiting.confirmation is None
+
+    def _pop(self) -> _Waiting:
+        first = self._waiting.popleft()
+        self._unasked -= first.confirmation is None
+        return first
+
+    def _take_first(self) -> None:
+        line = self._pop().line
+        self._waiting_of[line.id] -= 1
+        if not self._waiting_of[line.id]:
+            del self._waiting_of[line.id]
+        self.worked_off += 1
+
+    def _is_here(self, line: Line) -> bool:
+        return self._lines.get(line.id) is line
+
+    def _serve(self, line: Line, command: RemotingCommand) -> None:
+        problem = excess(command)
+        if problem:
+            _answer(line, command.reply(ResponseCode.SYSTEM_ERROR, remark=problem), command)
+            return
+        intercept = self._intercepts.get(command.code)
+        if intercept is not None and not command.is_response:
+            refusal = self._service.refusal(line, command)
+            if refusal is None:
+                intercept(line, command)
+            else:
+                _answer(line, refusal, command)
+            return
+        peer = Peer(line.id, line.peer[0], line.peer[1])
+        try:
+            self._service.handle(command, peer)
+        except Exception as error:
+            _log.exception("request %d of %s:%d failed", command.code, *line.peer)
+            _answer(line, failure_reply(command, error), command)
+        if self._on_handled is not None:
+            self._on_handled(line, command)
+
+
+def _answer(line: Line, answer: RemotingCommand, command: RemotingCommand) -> None:
+    if not (command.is_response or command.is_oneway):
+        line.send(answer)

@@ -1,0 +1,245 @@
+"""
+Client requests between replicas: from the one that was asked to the one that leads.
+
+The rule: what was passed on is answered by the leader or by the end of the connection, never by
+a guess here. A client that was passed on keeps its own host and port at the leader, because locks
+and membership know it by them. `Outbox` stands at the replica that has the client's connection,
+`Inbox` at the leader, where each forwarded client is a line among the others (``clients.py``).
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from orderlymq_broker.replication.frameheaders import Forward, ForwardedConnection
+from orderlymq_broker.replication.frames import (
+    Frame,
+    FrameKind,
+    decode_header,
+    encode_frame,
+)
+from orderlymq_broker.server.clients import PULL_CODES, Clients, Line
+from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.frame import codec
+from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_raft.types import NodeId
+
+_log = logging.getLogger(__name__)
+
+# Java clients pull again at once on this one; any other answer but data costs them three seconds.
+PULL_AGAIN: Final = ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+class FrameSender(Protocol):
+    """Sends one frame to a peer; False when the link is down."""
+
+    def __call__(self, node: NodeId, pieces: list[bytes]) -> bool:
+        """Send *pieces* to *node*."""
+
+
+class _Passed:
+    """What one client has asked through us and not been answered, and when it last asked."""
+
+    __slots__ = ("asked_at", "leader", "pulls", "requests")
+
+    def __init__(self, leader: NodeId) -> None:
+        self.leader = leader
+        self.requests: set[int] = set()
+        self.pulls: dict[int, RemotingCommand] = {}
+        self.asked_at = 0.0
+
+    def expect(self, command: RemotingCommand, now: float) -> None:
+        if command.code not in PULL_CODES:
+            # A consumer never stops pulling; whether a line is idle is told by everything else.
+            self.asked_at = now
+        if command.is_oneway or command.is_response:
+            return
+        if command.code in PULL_CODES:
+            self.pulls[command.opaque] = command
+        else:
+            self.requests.add(command.opaque)
+
+    def answered(self, opaque: int) -> None:
+        self.requests.discard(opaque)
+        self.pulls.pop(opaque, None)
+
+
+class Outbox:
+    """Passes requests of clients that are connected here to the leader, and answers back."""
+
+    def __init__(self, send: FrameSender, seconds: Callable[[], float]) -> None:
+        self.leader: NodeId | None = None
+        self.clients: Clients | None = None
+        self._send = send
+        self._seconds = seconds
+        self._passed: dict[int, _Passed] = {}
+
+    def forward(self, line: Line, command: RemotingCommand) -> bool:
+        """Pass *command* to the leader; False when it is unknown or cannot be reached."""
+        if self.leader is None:
+            return False
+        passed = self._passed.get(line.id)
+        if passed is None:
+            passed = self._passed[line.id] = _Passed(self.leader)
+        if passed.leader != self.leader and (passed.requests or passed.pulls):
+            # The answers would have to come from a leader that is none any more.
+            line.close(orderly=False, kind="leader_changed")
+            return True
+        passed.leader = self.leader
+        header = Forward(line.id, line.peer[0], line.peer[1])
+        pieces = encode_frame(FrameKind.FORWARD, header, codec.encode_parts(command))
+        passed.expect(command, self._seconds())
+        if not self._send(self.leader, pieces):
+            passed.answered(command.opaque)
+            return False
+        return True
+
+    def line_lost(self, connection: int) -> None:
+        """Tell the leader that a client is gone."""
+        passed = self._passed.pop(connection, None)
+        if passed is not None:
+            gone = ForwardedConnection(connection)
+            self._send(passed.leader, encode_frame(FrameKind.ORIGIN_CLOSED, gone))
+
+    def frame_received(self, node: NodeId, frame: Frame) -> None:
+        """Take a command or a close from the leader for one of our clients."""
+        connection = decode_header(frame, ForwardedConnection).connection
+        line = None if self.clients is None else self.clients.line(connection)
+        if line is None:
+            return
+        if frame.kind is FrameKind.FORWARDED_CLOSE:
+            line.close(orderly=False, kind="asked_by_leader", reason=f"node {node} asks for it")
+            return
+        passed = self._passed.get(connection)
+        try:
+            commands = FrameDecoder().receive_data(frame.payload)
+        except FrameError as error:
+            reason = f"node {node} answered with what is no frame: {error}"
+            line.close(orderly=False, kind="forwarding", reason=reason)
+            return
+        for command in commands:
+            if passed is not None and command.is_response:
+                passed.answered(command.opaque)
+            line.send(command)
+
+    def leader_lost(self, node: NodeId) -> None:
+        """End the connections whose requests *node* was to answer: their fate is unknown."""
+        for connection, passed in list(self._passed.items()):
+            if passed.leader != node or not (passed.requests or passed.pulls):
+                continue
+            line = None if self.clients is None else self.clients.line(connection)
+            if line is not None:
+                reason = f"node {node}, which was to answer, is lost"
+                line.close(orderly=False, kind="leader_lost", reason=reason)
+
+    def is_quiet(self, line: Line, since: float) -> bool:
+        """Tell whether *line* has asked nothing but pulls after *since*, and waits for nothing."""
+        passed = self._passed.get(line.id)
+        return passed is None or (not passed.requests and passed.asked_at <= since)
+
+    def waits(self, line: Line) -> bool:
+        """Tell whether *line* waits for an answer to anything but a pull."""
+        passed = self._passed.get(line.id)
+        return passed is not None and bool(passed.requests)
+
+    def release_pulls(self, line: Line) -> None:
+        """Answer the pulls of *line* so that the client pulls again, elsewhere."""
+        passed = self._passed.get(line.id)
+        if passed is None:
+            return
+        for command in passed.pulls.values():
+            line.send(pull_again(command))
+        passed.pulls.clear()
+
+
+class Inbox:
+    """The clients that other replicas have passed on to this leader."""
+
+    def __init__(self, clients: Clients, send: FrameSender) -> None:
+        self._clients = clients
+        self._send = send
+        self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
+        # Below zero, so that they never meet the numbers of accepted connections.
+        self._next_id = -1
+
+    def frame_received(self, node: NodeId, frame: Frame, *, leads: bool) -> None:
+        """Take a request, or the end of a client, from *node*."""
+        if frame.kind is FrameKind.ORIGIN_CLOSED:
+            connection = decode_header(frame, ForwardedConnection).connection
+            self._forget(self._lines.get((node, connection)))
+            return
+        forward = decode_header(frame, Forward)
+        if not leads:
+            # Passed on by a replica that is behind the times; its client must ask again.
+            refusal = ForwardedConnection(forward.connection)
+            self._send(node, encode_frame(FrameKind.FORWARDED_CLOSE, refusal))
+            return
+        line = self._lines.get((node, forward.connection))
+        if line is None:
+            line = ForwardedLine(self._next_id, node, forward, self._send)
+            self._next_id -= 1
+            self._lines[node, forward.connection] = line
+            self._clients.line_made(line)
+        try:
+            commands = FrameDecoder().receive_data(frame.payload)
+        except FrameError as error:
+            reason = f"node {node} passed on what is no frame: {error}"
+            line.close(orderly=False, kind="forwarding", reason=reason)
+            return
+        self._clients.line_received(line, commands)
+
+    def node_lost(self, node: NodeId) -> None:
+        """Forget the clients that *node* had passed on; it resets them itself."""
+        for line in [line for line in self._lines.values() if line.node == node]:
+            self._forget(line)
+
+    def clear(self) -> None:
+        """End all forwarded lines, because this replica leads no more."""
+        for line in list(self._lines.values()):
+            line.close(orderly=False, kind="leads_no_more")
+            self._forget(line)
+
+    def _forget(self, line: "ForwardedLine | None") -> None:
+        if line is not None:
+            self._lines.pop((line.node, line.origin), None)
+            self._clients.line_lost(line)
+
+
+class ForwardedLine:
+    """A client that is connected to another replica."""
+
+    def __init__(self, number: int, node: NodeId, forward: Forward, send: FrameSender) -> None:
+        self.id = number
+        self.peer = (forward.host, forward.port)
+        self.node = node
+        self.origin = forward.connection
+        self._send = send
+
+    def send(self, command: RemotingCommand) -> None:
+        """Write *command* to the client by way of the replica that has its connection."""
+        header = ForwardedConnection(self.origin)
+        pieces = codec.encode_parts(command)
+        self._send(self.node, encode_frame(FrameKind.FORWARDED_SEND, header, pieces))
+
+    def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
+        """Ask that replica to end the client's connection; it counts the close, only we know why."""
+        reason = reason or kind.replace("_", " ")
+        _log.info("closing the connection of %s:%d at node %d: %s", *self.peer, self.node, reason)
+        header = ForwardedConnection(self.origin)
+        self._send(self.node, encode_frame(FrameKind.FORWARDED_CLOSE, header))
+
+
+def pull_again(command: RemotingCommand) -> RemotingCommand:
+    """Return the answer that makes a client repeat the pull *command* at once, unchanged."""
+    offset = command.ext.get("queueOffset", "0")
+    return command.reply(
+        PULL_AGAIN,
+        {
+            "suggestWhichBrokerId": "0",
+            "nextBeginOffset": offset,
+            "minOffset": "0",
+            "maxOffset": offset,
+        },
+        remark="the leader has changed, pull again",
+    )

@@ -1,0 +1,228 @@
+"""
+What the clients see of a change of leadership.
+
+The rules: a replica that leads no more first stops listening, then passes on what its clients
+still ask, and lets each client go when it is quiet; nobody is answered a guess. A planned move
+holds requests back for the moment in which nobody leads, so that none of them fails. Requests
+that nobody can answer for too long end with their connection, which a client notices at once.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from orderlymq_broker.server.address import LeaderAddress
+from orderlymq_broker.server.clients import Clients, Desk, Line
+from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
+from orderlymq_raft import RoleChange
+from orderlymq_raft.types import NodeId
+
+_log = logging.getLogger(__name__)
+
+# Below the three seconds after which a Java client gives a send up: it tries again meanwhile.
+WAIT_MAX_S: Final = 1.5
+
+# A client that asks nothing but pulls for so long is let go; a busy one is let go between two
+# requests when it has been passed on for QUIET_BY_FORCE_S: a hop for ever costs more than one
+# new connection.
+QUIET_S: Final = 1.0
+QUIET_BY_FORCE_S: Final = 10.0
+
+# A client that came to a replica that does not lead is passed on; it is let go by and by, so that it
+# comes to the leader itself. So is one that came to a replica which knows of no leader: the group may have
+# removed it, and its heartbeats are answered.
+STRANGER_S: Final = 3.0
+
+# A commit takes milliseconds; with a disk that hangs leadership had better move anyway.
+SETTLE_S: Final = 0.3
+SETTLE_POLL_S: Final = 0.001
+
+# In Kubernetes clients come by a Service, which follows the leader's label: its EndpointSlice at once, the
+# rules of the nodes up to a second later. Until then clients come here, and the address of a pod that is
+# gone answers nothing at all: a Java client waits three seconds for its connection. A pod that is deleted
+# by force has two seconds from SIGTERM on.
+SERVICE_FOLLOWS_S: Final = 1.6
+PASS_ON_TICK_S: Final = 0.1
+# Of the two seconds that leaves two tenths for the store.
+LAST_ANSWERS_S: Final = 0.2
+
+# The answer that makes a client pull again must be out before its connection is reset.
+FAREWELL_S: Final = 0.02
+
+
+class Leadership:
+    """Keeps desk, address and forwarding in step with the role of this replica."""
+
+    def __init__(
+        self,
+        clients: Clients,
+        outbox: Outbox,
+        inbox: Inbox,
+        address: LeaderAddress | None,
+        seconds: Callable[[], float],
+        call_later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self.serving = False
+        self.leader: NodeId | None = None
+        self._clients = clients
+        self._outbox = outbox
+        self._inbox = inbox
+        self._address = address
+        self._seconds = seconds
+        self._call_later = call_later
+        self._waiting_since: float | None = None
+        self._worked_off = 0
+        self._ended_at: float | None = None
+        self._moved = asyncio.Event()
+        self._leaving: set[int] = set()
+        self._strangers_since: dict[int, float] = {}
+
+    # -- what the loop says ----------------------------------------------------------------------
+
+    def role_changed(self, change: RoleChange, *, leads: bool) -> None:
+        """Turn to the leader that is known now."""
+        former, self.leader = self._outbox.leader, change.leader
+        self._outbox.leader = None if leads else change.leader
+        if former is not None and former != self._outbox.leader:
+            self._outbox.leader_lost(former)
+        if self._outbox.leader is not None:
+            self._moved.set()
+            self._clients.turn_to(Desk.FORWARD)
+        elif not self.serving:
+            self._clients.turn_to(Desk.WAIT)
+
+    def serving_began(self) -> None:
+        """Serve: bind the address, answer what waits."""
+        self.serving = True
+        self._ended_at = None
+        self._outbox.leader = None
+        self._clients.turn_to(Desk.SERVE)
+        if self._address is not None:
+            self._address.acquire()
+
+    def serving_ended(self) -> None:
+        """Let go of the address; what arrives from now on waits for the next leader."""
+        self.serving = False
+        self._ended_at = self._seconds()
+        if self._address is not None:
+            self._address.release()
+        self._clients.turn_to(Desk.WAIT)
+        self._inbox.clear()
+
+    def needed_until(self) -> float | None:
+        """Return how long a Service may lead clients here if this replica ends now, by the loop's clock."""
+        just_led = (
+            self._ended_at is not None and self._seconds() - self._ended_at < SERVICE_FOLLOWS_S
+        )
+        if self.serving or just_led:
+            return asyncio.get_running_loop().time() + SERVICE_FOLLOWS_S
+        return None
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """End waiting that lasts too long, and let quiet clients go; about every 100 ms."""
+        now = self._seconds()
+        self._clients.retry()
+        if not self._clients.waiting:
+            self._waiting_since = None
+        elif self._waiting_since is None or self._worked_off != self._clients.worked_off:
+            # Each waits for one confirmation on a slow link; the queue moves, and may never be empty.
+            self._waiting_since = now
+            self._worked_off = self._clients.worked_off
+        elif now - self._waiting_since > WAIT_MAX_S:
+            self._waiting_since = None
+            self._clients.drop_waiting("nobody leads the group at present")
+        if self._ended_at is not None:
+            self._release_quiet(now, self._ended_at)
+        self._release_strangers(now)
+
+    def _release_strangers(self, now: float) -> None:
+        strangers = [line for line in self._clients.lines() if self._clients.is_stranger(line)]
+        if self._strangers_since or strangers:
+            since = self._strangers_since
+            self._strangers_since = {line.id: since.get(line.id, now) for line in strangers}
+        for line in strangers:
+            if now - self._strangers_since[line.id] > STRANGER_S:
+                self.let_go(line)
+
+    def _release_quiet(self, now: float, ended_at: float) -> None:
+        if now - ended_at < QUIET_S:
+            return
+        quiet_since = now if now - ended_at > QUIET_BY_FORCE_S else now - QUIET_S
+        lines = self._lines_here()
+        for line in lines:
+            if self._outbox.is_quiet(line, quiet_since):
+                self.let_go(line)
+        if not lines:
+            self._ended_at = None
+
+    def _lines_here(self) -> list[Line]:
+        return [
+            line
+            for line in self._clients.lines()
+            if not isinstance(line, ForwardedLine) and not self._clients.is_stranger(line)
+        ]
+
+    def let_go(self, line: Line) -> None:
+        """Answer the held pulls of a client, then reset its connection, so that it comes anew."""
+        if line.id in self._leaving:
+            return
+        self._leaving.add(line.id)
+        self._outbox.release_pulls(line)
+
+        def close() -> None:
+            self._leaving.discard(line.id)
+            # Asked in the very last moment: it is let go the next time.
+            if not self._outbox.waits(line):
+                line.close(orderly=False, kind="leads_no_more")
+
+        self._call_later(FAREWELL_S, close)
+
+    # -- planned moves ---------------------------------------------------------------------------
+
+    async def move(
+        self, *, settled: Callable[[], bool], transfer: Callable[[], None], timeout_s: float
+    ) -> bool:
+        """Hold requests back, finish what is under way, call *transfer*, wait for another leader.
+
+        *settled* says that nothing is under way any more: what did not reach the log before the
+        transfer could only be refused. Returns whether another replica leads; if not, this one
+        serves on. What *transfer* raises passes.
+        """
+        self._moved.clear()
+        self._clients.turn_to(Desk.HOLD)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SETTLE_S
+        try:
+            # Polled for milliseconds, once per move.
+            while not settled() and loop.time() < deadline:  # noqa: ASYNC110
+                await asyncio.sleep(SETTLE_POLL_S)
+            transfer()
+            async with asyncio.timeout(timeout_s):
+                await self._moved.wait()
+        except TimeoutError:
+            return False
+        finally:
+            if self.serving:
+                self._clients.turn_to(Desk.SERVE)
+        return True
+
+    async def pass_on(self, until: float) -> None:
+        """Pass on what is asked here until *until* (the loop's time), or until no client is left."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < until and self._clients.lines():
+            self.tick()
+            await asyncio.sleep(PASS_ON_TICK_S)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait for answers that clients still expect through us, then let every client go."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        # Polled once in the life of a process, so the outbox has no event for it.
+        while loop.time() < deadline and any(map(self._outbox.waits, self._lines_here())):  # noqa: ASYNC110
+            await asyncio.sleep(FAREWELL_S)
+        for line in self._lines_here():
+            self.let_go(line)
+        await asyncio.sleep(2 * FAREWELL_S)

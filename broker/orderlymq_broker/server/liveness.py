@@ -1,0 +1,385 @@
+"""
+Proof that a client of this machine is dead.
+
+The rule: a lock moves before its lease ends only on proof, and a closed connection is none: it is
+the reason to go and look. While a client is connected we find the processes that hold the other end
+of its connection (``sockets.py``). When the connection is gone, each of them is gone, a zombie, or
+another one under its number, and nobody holds the socket any more, the client is dead. Everything
+that asks the operating system runs in a thread.
+"""
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
+
+import psutil
+
+from orderlymq_broker.server import portablesockets, sockets
+from orderlymq_broker.server.sockets import Holding, Owners, SocketEnd
+from orderlymq_runtime.supervisor import Supervisor
+
+_log = logging.getLogger(__name__)
+
+# A process that was killed is gone within milliseconds, one that dumps its core within seconds.
+LOOKS_S: Final = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 1.0, 2.0)
+# Looks for new clients take at most this part of a processor's time, however many come.
+LOOK_SHARE: Final = 0.1
+# They may take this much of it without a pause: ten looks, so that who comes soon after another one
+# is known before it can die.
+LOOK_RESERVE_S: Final = 0.2
+# A heartbeat follows every 30 s; what has stood in the way three times stays there.
+QUESTIONS_MAX: Final = 3
+
+# The field of a heartbeat in which our SDK says its process id.
+EXT_PROCESS: Final = "omqProcessId"
+
+_PID_IN_CLIENT_ID: Final = re.compile(r"@([0-9]{1,9})(?:[#@].*)?$")
+_PID: Final = re.compile(r"[0-9]{1,9}")
+
+OnDead: TypeAlias = Callable[[str, str, frozenset[SocketEnd] | None], None]
+View: TypeAlias = sockets.View | portablesockets.View
+
+_machine: Final = sockets if sockets.IS_READABLE else portablesockets
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def pid_of(client_id: str, said: str = "") -> int | None:
+    """Return the process that a client says it is, in a header field or inside a *client_id* of RocketMQ's form."""
+    if _PID.fullmatch(said):
+        return int(said)
+    found = _PID_IN_CLIENT_ID.search(client_id)
+    return int(found.group(1)) if found else None
+
+
+def own_addresses() -> frozenset[str]:
+    """Return the addresses of this machine's interfaces."""
+    interfaces = psutil.net_if_addrs().values()
+    return frozenset(each.address.partition("%")[0] for found in interfaces for each in found)
+
+
+def is_local(host: str, addresses: frozenset[str]) -> bool:
+    """Tell whether a peer's address may be of this machine, which has *addresses*."""
+    try:
+        address = ip_address(host.partition("%")[0].removeprefix("::ffff:"))
+    except ValueError:
+        return False
+    return address.is_loopback or str(address) in addresses
+
+
+@dataclass(slots=True)
+class _Question:
+    """Who is the client at the other end of a connection."""
+
+    connection: int
+    client_id: str
+    end: SocketEnd
+    pid: int | None
+    is_forwarded: bool
+
+
+@dataclass(slots=True)
+class _Client:
+    """One client that speaks, or may speak, on a connection.
+
+    Attributes:
+        holding: who it is, None while that is being looked for or cannot be proven.
+        is_named: whether it says which process it is, and that one holds its socket.
+        is_guess: whether it was not introduced, but is a member of the group that is asked for.
+        asked: how often it was looked for.
+        is_asked: whether it is being looked for.
+    """
+
+    end: SocketEnd
+    is_guess: bool
+    is_named: bool = False
+    holding: Holding | None = None
+    asked: int = 0
+    is_asked: bool = False
+
+
+class LookBudget:
+    """The processor time that looks may take: a share of all time, and a reserve for some in a row.
+
+    The time that passes meanwhile does not count. A busy machine stretches a look, and who waits for the
+    next one could die first.
+    """
+
+    def __init__(self) -> None:
+        self._paid_at_s = 0.0
+
+    def spend(self, cpu_s: float, now_s: float) -> None:
+        """Take *cpu_s* seconds of a processor."""
+        self._paid_at_s = max(self._paid_at_s, now_s) + cpu_s / LOOK_SHARE
+
+    def pause_s(self, now_s: float) -> float:
+        """Return how long the next look has to wait."""
+        return max(0.0, self._paid_at_s - now_s - LOOK_RESERVE_S / LOOK_SHARE)
+
+
+class Liveness:
+    """Watches the clients that are connected from this machine.
+
+    Life cycle of a client: `seen` after each of its heartbeats, `lost` when its connection is
+    gone; *on_dead* is called at most once after it, with the client id, the proof, and the ends of the
+    connections that it spoke on when nothing but these tells it from another program of the same id:
+    two programs of one machine may be given one instance name. One look at the machine answers for all clients
+    that wait for it, however many they are.
+
+    Attributes:
+        looks: how often the machine was looked at.
+    """
+
+    def __init__(self, on_dead: OnDead, supervisor: Supervisor | None = None) -> None:
+        self._on_dead = on_dead
+        self._supervisor = supervisor or Supervisor()
+        self._known: dict[int, dict[str, _Client]] = {}
+        # How many clients each set of processes has.
+        self._connected: Counter[Owners] = Counter()
+        self._questions: list[_Question] = []
+        self._lost: dict[Owners, _Lost] = {}
+        self._next_look: asyncio.Task[tuple[View, float]] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._budget = LookBudget()
+        self.looks = 0
+
+    def seen(
+        self,
+        connection: int,
+        client_ids: list[str],
+        end: SocketEnd,
+        said: str = "",
+        *,
+        forwarded: bool = False,
+    ) -> None:
+        """Note which clients speak on a connection from *end*; *said* is their process, where they say it.
+
+        A *forwarded* connection ends at another broker.
+        """
+        known = self._known.setdefault(connection, {})
+        for client_id in client_ids:
+            pid = pid_of(client_id, said)
+            client = known.setdefault(client_id, _Client(end, is_guess=False))
+            client.is_guess = False
+            self._ask(client, _Question(connection, client_id, end, pid, forwarded))
+        # A program that speaks for several clients is none of them.
+        speakers = [each for each in known.values() if not each.is_guess]
+        if len(speakers) > 1:
+            for client in speakers:
+                self._forget_holding(client)
+
+    def guess(
+        self, connection: int, client_ids: list[str], end: SocketEnd, *, forwarded: bool = False
+    ) -> None:
+        """Note which clients may speak on a connection; those count whose process holds its other end."""
+        known = self._known.setdefault(connection, {})
+        for client_id in client_ids:
+            pid = pid_of(client_id)
+            if pid is not None:
+                client = known.setdefault(client_id, _Client(end, is_guess=True))
+                self._ask(client, _Question(connection, client_id, end, pid, forwarded))
+
+    def knows(self, connection: int) -> bool:
+        """Tell whether it was said which clients may speak on a connection."""
+        return connection in self._known
+
+    def lost(self, connection: int) -> None:
+        """Go and look whether the clients of a closed connection are dead."""
+        for client_id, client in self._known.pop(connection, {}).items():
+            if client.holding is None:
+                continue
+            owners = client.holding.owners
+            self._release(owners)
+            waiting = self._lost.get(owners)
+            if waiting is None:
+                waiting = self._lost[owners] = _Lost()
+                self._spawn(self._look(owners, waiting))
+            gone = waiting.clients.setdefault(client_id, _Gone(client.is_named))
+            gone.holdings.append(client.holding)
+            gone.ends.add(client.end)
+            waiting.more.set()
+
+    async def close(self) -> None:
+        """Stop looking."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ask(self, client: _Client, question: _Question) -> None:
+        if client.is_asked or client.holding is not None or client.asked >= QUESTIONS_MAX:
+            return
+        client.is_asked = True
+        client.asked += 1
+        if not self._questions:
+            self._spawn(self._identify())
+        self._questions.append(question)
+
+    def _forget_holding(self, client: _Client) -> None:
+        if client.holding is not None and not client.is_named:
+            self._release(client.holding.owners)
+            client.holding = None
+
+    def _release(self, owners: Owners) -> None:
+        self._connected[owners] -= 1
+        if not self._connected[owners]:
+            del self._connected[owners]
+
+    async def _identify(self) -> None:
+        """Answer the questions that there are; what comes meanwhile is asked next."""
+        await asyncio.sleep(0)
+        seconds = asyncio.get_running_loop().time
+        while self._questions:
+            await asyncio.sleep(self._budget.pause_s(seconds()))
+            asked = self._questions[:]
+            try:
+                answers, cpu_s = await self._answers(asked)
+            except OSError as error:
+                _log.warning("clients of this machine cannot be looked for: %s", error)
+                answers, cpu_s = [], 0.0
+            self._budget.spend(cpu_s, seconds())
+            for question, answer in answers:
+                self._answer(question, answer)
+            for question in asked:
+                client = self._known.get(question.connection, {}).get(question.client_id)
+                if client is not None:
+                    client.is_asked = False
+            # Who asked meanwhile may have connected after the look.
+            del self._questions[: len(asked)]
+
+    async def _answers(
+        self, asked: list[_Question]
+    ) -> tuple[list[tuple[_Question, Holding | str]], float]:
+        """Return who the local ones of those *asked* for are, and the seconds of a processor that it took."""
+        addresses = await asyncio.to_thread(own_addresses)
+        local = [each for each in asked if is_local(each.end[0], addresses)]
+        if not local:
+            return [], 0.0
+        view, looking_s = await self._view()
+        answers, answering_s = await asyncio.to_thread(_timed, _answered, view, local)
+        return answers, looking_s + answering_s
+
+    def _answer(self, question: _Question, found: Holding | str) -> None:
+        known = self._known.get(question.connection, {})
+        client = known.get(question.client_id)
+        if client is None:
+            return  # the connection is gone
+        if isinstance(found, str):
+            _log.debug("the death of client %s cannot be proven: %s", question.client_id, found)
+            return
+        client.is_named = found.is_held_by(question.pid)
+        speakers = sum(not each.is_guess for each in known.values())
+        if not client.is_named and (client.is_guess or speakers > 1):
+            return
+        client.holding = found
+        self._connected[found.owners] += 1
+
+    async def _view(self) -> tuple[View, float]:
+        """Return what a look shows that begins after this call, and its seconds of a processor.
+
+        Who asks meanwhile shares the next one.
+        """
+        if self._next_look is None:
+            # Its failure is that of each who waits for it.
+            self._next_look = asyncio.create_task(self._take_view(), name="liveness view")
+            self._own(self._next_look)
+        return await asyncio.shield(self._next_look)
+
+    async def _take_view(self) -> tuple[View, float]:
+        await asyncio.sleep(0)
+        self._next_look = None
+        self.looks += 1
+        return await asyncio.to_thread(_timed, _machine.View)
+
+    async def _look(self, owners: Owners, waiting: "_Lost") -> None:
+        looked = 0
+        while looked < len(LOOKS_S):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOKS_S[looked]):
+                    await waiting.more.wait()
+                looked = 0
+            waiting.more.clear()
+            proof = await asyncio.to_thread(_proof_of_death, owners)
+            # Of a dead process no connection stays open; those that do are lost in a moment.
+            if proof is not None and owners not in self._connected:
+                await self._declare(waiting, proof)
+            if not waiting.clients:
+                break
+            # A connection that broke since is one more reason to look often.
+            looked = 0 if waiting.more.is_set() else looked + 1
+        del self._lost[owners]
+
+    async def _declare(self, waiting: "_Lost", proof: str) -> None:
+        """Declare those dead whose socket nobody holds: not that of a process which an owner has made."""
+        try:
+            view, _ = await self._view()
+        except OSError as error:
+            _log.warning("whether clients are dead cannot be seen: %s", error)
+            return
+        for client_id, gone in sorted(waiting.clients.items()):
+            if any(map(view.is_held, gone.holdings)):
+                continue
+            if not gone.is_named and self._speaks(client_id):
+                continue  # another program of the same id
+            del waiting.clients[client_id]
+            _log.info("client %s is dead: %s", client_id, proof)
+            self._on_dead(client_id, proof, None if gone.is_named else frozenset(gone.ends))
+
+    def _speaks(self, client_id: str) -> bool:
+        clients = (known.get(client_id) for known in self._known.values())
+        return any(client is not None and not client.is_guess for client in clients)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        self._own(self._supervisor.once("liveness", work))
+
+    def _own(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+@dataclass(slots=True)
+class _Gone:
+    """A client whose connections are gone."""
+
+    is_named: bool
+    holdings: list[Holding] = field(default_factory=list)
+    ends: set[SocketEnd] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Lost:
+    """The clients of some processes whose connections are gone; *more* when another one is."""
+
+    clients: dict[str, _Gone] = field(default_factory=dict)
+    more: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def _proof_of_death(owners: Owners) -> str | None:
+    """Return why all *owners* are certainly gone, None when one of them may live."""
+    try:
+        proofs = [_machine.proof_of_death(each) for each in sorted(owners)]
+    except OSError:
+        return None
+    if any(proof is None for proof in proofs):
+        return None
+    return "; ".join(proof for proof in proofs if proof)
+
+
+def _timed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> tuple[_T, float]:
+    """Do *work*, and return with its result the seconds of a processor that this thread took for it."""
+    began = time.thread_time()
+    return work(*args, **kwargs), time.thread_time() - began
+
+
+def _answered(view: View, questions: list[_Question]) -> list[tuple[_Question, Holding | str]]:
+    return [
+        (each, view.client_of(each.end, each.pid, forwarded=each.is_forwarded))
+        for each in questions
+    ]

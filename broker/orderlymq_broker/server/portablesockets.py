@@ -1,0 +1,49 @@
+"""
+The same questions as in ``sockets.py`` where there is no /proc: a client counts that names its process.
+
+Only the named process is looked at, and a number that was given to a later process counts as alive:
+less is proven, and never more.
+"""
+
+import psutil
+
+from orderlymq_broker.server.sockets import Holding, Process, SocketEnd
+
+
+class View:
+    """Answers about one process at a time."""
+
+    def client_of(
+        self, end: SocketEnd, pid: int | None, *, forwarded: bool = False
+    ) -> Holding | str:
+        """Return who is the client at the other *end* of a connection, or why that is not known."""
+        if pid is None:
+            return "it does not say which process it is"
+        try:
+            found = psutil.Process(pid).net_connections(kind="tcp")
+        except psutil.Error as error:
+            return f"process {pid} cannot be looked at: {error}"
+        wanted = (end[0].removeprefix("::ffff:"), end[1])
+        if any(each.laddr and _plain(*each.laddr[:2]) == wanted for each in found):
+            return Holding("", frozenset({Process(pid, 0, 0)}))
+        return f"process {pid}, which the client says it is, does not hold the other end"
+
+    def is_held(self, holding: Holding) -> bool:
+        """Tell whether any process holds the socket; nobody is known to."""
+        return False
+
+
+def proof_of_death(process: Process) -> str | None:
+    """Return why *process* is certainly gone, None when it may live."""
+    try:
+        if psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE:
+            return f"process {process.pid} has ended and was not collected yet"
+    except psutil.NoSuchProcess:
+        return f"process {process.pid} does not exist any more"
+    except psutil.Error:
+        return None
+    return None
+
+
+def _plain(host: str, port: int) -> SocketEnd:
+    return host.removeprefix("::ffff:"), port

@@ -1,0 +1,164 @@
+"""
+Telling every name server where this group is and which topics it has.
+
+The rule: every replica registers the group's one stable address, leader or not, so that the route
+stays published whoever dies. The connection stays open, because its end takes this replica's
+registration away. A replica that leaves does not unregister (104): the address is the group's and
+not its own, and a name server drops it by itself when the last replica's connection is gone.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from orderlymq_broker.settings import Address
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_protocol.body.catalogue import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+    body_crc32,
+)
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_protocol.header.catalogue import RegisterBrokerHeader
+from orderlymq_runtime.client import RemotingClient, RemotingError
+from orderlymq_runtime.supervisor import Supervisor
+
+_log = logging.getLogger(__name__)
+
+INVOKE_TIMEOUT_S: Final = 3.0
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 1.0
+
+# What old brokers use for replication; clients show it and do nothing with it.
+HA_PORT_DISTANCE: Final = 1
+
+
+def registration(
+    state: BrokerState, *, cluster: str, group: str, address: Address
+) -> RemotingCommand:
+    """Return the request that registers a group with the topics of *state*."""
+    topics = {
+        topic.name: TopicConfig(
+            topic_name=topic.name,
+            read_queue_nums=topic.config.read_queues,
+            write_queue_nums=topic.config.write_queues,
+            perm=topic.config.perm,
+            topic_filter_type=topic.config.filter_type,
+            topic_sys_flag=topic.config.sys_flag,
+            order=topic.config.order,
+        )
+        for topic in state.topics.by_name.values()
+    }
+    version = DataVersion(state.topics_version, state.topics_timestamp)
+    body = RegisterBrokerBody(TopicConfigTable(topics, version)).encode()
+    header = RegisterBrokerHeader(
+        broker_name=group,
+        broker_addr=str(address),
+        cluster_name=cluster,
+        ha_server_addr=f"{address.host}:{address.port + HA_PORT_DISTANCE}",
+        broker_id=0,
+        body_crc32=body_crc32(body),
+    )
+    return request(RequestCode.REGISTER_BROKER, header.to_ext(), body)
+
+
+class Registration:
+    """Keeps one registration alive at each name server.
+
+    Life cycle: `start`, then `announce` whenever something has changed, `close` at the end.
+    """
+
+    def __init__(
+        self,
+        state: BrokerState,
+        name_servers: Sequence[Address],
+        *,
+        cluster: str,
+        group: str,
+        address: Address,
+        period_s: float,
+        tls: ssl.SSLContext | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self._supervisor = supervisor or Supervisor()
+        self.state = state
+        self._name_servers = [str(name_server) for name_server in name_servers]
+        self._cluster = cluster
+        self._group = group
+        self._address = address
+        self._period_s = period_s
+        self._client = RemotingClient(on_connection_lost=self._connection_lost, tls=tls)
+        self._wakes = {name_server: asyncio.Event() for name_server in self._name_servers}
+        self._tasks: list[asyncio.Task[None]] = []
+        self.registered: dict[str, bool] = dict.fromkeys(self._name_servers, False)
+
+    def start(self) -> None:
+        """Begin to register with all name servers."""
+        self._tasks = [
+            self._supervisor.keep(
+                "registration",
+                partial(self._keep, name_server),
+                name=f"registration at {name_server}",
+            )
+            for name_server in self._name_servers
+        ]
+
+    def announce(self) -> None:
+        """Register again at once: the topics or the leader have changed."""
+        for wake in self._wakes.values():
+            wake.set()
+
+    async def close(self) -> None:
+        """Let go; the name servers notice the end of the connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._client.close()
+
+    def _connection_lost(self, address: str) -> None:
+        self.registered[address] = False
+        wake = self._wakes.get(address)
+        if wake is not None:
+            wake.set()
+
+    async def _keep(self, name_server: str) -> None:
+        wake = self._wakes[name_server]
+        delay_s = RETRY_FIRST_S
+        while True:
+            wake.clear()
+            if await self._register(name_server):
+                delay_s = RETRY_FIRST_S
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._period_s):
+                        await wake.wait()
+            else:
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_MAX_S)
+
+    async def _register(self, name_server: str) -> bool:
+        command = registration(
+            self.state, cluster=self._cluster, group=self._group, address=self._address
+        )
+        was_registered = self.registered[name_server]
+        try:
+            reply = await self._client.invoke(name_server, command, INVOKE_TIMEOUT_S)
+        except RemotingError as error:
+            if was_registered:
+                _log.warning("name server %s does not answer: %s", name_server, error)
+            self.registered[name_server] = False
+            return False
+        if reply.code != ResponseCode.SUCCESS:
+            _log.error("name server %s refuses this broker: %s", name_server, reply.remark)
+            self.registered[name_server] = False
+            return False
+        self.registered[name_server] = True
+        if not was_registered:
+            _log.info("registered %s at name server %s", self._address, name_server)
+        return True

@@ -1,0 +1,290 @@
+"""
+How a broker process tells how it is: ``/status``, ``/readyz`` and the readings behind ``/metrics``.
+
+The rule: reporting reads and changes nothing. Rates and the figures of the store are taken once a
+second, so that nobody who asks can make the store busy.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from orderlymq_broker.metrics import Reading
+from orderlymq_broker.replication.instance import Instance
+from orderlymq_broker.replication.transport import Transport
+from orderlymq_broker.server.address import LeaderAddress
+from orderlymq_broker.server.clients import Clients
+from orderlymq_broker.server.health import Signs, alive, hindrance
+from orderlymq_broker.settings import Address, BrokerSettings
+from orderlymq_raft import Status
+from orderlymq_raft.types import Role
+from orderlymq_runtime.supervisor import Supervisor
+from orderlymq_runtime.traffic import Traffic
+
+_log = logging.getLogger(__name__)
+
+_LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING}
+
+# What the core says of the state, by its name there.
+_GROUP_GAUGES: Final = {
+    "topics": ("topics", "Topics, system topics included"),
+    "groups": ("groups", "Consumer groups"),
+    "members": ("members", "Members of consumer groups"),
+    "locksHeld": ("locks_held", "Queue locks that have a holder"),
+    "heldPulls": ("held_pulls", "Pulls that wait for a message (long polling)"),
+    "uncommittedBytes": (
+        "uncommitted_bytes",
+        "Bytes of messages that are proposed and not yet applied",
+    ),
+    "duplicateWindow": (
+        "duplicate_window",
+        "Sends of ordered topics whose repeat would be recognised",
+    ),
+}
+
+# What the store says of itself, by its name there.
+_STORE_GAUGES: Final = {
+    "commits": "Batches written to the store since it was opened",
+    "write_stalls": "Writes that RocksDB delayed",
+    "size_bytes": "Bytes of the store on the disk",
+    "memtable_bytes": "Bytes in memtables",
+    "table_bytes": "Bytes in SST files",
+    "table_reader_bytes": "Bytes of memory for indexes and filters of SST files",
+    "compaction_pending_bytes": "Bytes that compactions still have to rewrite",
+    "block_cache_bytes": "Bytes in the block cache",
+}
+
+
+class Reporter:
+    """Knows the parts whose figures are shown; `watch` when there is a new instance."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        traffic: Traffic,
+        supervisor: Supervisor,
+        address: LeaderAddress | None,
+        *,
+        swapping_s: Callable[[], float | None],
+        is_ending: Callable[[], bool],
+    ) -> None:
+        self._settings = settings
+        self._supervisor = supervisor
+        self._address = address
+        self._swapping_s = swapping_s
+        self._is_ending = is_ending
+        self._traffic = traffic
+        self._began = time.monotonic()
+        self._disk_ratio = 0.0
+        self._store_figures: dict[str, float] = {}
+        self._is_closed = True
+        self._counts: dict[str, float] = {}
+        self._counted_at = self._began
+        self._rates: dict[str, float] = {}
+        self._instance: Instance
+        self._clients: Clients
+        self._transport: Transport
+        self._raft_address: Address
+
+    def watch(
+        self, instance: Instance, clients: Clients, transport: Transport, raft_address: Address
+    ) -> None:
+        """Report about *instance* from now on."""
+        self._is_closed = False
+        self._instance = instance
+        self._clients = clients
+        self._transport = transport
+        self._raft_address = raft_address
+
+    def close(self) -> None:
+        """Leave the store alone until the next `watch`: another one is taking its place."""
+        self._is_closed = True
+
+    def step(self, disk_ratio: float) -> None:
+        """Take over the disk's use and compute the rates of the last second."""
+        self._disk_ratio = disk_ratio
+        self._store_figures = self._instance.store.statistics()
+        for warning in self._instance.core.watch.take_warnings():
+            _log.warning("%s", warning)
+        for line in self._instance.core.locks.reports.take():
+            _log.log(_LEVELS[line.level], "%s", line.text)
+        now = time.monotonic()
+        figures = self._instance.figures
+        counts: dict[str, float] = {
+            "entriesPerSecond": figures.entries_applied,
+            "proposalsPerSecond": figures.proposals,
+            "bytesPerSecond": figures.bytes_proposed,
+            "framesInPerSecond": self._traffic.frames_in,
+            "framesOutPerSecond": self._traffic.frames_out,
+        }
+        elapsed_s = max(now - self._counted_at, 0.001)
+        self._rates = {
+            name: round(max(0.0, count - self._counts.get(name, count)) / elapsed_s, 1)
+            for name, count in counts.items()
+        }
+        self._counts = counts
+        self._counted_at = now
+
+    def alive(self) -> tuple[bool, str]:
+        """Tell whether this process should live on."""
+        return alive(self._signs())
+
+    def ready(self) -> tuple[bool, str]:
+        """Tell whether this replica does its work: it leads, or follows somebody who does."""
+        hindered = hindrance(self._signs())
+        if hindered:
+            return False, hindered
+        loop, node = self._instance.loop, self._instance.node
+        if self._serves:
+            return True, "leads and serves"
+        if loop.serving:
+            return False, "leads, and writes what a new group begins with"
+        if node.is_leader:
+            return False, "leads, but has not applied the whole log yet"
+        if node.leader is None:
+            return False, "knows no leader of the group"
+        return True, f"follows node {node.leader}"
+
+    @property
+    def _serves(self) -> bool:
+        instance = self._instance
+        return instance.loop.serving and instance.core.context.leading
+
+    def _signs(self) -> Signs:
+        loop = self._instance.loop
+        return Signs(
+            idle_s=loop.idle_s,
+            swapping_s=self._swapping_s(),
+            disk_waits_s=loop.writes.waiting_s,
+            is_disk_stalled=loop.writes.is_stalled,
+            ailing=self._supervisor.ailing,
+            address_complaint="" if self._address is None else self._address.complaint,
+            is_ending=self._is_ending(),
+        )
+
+    def status(self) -> Mapping[str, object]:
+        """Return what is known of the group here, and how this replica is."""
+        return {**self._group_status(), **self.replica_status()}
+
+    def _group_status(self) -> Mapping[str, Any]:
+        return {} if self._is_closed else self._instance.core.group_status()
+
+    def replica_status(self) -> dict[str, object]:
+        """Return how this replica is and, when it leads, how the others are."""
+        settings = self._settings
+        status = self._instance.node.status()
+        return {
+            "cluster": settings.cluster,
+            "group": settings.group,
+            "node": settings.node_id,
+            "role": status.role.value,
+            "serving": self._serves,
+            "term": status.term,
+            "leader": status.leader,
+            "commit": status.commit,
+            "applied": status.applied,
+            "last_index": status.last_index,
+            "first_index": self._instance.log.first_index(),
+            "voters": sorted(status.membership.voters),
+            "learners": sorted(status.membership.learners),
+            "replicas": _replicas(status),
+            "address": str(settings.address),
+            "raft_address": str(self._raft_address),
+            "connections": len(self._clients),
+            "waiting": self._clients.waiting,
+            "disk": {
+                "ratio": round(self._disk_ratio, 4),
+                "bytes": int(self._store_figures.get("size_bytes", 0.0)),
+            },
+            "rates": self._rates,
+            "uptime_ms": int(1000 * (time.monotonic() - self._began)),
+            "pid": os.getpid(),
+        }
+
+    def reading(self) -> Reading:
+        """Return what a scrape shows."""
+        status = self._instance.node.status()
+        figures = self._instance.figures
+        group = self._group_status()
+        gauges: dict[str, tuple[str, float]] = {
+            "is_leader": ("1 when this replica leads", float(status.role is Role.LEADER)),
+            "is_serving": ("1 when this replica answers clients", float(self._serves)),
+            "term": ("Raft term of this replica", float(status.term)),
+            "commit_index": ("Index of the highest committed raft entry", float(status.commit)),
+            "applied_index": ("Index of the highest applied raft entry", float(status.applied)),
+            "last_index": ("Index of the last raft entry", float(status.last_index)),
+            "connections": (
+                "Connections of clients, forwarded ones included",
+                float(len(self._clients)),
+            ),
+            "waiting_requests": (
+                "Requests that wait until this replica may answer",
+                float(self._clients.waiting),
+            ),
+            "pending_proposals": (
+                "Proposals that are neither applied nor lost",
+                float(self._instance.loop.pending),
+            ),
+            "disk_used_ratio": ("Used share of the disk, 0 to 1", self._disk_ratio),
+        }
+        gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
+        transactions = group.get("transactions") or {}
+        gauges["transactions_open"] = (
+            "Half messages that are neither committed nor rolled back",
+            float(transactions.get("open", 0)),
+        )
+        gauges["transactions_given_up"] = (
+            "Half messages whose checks are used up",
+            float(transactions.get("givenUp", 0)),
+        )
+        for name, value in self._store_figures.items():
+            gauges[f"store_{name}"] = (_STORE_GAUGES[name], value)
+        counters: dict[str, tuple[str, float]] = {
+            "turns": ("Iterations of the replication loop", figures.turns),
+            "entries_proposed": (
+                "Raft entries proposed by this replica as leader",
+                figures.entries_proposed,
+            ),
+            "entries_applied": ("Raft entries applied", figures.entries_applied),
+            "proposals": ("Proposals in the entries of this leader", figures.proposals),
+            "proposals_lost": (
+                "Proposals that another leader has overwritten",
+                figures.proposals_lost,
+            ),
+            "proposed_bytes": ("Bytes proposed by this leader", figures.bytes_proposed),
+            "writes": ("Synced writes to the store", figures.tickets),
+            "peer_violations": (
+                "Connections between replicas that were closed for a violation of the protocol",
+                self._transport.violations,
+            ),
+            "peer_closes": (
+                "Connections of replicas that were refused, silent, or followed by another one",
+                self._transport.closes,
+            ),
+            "disk_stalls": (
+                "Times this leader stepped down because its disk hung",
+                figures.disk_stalls,
+            ),
+        }
+        events = group.get("counters")
+        lags = {
+            str(node): float(max(0, status.last_index - peer.match))
+            for node, peer in status.progress.items()
+        }
+        events = events if isinstance(events, Mapping) else {}
+        series = self._instance.core.watch.series()
+        return Reading(gauges, counters, events, lags, series, self._supervisor.failures)
+
+
+def _replicas(status: Status) -> dict[str, object]:
+    return {
+        str(node): {
+            "match": peer.match,
+            "lag": max(0, status.last_index - peer.match),
+            "active": peer.is_alive or node == status.id,
+            "state": peer.state.value,
+        }
+        for node, peer in status.progress.items()
+    }

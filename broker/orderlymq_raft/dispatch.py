@@ -1,0 +1,122 @@
+"""
+Where a message goes: first the rules about terms, then one handler for each kind.
+
+Rules kept: a newer term is entered before anything else is looked at, an older one is told
+that its time is over (raft paper section 5.1); a candidate cannot force a newer term on who
+hears a leader (thesis 4.2.3). Messages that break the rules never come here (violations.py). Handlers: election.py, replication.py, following.py.
+"""
+
+from typing import assert_never
+
+from orderlymq_raft import election, replication
+from orderlymq_raft import follower as following
+from orderlymq_raft.messages import (
+    Append,
+    AppendResponse,
+    Heartbeat,
+    HeartbeatResponse,
+    InstallSnapshot,
+    InstallSnapshotResponse,
+    Message,
+    PreVote,
+    PreVoteResponse,
+    TimeoutNow,
+    Vote,
+    VoteResponse,
+)
+from orderlymq_raft.state import RaftState
+from orderlymq_raft.types import NO_INDEX, NodeId, Role
+
+
+def route(state: RaftState, message: Message) -> None:
+    """Take in *message*, which is for this replica."""
+    if message.term != state.term:
+        if message.term < state.term:
+            _answer_older(state, message)
+            return
+        if not _meet_newer(state, message):
+            return
+    _dispatch(state, message)
+
+
+def _dispatch(state: RaftState, message: Message) -> None:  # noqa: C901, PLR0912 - one branch per message
+    leads = state.role is Role.LEADER
+    match message:
+        case Append():
+            following.handle_append(state, message)
+        case AppendResponse():
+            if leads:
+                replication.handle_append_response(state, message)
+        case Heartbeat():
+            following.handle_heartbeat(state, message)
+        case HeartbeatResponse():
+            if leads:
+                replication.handle_heartbeat_response(state, message)
+        case PreVote():
+            election.handle_pre_vote(state, message)
+        case PreVoteResponse():
+            election.handle_pre_vote_response(state, message)
+        case Vote():
+            election.handle_vote(state, message)
+        case VoteResponse():
+            election.handle_vote_response(state, message)
+        case InstallSnapshot():
+            following.handle_install_snapshot(state, message)
+        case InstallSnapshotResponse():
+            if leads:
+                replication.handle_install_snapshot_response(state, message)
+        case TimeoutNow():
+            election.handle_timeout_now(state, message)
+        case _:
+            assert_never(message)
+
+
+def _is_unknown(state: RaftState, sender: NodeId) -> bool:
+    """
+    Return whether *sender* belongs to no membership in the log, and need not be heard.
+
+    While a leader is heard, that one tells who was added. Without one, a member of which this log
+    does not know yet may be the only one to lead (thesis 4.1). A replica that joins knows nobody.
+    """
+    if not (state.config.check_quorum and election.in_lease(state)):
+        return False
+    members = [membership.members for _, membership in state.configs]
+    joins = not any(state.id in each for each in members)
+    return not (joins or sender == state.leader or any(sender in each for each in members))
+
+
+def _meet_newer(state: RaftState, message: Message) -> bool:
+    """Enter the newer term of *message*, unless it has no right to demand it."""
+    match message:
+        case PreVote():
+            return True
+        case PreVoteResponse() if message.granted:
+            return True
+        case _ if _is_unknown(state, message.sender):
+            return False
+        case Vote() if not message.transfer:
+            # Whoever hears a leader does not help to replace it, and keeps its term: a
+            # server that was cut off or removed must not disturb the group (thesis 4.2.3).
+            if state.config.check_quorum and election.in_lease(state):
+                return False
+            state.become_follower(message.term, None)
+        case Append() | Heartbeat() | InstallSnapshot():
+            state.become_follower(message.term, message.sender)
+        case _:
+            state.become_follower(message.term, None)
+    return True
+
+
+def _answer_older(state: RaftState, message: Message) -> None:
+    """Tell the sender of a message from an older term that its time is over (5.1)."""
+    me, sender, term = state.id, message.sender, state.term
+    match message:
+        case Append() | Heartbeat() | InstallSnapshot():
+            state.after.append(AppendResponse(me, sender, term, NO_INDEX, reject=True))
+        case PreVote():
+            state.after.append(PreVoteResponse(me, sender, term, granted=False))
+        case Vote():
+            state.after.append(VoteResponse(me, sender, term, granted=False))
+        case _:
+            # Answers to questions of an older term mean nothing any more.
+            pass

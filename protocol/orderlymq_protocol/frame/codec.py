@@ -1,0 +1,306 @@
+"""
+Frames: the byte stream of a connection cut into commands, and commands turned into bytes.
+
+A frame is `int32 total | int32 (serialize type << 24 | header length) | header | body`, all big-endian;
+`total` does not count itself. Rules kept here: whatever bytes arrive, `FrameDecoder` raises `FrameError`
+and nothing else; it holds no more than one frame limit plus the last chunk; nothing is allocated because
+a peer announced a length. What is in the header stands in `command`, typed in `headers`;
+the binary form of the header is in `binaryheader`.
+"""
+
+import struct
+from struct import Struct
+from typing import Any, Final
+
+import msgspec
+import orjson
+
+from orderlymq_protocol.codes import LanguageCode, SerializeType
+from orderlymq_protocol.decodeerrors import UNREADABLE
+from orderlymq_protocol.frame import binaryheader
+from orderlymq_protocol.frame.binaryheader import HeaderFormatError
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.frame.jsonheader import UsualHeader
+from orderlymq_protocol.integers import INT32_MAX, INT32_MIN, read_integer
+
+# Java peers close the connection on anything larger (com.rocketmq.remoting.frameMaxLength); the number
+# counts the four bytes of the length itself, as Netty's LengthFieldBasedFrameDecoder does.
+FRAME_SIZE_MAX: Final = 16_777_216
+
+_PREFIX: Final = Struct(">II")
+_PREFIX_SIZE: Final = 8
+# Handlers may go through a field more than once. RocketMQ's largest holds the properties of a message, 32 KiB.
+HEADER_SIZE_MAX: Final = 1 << 20
+_HEADER_SIZE_MASK: Final = 0xFFFFFF
+_MARK_MAX: Final = SerializeType.ROCKETMQ << 24 | _HEADER_SIZE_MASK
+# Packing is the cheapest way to find out whether four numbers are all int32.
+_FOUR_INT32: Final = Struct(">iiii")
+
+_LANGUAGE_BY_NAME: Final[dict[object, int]] = {code.name: int(code) for code in LanguageCode}
+_decode_usual: Final = msgspec.json.Decoder(UsualHeader).decode
+_NAME_BY_LANGUAGE: Final[dict[int, str]] = {int(code): code.name for code in LanguageCode}
+
+
+class FrameError(ValueError):
+    """The stream is not the remoting protocol: close the connection.
+
+    `commands` are the good commands that stood before the broken frame in the same chunk; they were
+    received in full and are to be served as if each had come alone.
+    """
+
+    def __init__(self, message: str, commands: list[RemotingCommand] | None = None) -> None:
+        super().__init__(message)
+        self.commands: list[RemotingCommand] = [] if commands is None else commands
+
+
+class FrameDecoder:
+    """Cut the bytes of one connection into commands; one decoder per connection and direction.
+
+    After a `FrameError` the decoder stays broken and raises again: there is no way to find the next frame.
+    """
+
+    __slots__ = ("_broken", "_buffer", "_frame_size_max", "_needed")
+
+    def __init__(self, frame_size_max: int = FRAME_SIZE_MAX) -> None:
+        self._frame_size_max = frame_size_max
+        self._buffer = bytearray()
+        # Bytes that must be there before looking at the buffer again pays: a large frame that arrives
+        # in small pieces is then looked at twice, not once per piece.
+        self._needed = _PREFIX_SIZE
+        self._broken: str | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the unfinished frame that are being kept."""
+        return len(self._buffer)
+
+    def receive_data(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
+        """Take the next bytes of the stream and return the commands that they complete.
+
+        Raises:
+            FrameError: The stream cannot be understood; `FrameError.commands` are still good.
+        """
+        if self._broken is not None:
+            raise FrameError(self._broken)
+
+        buffer = self._buffer
+        if not buffer:
+            commands: list[RemotingCommand] = []
+            used = self._cut(data, commands)
+            if used < len(data):
+                buffer += memoryview(data)[used:]
+            return commands
+
+        buffer += data
+        if len(buffer) < self._needed:
+            return []
+        commands = []
+        used = self._cut(buffer, commands)
+        # CPython only moves the start of the array here; nothing is copied until it has to grow.
+        del buffer[:used]
+        return commands
+
+    def _cut(self, data: bytes | bytearray | memoryview, commands: list[RemotingCommand]) -> int:
+        """Append the whole frames of *data* to *commands*; return how many bytes they took."""
+        # Slices of bytes are bytes; of anything else a view is cut, so that a body is copied once.
+        view = data if type(data) is bytes else memoryview(data)
+        position = 0
+        size = len(view)
+        while size - position >= _PREFIX_SIZE:
+            total, mark = _PREFIX.unpack_from(view, position)
+            header_at = position + _PREFIX_SIZE
+            body_at = header_at + (mark & _HEADER_SIZE_MASK)
+            end = position + 4 + total
+            if (
+                end - position > self._frame_size_max
+                or body_at > end
+                or body_at - header_at > HEADER_SIZE_MAX
+                or mark > _MARK_MAX
+            ):
+                raise self._break(_refusal(total, mark, self._frame_size_max), commands)
+            if end > size:
+                self._needed = end - position
+                return position
+            try:
+                commands.append(
+                    _decode_header(view[header_at:body_at], mark >> 24, view[body_at:end])
+                )
+            except HeaderFormatError as error:
+                raise self._break(str(error), commands) from error
+            position = end
+        self._needed = _PREFIX_SIZE
+        return position
+
+    def _break(self, message: str, commands: list[RemotingCommand]) -> FrameError:
+        self._broken = message
+        self._buffer = bytearray()
+        return FrameError(message, commands)
+
+
+def _refusal(total: int, mark: int, frame_size_max: int) -> str:
+    if total + 4 > frame_size_max:
+        return f"a frame of {total + 4} bytes is announced, the limit is {frame_size_max}"
+    if mark > _MARK_MAX:
+        return f"unknown header serialize type {mark >> 24}"
+    header_size = mark & _HEADER_SIZE_MASK
+    if header_size > HEADER_SIZE_MAX:
+        return f"a header of {header_size} bytes is announced, the limit is {HEADER_SIZE_MAX}"
+    return f"a header of {header_size} bytes does not fit a frame of {total + 4}"
+
+
+def encode(command: RemotingCommand) -> bytes:
+    """Return the whole frame of *command*.
+
+    Raises:
+        FrameError: The command cannot be written: too large, or a text that is not valid Unicode.
+    """
+    header = _encode_header(command)
+    body = command.body
+    header_size = len(header)
+    total = 4 + header_size + len(body)
+    _check_size(total, header_size)
+    return b"".join((_PREFIX.pack(total, command.serialize_type << 24 | header_size), header, body))
+
+
+def encode_parts(command: RemotingCommand) -> list[bytes]:
+    """Return the frame as header part and body, so that a large body is written without a copy.
+
+    Raises:
+        FrameError: As `encode`.
+    """
+    header = _encode_header(command)
+    body = command.body
+    header_size = len(header)
+    total = 4 + header_size + len(body)
+    _check_size(total, header_size)
+    head = _PREFIX.pack(total, command.serialize_type << 24 | header_size) + header
+    return [head, body] if body else [head]
+
+
+def _check_size(total: int, header_size: int) -> None:
+    # Refused here because the peer would answer by closing the connection, which fails every other
+    # request on it as well.
+    if total + 4 > FRAME_SIZE_MAX or header_size > _HEADER_SIZE_MASK:
+        raise FrameError(
+            f"a frame of {total + 4} bytes cannot be sent, the limit is {FRAME_SIZE_MAX}"
+        )
+
+
+def _encode_header(command: RemotingCommand) -> bytes:
+    try:
+        if command.serialize_type is SerializeType.ROCKETMQ:
+            return binaryheader.encode(command)
+        header: dict[str, object] = {
+            "code": command.code,
+            "language": _NAME_BY_LANGUAGE.get(command.language, "OTHER"),
+            "version": command.version,
+            "opaque": command.opaque,
+            "flag": command.flag,
+            "extFields": command.ext,
+        }
+        if command.remark is not None:
+            header["remark"] = command.remark
+        return orjson.dumps(header)
+    except (orjson.JSONEncodeError, HeaderFormatError) as error:
+        raise FrameError(f"the header of code {command.code} cannot be written: {error}") from error
+
+
+def _decode_header(
+    header: bytes | memoryview, serialize_type: int, body: bytes | memoryview
+) -> RemotingCommand:
+    if serialize_type:
+        return binaryheader.decode(bytes(header), bytes(body))
+    try:
+        usual = _decode_usual(header)
+    except UNREADABLE:
+        return _decode_unusual(header, body)
+    return RemotingCommand(
+        usual.code,
+        usual.opaque,
+        usual.flag,
+        {} if usual.extFields is None else usual.extFields,
+        bytes(body),
+        usual.remark,
+        LanguageCode.OTHER
+        if usual.language is None
+        else _LANGUAGE_BY_NAME.get(usual.language, LanguageCode.OTHER),
+        usual.version,
+        SerializeType.JSON,
+    )
+
+
+def _decode_unusual(header: bytes | memoryview, body: bytes | memoryview) -> RemotingCommand:
+    """Read a header that is not typed as Java types it: repair it as fastjson would, or refuse it."""
+    try:
+        fields = orjson.loads(header)
+    except orjson.JSONDecodeError as error:
+        raise HeaderFormatError(f"the header is not JSON: {error}") from error
+    if type(fields) is not dict:
+        raise HeaderFormatError("the header is not a JSON object")
+
+    get = fields.get
+    code, opaque, flag, version = get("code"), get("opaque"), get("flag"), get("version")
+    if not (type(code) is type(opaque) is type(flag) is type(version) is int):
+        code = _integer("code", code, None)
+        opaque = _integer("opaque", opaque, 0)
+        flag = _integer("flag", flag, 0)
+        version = _integer("version", version, 0)
+    try:
+        _FOUR_INT32.pack(code, opaque, flag, version)
+    except struct.error as too_large:
+        raise HeaderFormatError("a number of the header is not an int32") from too_large
+
+    ext = get("extFields")
+    if ext is None:
+        ext = {}
+    elif type(ext) is not dict:
+        raise HeaderFormatError("extFields is not a JSON object")
+    else:
+        for value in ext.values():
+            if type(value) is not str:
+                ext = _texts(ext)
+                break
+    remark = get("remark")
+    if remark is not None and type(remark) is not str:
+        remark = _text(remark)
+    return RemotingCommand(
+        code,
+        opaque,
+        flag,
+        ext,
+        bytes(body),
+        remark,
+        _language(get("language")),
+        version,
+        SerializeType.JSON,
+    )
+
+
+def _language(name: object) -> int:
+    # A name that is not text (a list, say) may not be hashable, so it is not looked up.
+    if type(name) is str:
+        return _LANGUAGE_BY_NAME.get(name, LanguageCode.OTHER)
+    return LanguageCode.OTHER
+
+
+def _integer(name: str, value: object, default: int | None) -> int:
+    """Read a number as fastjson does: text counts as its number, null and absence as the default."""
+    if type(value) is int and INT32_MIN <= value <= INT32_MAX:
+        return value
+    if value is None and default is not None:
+        return default
+    if type(value) is str:
+        try:
+            return read_integer(value, INT32_MIN, INT32_MAX)
+        except ValueError as error:
+            raise HeaderFormatError(f"{name} of the header is not a number") from error
+    raise HeaderFormatError(f"{name} of the header is missing or not a number")
+
+
+def _texts(ext: dict[str, Any]) -> dict[str, str]:
+    """Turn what Node clients send unquoted into text, as fastjson does for a map of strings."""
+    return {key: _text(value) for key, value in ext.items() if value is not None}
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str else orjson.dumps(value).decode()

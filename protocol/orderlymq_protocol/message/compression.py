@@ -1,0 +1,119 @@
+"""
+Compressed bodies: producers deflate, consumers inflate, brokers store what they got.
+
+The sysFlag says how: type 0 is zlib by clients older than the type bits, 1 LZ4 frames, 2 Zstandard,
+3 zlib. Rule: inflating is bounded. Whatever a body claims, no more than the caller's limit is produced.
+"""
+
+import zlib
+from enum import IntEnum
+from typing import Final
+
+import lz4.frame
+import zstandard
+
+from orderlymq_protocol.message import sysflag
+
+# Producers compress from this size on (compressMsgBodyOverHowmuch) at this level; all as the Java client.
+COMPRESS_SIZE_MIN: Final = 4096
+COMPRESS_LEVEL: Final = 5
+
+# What level 19 of Zstandard uses; a body may ask for a window of 2 GiB.
+_ZSTD_WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class CompressionType(IntEnum):
+    """How a body is compressed: the type bits of sysFlag."""
+
+    ZLIB_UNMARKED = 0
+    LZ4 = 1
+    ZSTD = 2
+    ZLIB = 3
+
+
+class CompressionError(ValueError):
+    """The body is not what its flags say, or too large when inflated."""
+
+
+def compress(
+    body: bytes, kind: CompressionType = CompressionType.ZLIB, level: int = COMPRESS_LEVEL
+) -> bytes:
+    """Return *body* compressed; mark it with `sysflag.with_compression(sys_flag, kind)`."""
+    match kind:
+        case CompressionType.LZ4:
+            packed: bytes = lz4.frame.compress(body, compression_level=level)
+            return packed
+        case CompressionType.ZSTD:
+            return zstandard.ZstdCompressor(level=level).compress(body)
+        case CompressionType.ZLIB | CompressionType.ZLIB_UNMARKED:
+            return zlib.compress(body, level)
+
+
+def decompress(body: bytes, sys_flag: int, size_max: int) -> bytes:
+    """Return the body as its producer had it; one that is not marked as compressed comes back as it is.
+
+    Raises:
+        CompressionError: The body is broken, of an unknown type, or longer than *size_max* inflated.
+    """
+    if not sys_flag & sysflag.COMPRESSED:
+        return body
+    number = sysflag.compression_type(sys_flag)
+    try:
+        kind = CompressionType(number)
+    except ValueError as error:
+        raise CompressionError(f"unknown compression type {number}") from error
+    match kind:
+        case CompressionType.LZ4:
+            inflated = _unlz4(body, size_max)
+        case CompressionType.ZSTD:
+            inflated = _unzstd(body, size_max)
+        case CompressionType.ZLIB | CompressionType.ZLIB_UNMARKED:
+            inflated = _unzlib(body, size_max)
+    if len(inflated) > size_max:
+        raise CompressionError(f"the body is longer than {size_max} bytes when inflated")
+    return inflated
+
+
+# One byte more than allowed is asked for, which tells "exactly the limit" from "more than it".
+
+
+def _unzlib(body: bytes, size_max: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        inflated = inflater.decompress(body, size_max + 1)
+    except zlib.error as error:
+        raise CompressionError(f"the body is no zlib stream: {error}") from error
+    if not inflater.eof and len(inflated) <= size_max:
+        raise CompressionError("the zlib stream of the body is torn")
+    return inflated
+
+
+def _unlz4(body: bytes, size_max: int) -> bytes:
+    inflater = lz4.frame.LZ4FrameDecompressor()
+    try:
+        inflated: bytes = inflater.decompress(body, max_length=size_max + 1)
+    except (RuntimeError, EOFError) as error:
+        raise CompressionError(f"the body is no LZ4 frame: {error}") from error
+    if not inflater.eof and len(inflated) <= size_max:
+        raise CompressionError("the LZ4 frame of the body is torn")
+    return inflated
+
+
+def _unzstd(body: bytes, size_max: int) -> bytes:
+    inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
+    size = 0
+    try:
+        # Only the reader can be stopped at a size and only the object knows whether the frame was
+        # whole, hence two passes; producers use Zstandard only if they are configured to.
+        with inflater.stream_reader(body) as reader:
+            while size <= size_max and (part := reader.read(size_max + 1 - size)):
+                size += len(part)
+        if size > size_max:
+            raise CompressionError(f"the body is longer than {size_max} bytes when inflated")
+        whole = inflater.decompressobj()
+        inflated = whole.decompress(body)
+    except zstandard.ZstdError as error:
+        raise CompressionError(f"the body is no Zstandard frame: {error}") from error
+    if not whole.eof:
+        raise CompressionError("the Zstandard frame of the body is torn")
+    return inflated

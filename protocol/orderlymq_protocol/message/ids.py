@@ -1,0 +1,130 @@
+"""
+The two ids of a message.
+
+The offset id says where a message lies: address and port of its broker and its physical offset; clients
+decode it and connect to that address to view the message. The unique key says which client made it and
+is opaque to the broker; a resend keeps it. Both are upper-case hexadecimal.
+"""
+
+import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from ipaddress import IPv4Address, IPv6Address
+from struct import Struct
+from typing import Final
+
+from orderlymq_protocol.message.record import RecordError, pack_host
+
+_OFFSET: Final = Struct(">q")
+_PORT_AND_OFFSET: Final = Struct(">Iq")
+_UNIQUE_TAIL: Final = Struct(">HIIH")
+_TAIL_SIZE: Final = 12
+_ID_SIZES: Final = (16, 28)
+
+
+class MessageIdError(ValueError):
+    """The text is no message id."""
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKey:
+    """A unique key taken apart; `ms_of_month` counts from the first of the month it was made in."""
+
+    ip: str
+    pid: int
+    class_loader_hash: int
+    ms_of_month: int
+    counter: int
+
+
+def encode_offset_message_id(host: str, port: int, physical_offset: int) -> str:
+    """Return the offset id: 32 characters, 56 for an IPv6 host.
+
+    Raises:
+        MessageIdError: *host* is no address, or a number does not fit.
+    """
+    try:
+        return (pack_host(host, port) + _OFFSET.pack(physical_offset)).hex().upper()
+    except (RecordError, struct.error) as error:
+        raise MessageIdError(f"no id for {host}:{port} at {physical_offset}: {error}") from error
+
+
+def decode_offset_message_id(message_id: str) -> tuple[str, int, int]:
+    """Return host, port and physical offset.
+
+    Raises:
+        MessageIdError: The text is not 32 or 56 hexadecimal characters.
+    """
+    data = _unhex(message_id)
+    port, physical_offset = _PORT_AND_OFFSET.unpack(data[-_TAIL_SIZE:])
+    return _address(data[:-_TAIL_SIZE]), port, physical_offset
+
+
+def decode_unique_key(unique_key: str) -> UniqueKey:
+    """Return the parts of a unique key.
+
+    Raises:
+        MessageIdError: The text is not 32 or 56 hexadecimal characters.
+    """
+    data = _unhex(unique_key)
+    return UniqueKey(_address(data[:-_TAIL_SIZE]), *_UNIQUE_TAIL.unpack(data[-_TAIL_SIZE:]))
+
+
+class UniqueKeyFactory:
+    """Make the unique keys of one client process.
+
+    Keys of one process differ as long as it makes fewer than 65 536 in a millisecond; keys of two
+    processes differ by address, process id and the hash, which should be random. Not thread-safe.
+    """
+
+    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix")
+
+    def __init__(
+        self,
+        ip: bytes,
+        pid: int,
+        class_loader_hash: int,
+        start_of_month_ms: int | None = None,
+    ) -> None:
+        self._prefix = ip + struct.pack(">HI", pid & 0xFFFF, class_loader_hash & 0xFFFFFFFF)
+        self._counter = 0
+        self._month_start_ms, self._month_end_ms = 0, 0
+        if start_of_month_ms is not None:
+            _, self._month_end_ms = _month_of(start_of_month_ms)
+            self._month_start_ms = start_of_month_ms
+
+    def next(self, now_ms: int) -> str:
+        """Return the next key; *now_ms* is the time of the call."""
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = _month_of(now_ms)
+        counter = self._counter
+        self._counter = (counter + 1) & 0xFFFF
+        # A month is longer than 2^31 ms: Java lets the number wrap, so its last week looks negative.
+        elapsed = (now_ms - self._month_start_ms) & 0xFFFFFFFF
+        return (self._prefix + struct.pack(">IH", elapsed, counter)).hex().upper()
+
+
+def _month_of(now_ms: int) -> tuple[int, int]:
+    """Return first millisecond of this month and of the next, in UTC."""
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    start = datetime(now.year, now.month, 1, tzinfo=UTC)
+    following = (
+        start.replace(year=now.year + 1, month=1)
+        if now.month == 12
+        else start.replace(month=now.month + 1)
+    )
+    return int(start.timestamp()) * 1000, int(following.timestamp()) * 1000
+
+
+def _unhex(text: str) -> bytes:
+    try:
+        data = bytes.fromhex(text)
+    except ValueError as error:
+        raise MessageIdError(f"not hexadecimal: {text[:64]!r}") from error
+    if len(data) not in _ID_SIZES or len(text) != 2 * len(data):
+        raise MessageIdError(f"not 32 or 56 hexadecimal characters: {text[:64]!r}")
+    return data
+
+
+def _address(packed: bytes) -> str:
+    return str(IPv4Address(packed) if len(packed) == 4 else IPv6Address(packed))

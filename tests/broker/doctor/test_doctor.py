@@ -1,0 +1,413 @@
+"""The doctor finds every kind of damage, changes nothing, and is silent about a healthy replica."""
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from orderlymq_broker.doctor.command import doctor
+from orderlymq_broker.doctor.state import examine
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.state.records import (
+    Append,
+    Commit,
+    OffsetsCommitted,
+    QueueFloor,
+    Record,
+    RetentionAdvanced,
+    TopicDeleted,
+    TopicSet,
+    encode_records,
+)
+from orderlymq_broker.store import layout
+from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.store.kv import Batch, Family
+from orderlymq_broker.store.layout import IndexKind
+from orderlymq_broker.store.raftlog import RaftLogStore
+from orderlymq_broker.store.replica import Identity, Replica, open_replica
+from orderlymq_protocol.message.record import StoredMessage, body_crc, encode_record
+from orderlymq_protocol.message.tags import tags_code
+from orderlymq_protocol.names import TRANS_HALF_TOPIC
+from orderlymq_raft.types import Entry, HardState, Index, Membership, NodeId, Term
+
+OWNER = Identity("east", "group-a", 1)
+HOST = ("127.0.0.1", 10911)
+
+
+class Writer:
+    """Does to a store what a leader does: log entries, then their effects, in one ticket each."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.replica: Replica = open_replica(data_dir, OWNER)
+        self.store = self.replica.store
+        self.log = RaftLogStore(self.store, 1 << 20)
+        self.state = BrokerState.load(self.store)
+        self.machine = Machine(self.state)
+
+    def enter(self, records: list[Record], messages: list[bytes], *, apply: bool = True) -> None:
+        batch = Batch()
+        index = self.log.last_index() + 1
+        data = encode_entry(encode_records(records), messages, self.log.physical_end(), index)
+        hard_state = HardState(Term(2), NodeId(1), Index(index))
+        self.log.append(batch, [Entry(Term(2), Index(index), data)], hard_state)
+        if apply:
+            self.machine.apply(index, 2, split_entry(data), batch)
+        self.store.write(batch, sync=False)
+
+    def topic(self, name: str) -> None:
+        self.enter([TopicSet(name, 4, 4)], [])
+
+    def send(
+        self, name: str, queue_id: int, count: int, *, apply: bool = True, filtered: bool = True
+    ) -> None:
+        topic = self.state.topics.by_name[name]
+        queue = topic.queue(queue_id)
+        records: list[Record] = []
+        messages = []
+        physical = self.log.physical_end()
+        for number in range(count):
+            stamp = self.log.last_index() * 1000 + number
+            tag = f"tag-{number % 3}"
+            keys = f"order-{number} customer-{queue_id}"
+            unique = f"unique-{physical}"
+            body = random.Random(physical).randbytes(400)
+            message = encode_record(
+                StoredMessage(
+                    name,
+                    queue_id,
+                    0,
+                    queue.next_offset + number,
+                    physical,
+                    0,
+                    stamp,
+                    HOST,
+                    stamp,
+                    HOST,
+                    0,
+                    0,
+                    body,
+                    f"TAGS\x01{tag}\x02KEYS\x01{keys}\x02UNIQ_KEY\x01{unique}\x02".encode(),
+                    body_crc(body),
+                )
+            )
+            records.append(
+                Append(
+                    topic.id,
+                    queue_id,
+                    queue.next_offset + number,
+                    physical,
+                    len(message),
+                    tags_code(tag) if filtered else 0,
+                    stamp,
+                    unique,
+                    keys,
+                    f"identity-{physical}".encode(),
+                )
+            )
+            messages.append(message)
+            physical += len(message)
+        self.enter(records, messages, apply=apply)
+
+    def close(self) -> None:
+        self.replica.close()
+
+
+def fill(data_dir: Path) -> None:
+    """A replica with two topics, commits, a compacted log and an entry not yet applied."""
+    writer = Writer(data_dir)
+    batch = Batch()
+    writer.log.set_membership(batch, Membership(frozenset({NodeId(1)})))
+    writer.store.write(batch, sync=False)
+    writer.topic("orders")
+    writer.topic("bills")
+    for round_ in range(6):
+        for queue_id in range(3):
+            writer.send("orders", queue_id, 5)
+        writer.send("bills", 0, 2)
+        if round_ == 2:
+            batch = Batch()
+            writer.log.compact(batch, Index(8))
+            writer.store.write(batch, sync=False)
+            writer.store.flush()
+    writer.enter([OffsetsCommitted((Commit("billing", "orders", 1, 30),))], [])
+    writer.send("orders", 0, 3, apply=False)
+    writer.close()
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    fill(tmp_path / "data")
+
+    return tmp_path / "data"
+
+
+def digest(directory: Path) -> dict[str, tuple[str, int]]:
+    return {
+        str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime_ns)
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def edit(data_dir: Path, change: Callable[[Batch, Replica], None]) -> None:
+    """Change a store as no broker would."""
+    replica = open_replica(data_dir, OWNER)
+    batch = Batch()
+    change(batch, replica)
+    replica.store.write(batch, sync=True)
+    replica.close()
+
+
+def test_a_healthy_replica_is_clean_and_untouched(data_dir: Path) -> None:
+    """Law: no finding without damage, and not one byte or time stamp changes."""
+    before = digest(data_dir)
+
+    report = examine(data_dir)
+
+    assert report.findings == []
+    assert report.counts == {
+        "raft entries": 20,
+        "messages": 105,
+        "queue entries": 102,
+        "index entries": 306,
+        "known sends": 102,
+        "table rows": 4,
+    }
+    assert (report.clean, report.identity) == (True, OWNER)
+    assert digest(data_dir) == before
+
+
+def test_a_killed_replica_is_clean_before_and_after_recovery(tmp_path: Path) -> None:
+    """Law: what stands in the write-ahead log alone is examined too."""
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom tests.broker.doctor.test_doctor import Writer\n"
+        "writer = Writer(Path(sys.argv[1]))\nwriter.topic('orders')\n"
+        "for _ in range(20):\n    writer.send('orders', 1, 5)\nos.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path / "data")], check=False)
+
+    before = examine(tmp_path / "data")
+    open_replica(tmp_path / "data", OWNER).close()
+    after = examine(tmp_path / "data")
+
+    assert (before.findings, after.findings) == ([], [])
+    assert before.counts["messages"] == after.counts["messages"] == 100
+
+
+def test_half_messages_with_tags_are_no_findings(tmp_path: Path) -> None:
+    """Law: a half is read by nobody, so its place has no tags code, whatever tag it will be seen with."""
+    writer = Writer(tmp_path)
+    writer.topic(TRANS_HALF_TOPIC)
+    writer.send(TRANS_HALF_TOPIC, 0, 3, filtered=False)
+    writer.close()
+
+    assert examine(tmp_path).findings == []
+
+
+def test_a_missing_tags_code_is_found(tmp_path: Path) -> None:
+    """Law: of a message that consumers select by its tag, a place without it is damage."""
+    writer = Writer(tmp_path)
+    writer.topic("orders")
+    writer.send("orders", 0, 1, filtered=False)
+    writer.close()
+
+    (found,) = examine(tmp_path).findings
+
+    assert found.problem.startswith("has tags code 0, its tag has")
+
+
+def test_retention_and_a_topic_made_anew_are_no_findings(tmp_path: Path) -> None:
+    """Law: dropped messages and messages of deleted topics are not missed."""
+    writer = Writer(tmp_path)
+    writer.topic("orders")
+    writer.topic("bills")
+    for _ in range(4):
+        writer.send("orders", 0, 5)
+        writer.send("bills", 0, 5)
+    floor = writer.log.physical_after(Index(4))
+    writer.enter([RetentionAdvanced((QueueFloor(1, 0, 7), QueueFloor(2, 0, 5)), floor=floor)], [])
+    writer.enter([TopicDeleted("bills")], [])
+    writer.topic("bills")
+    writer.send("bills", 0, 2)
+    writer.close()
+
+    assert examine(tmp_path).findings == []
+
+
+def flipped(value: bytes, position: int) -> bytes:
+    changed = bytearray(value)
+    changed[position] ^= 0x10
+
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    "family",
+    [Family.MESSAGES, Family.CONSUME_QUEUE, Family.KEY_INDEX, Family.RAFT_LOG],
+)
+def test_any_flipped_byte_of_a_value_is_found(data_dir: Path, family: Family) -> None:
+    """Law: messages, queue, index and raft entries have a witness for each of their bytes."""
+    chance = random.Random(int(family))
+    for _ in range(12):
+        undo: list[tuple[bytes, bytes]] = []
+
+        def damage(batch: Batch, replica: Replica, undo: list[tuple[bytes, bytes]] = undo) -> None:
+            pairs = replica.store.scan(family, b"", b"\xff" * 20, limit=1 << 40)
+            # Of the messages those whose raft entry is still there.
+            pairs = pairs[-60:] if family is Family.MESSAGES else pairs
+            key, value = chance.choice(pairs)
+            undo.append((key, value))
+            batch.put(family, key, flipped(value, chance.randrange(len(value))))
+
+        edit(data_dir, damage)
+        report = examine(data_dir)
+        edit(data_dir, lambda batch, _, undo=undo: batch.put(family, *undo[0]))  # type: ignore[misc] # mypy cannot infer a lambda with a default
+
+        assert not report.clean, f"{family.name} {undo[0][0].hex()}"
+    assert examine(data_dir).findings == []
+
+
+@pytest.mark.parametrize(
+    "family", [Family.MESSAGES, Family.CONSUME_QUEUE, Family.KEY_INDEX, Family.RAFT_LOG]
+)
+@pytest.mark.parametrize("which", [0, 40, -4])
+def test_a_missing_entry_is_found(data_dir: Path, family: Family, which: int) -> None:
+    """Law: what is lost is noticed, at the start, in the middle and at the end."""
+
+    def damage(batch: Batch, replica: Replica) -> None:
+        pairs = replica.store.scan(family, b"", b"\xff" * 20, limit=1 << 40)
+        if family is Family.KEY_INDEX:
+            # Only for messages whose raft entry is still there is there a second witness.
+            pairs = sorted(pairs, key=lambda pair: pair[0][-8:])[-100:]
+        batch.delete(family, pairs[which % len(pairs)][0])
+
+    edit(data_dir, damage)
+
+    assert not examine(data_dir).clean
+
+
+@pytest.mark.parametrize("suffix", [".sst", ".blob"])
+def test_a_flipped_byte_in_a_file_is_found(data_dir: Path, suffix: str) -> None:
+    """Law: damage below RocksDB is met by its checksums; no file is skipped."""
+    chance = random.Random(len(suffix))
+    for path in sorted((data_dir / "store").glob(f"*{suffix}")):
+        whole = path.read_bytes()
+        # Not in the footer, whose padding says nothing.
+        path.write_bytes(flipped(whole, chance.randrange(len(whole) - 60)))
+
+        report = examine(data_dir)
+
+        path.write_bytes(whole)
+        assert not report.clean, path.name
+    assert examine(data_dir).findings == []
+
+
+def test_a_flipped_byte_in_the_write_ahead_log_is_found(tmp_path: Path) -> None:
+    """Law: the log that a killed process leaves behind is checked."""
+    code = (
+        "import os, sys\nfrom pathlib import Path\nfrom tests.broker.doctor.test_doctor import Writer\n"
+        "writer = Writer(Path(sys.argv[1]))\nwriter.topic('orders')\n"
+        "for _ in range(9):\n    writer.send('orders', 1, 5)\nos.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    (log,) = (path for path in (tmp_path / "store").glob("*.log") if path.stat().st_size)
+    whole = log.read_bytes()
+
+    for position in (50, len(whole) // 2, len(whole) - 1):
+        log.write_bytes(flipped(whole, position))
+        report = examine(tmp_path)
+        assert [finding.check for finding in report.findings] == ["files"]
+        assert "Corruption" in report.findings[0].problem
+        assert str(tmp_path) in report.findings[0].problem
+
+
+@pytest.mark.parametrize(
+    ("change", "check"),
+    [
+        (lambda batch: batch.put(Family.META, b"stranger", b""), "positions"),
+        (lambda batch: batch.put(Family.META, layout.META_APPLIED, b"x"), "files"),
+        (
+            lambda batch: batch.put(
+                Family.META,
+                layout.META_APPLIED,
+                layout.encode_applied(layout.Applied(999, 2, 10, 0)),
+            ),
+            "raft log",
+        ),
+        (lambda batch: batch.put(Family.TABLES, b"\xfe", b""), "tables"),
+        (
+            lambda batch: batch.put(
+                Family.TABLES, layout.table_key(layout.Table.TOPICS, "x"), b"x"
+            ),
+            "tables",
+        ),
+        (
+            lambda batch: batch.put(
+                Family.TABLES,
+                layout.table_key(layout.Table.OFFSETS, "billing", "orders", 1),
+                msgspec.msgpack.encode(Commit("billing", "orders", 1, 31)),
+            ),
+            "tables",
+        ),
+        (lambda batch: batch.put(Family.DEDUP, layout.dedup_key(5), bytes(30)), "duplicate window"),
+        (
+            lambda batch: batch.put(
+                Family.KEY_INDEX,
+                layout.index_key(1, IndexKind.KEY, "order-77", 0),
+                layout.encode_timestamp(2000),
+            ),
+            "index",
+        ),
+        (lambda batch: batch.put(Family.CONSUME_QUEUE, b"short", b""), "consume queues"),
+    ],
+)
+def test_what_does_not_belong_there_is_found(
+    data_dir: Path, change: Callable[[Batch], None], check: str
+) -> None:
+    """Law: each family is decoded and compared with the others."""
+    edit(data_dir, lambda batch, _: change(batch))
+
+    assert check in {finding.check for finding in examine(data_dir).findings}
+
+
+def test_the_command_prints_a_report_and_exits_with_its_verdict(data_dir: Path) -> None:
+    """Law: 0 is clean, 1 has findings, 2 could not look; JSON says the same."""
+    runner = CliRunner()
+
+    clean = runner.invoke(doctor, [str(data_dir)])
+    edit(data_dir, lambda batch, _: batch.delete(Family.MESSAGES, layout.message_key(0)))
+    damaged = runner.invoke(doctor, [str(data_dir), "--output", "json"])
+    damaged_text = runner.invoke(doctor, [str(data_dir)])
+    missing = runner.invoke(doctor, [str(data_dir / "nothing")])
+    above = runner.invoke(doctor, [str(data_dir.parent), "--output", "json"])
+
+    assert (clean.exit_code, damaged.exit_code, damaged_text.exit_code) == (0, 1, 1)
+    assert "node 1 of group 'group-a' in cluster 'east'" in clean.output
+    assert "nothing is wrong" in clean.output
+    report = json.loads(damaged.output)
+    assert report["clean"] is False
+    assert {"check", "place", "problem"} == set(report["findings"][0])
+    assert "Move this directory away" in damaged_text.output
+    assert (missing.exit_code, above.exit_code) == (2, 2)
+    assert "no such directory" in missing.output
+    assert str(data_dir) in json.loads(above.output)["error"]
+
+
+def test_a_replica_in_use_is_not_examined(data_dir: Path) -> None:
+    """Law: files that change under the doctor's hands would give false findings."""
+    replica = open_replica(data_dir, OWNER)
+
+    result = CliRunner().invoke(doctor, [str(data_dir)])
+
+    assert result.exit_code == 2
+    assert f"in use by process {os.getpid()}; stop that process first" in result.output
+    replica.close()

@@ -1,0 +1,190 @@
+"""How a group begins, and how a replica that has lost its disk comes back to it."""
+
+from orderlymq_broker.replication.bootstrap import BOOTSTRAP_WAIT_S
+from orderlymq_raft import (
+    Append,
+    Index,
+    Term,
+    VoteResponse,
+)
+from tests.broker.replication.simulation import TICK_S, Replica, SimulatedGroup
+from tests.broker.replication.test_loop import ELECTION_S, group, others, outcomes, propose
+
+__all__ = ["group"]  # a fixture
+
+
+def serving(group: SimulatedGroup) -> list[int]:
+    return [each.id for each in group.replicas.values() if each.loop.serving]
+
+
+def test_a_new_group_serves_when_all_its_replicas_have_met(group: SimulatedGroup) -> None:
+    """Who never heard of a leader cannot vote: the first one is not to be relied on before."""
+    group.cut = {3}
+    group.pass_time(4 * ELECTION_S)
+    (leader,) = [each for each in group.replicas.values() if each.node.is_leader]
+    assert serving(group) == []
+
+    group.cut = set()
+    group.pass_time(2 * ELECTION_S)
+    assert serving(group) == [leader.id]
+    # Now the group can lose its first leader at once.
+    group.cut = {leader.id}
+    group.pass_time(6 * ELECTION_S)
+    assert set(serving(group)) - {leader.id}
+
+
+def test_a_new_group_does_not_wait_for_ever(group: SimulatedGroup) -> None:
+    """A replica that does not come with the others is not waited for."""
+    group.cut = {3}
+    group.pass_time(BOOTSTRAP_WAIT_S + 4 * ELECTION_S)
+
+    assert any(each.loop.serving for each in group.replicas.values())
+
+
+def commit_unseen_by_one(group: SimulatedGroup) -> tuple[Replica, Replica, Replica]:
+    """Have "precious" committed; return the leader, who was cut off and lacks it, and who has it, too."""
+    leader = group.elect()
+    lagging, witness = others(group, leader)
+    group.cut.add(lagging.id)
+    proposals = propose(leader, "precious")
+    group.run()
+    assert outcomes(proposals) == ["applied"]
+    return leader, lagging, witness
+
+
+def test_a_wiped_voter_does_not_vote_before_it_has_caught_up(group: SimulatedGroup) -> None:
+    """A voter without memory must not elect a leader that lacks what it once acknowledged."""
+    leader, lagging, witness = commit_unseen_by_one(group)
+
+    # The two that know of it: one is gone, the other has lost its disk.
+    group.cut = {leader.id}
+    wiped = group.wipe(witness.id)
+    group.pass_time(4 * ELECTION_S)
+    granted = [m for m in group.delivered if isinstance(m, VoteResponse) and m.sender == wiped.id]
+    assert not any(m.granted and m.term > leader.node.term for m in granted)
+    assert not lagging.loop.serving
+
+    group.cut = set()
+    group.greet(wiped.id)
+    group.pass_time(4 * ELECTION_S)
+    assert "precious" in wiped.state.topics.by_name
+    # With its memory back it votes again.
+    group.cut = {leader.id}
+    group.pass_time(4 * ELECTION_S)
+    assert any(each.loop.serving for each in (lagging, wiped))
+
+
+def test_a_wiped_voter_that_has_a_part_of_its_log_again_is_not_elected(
+    group: SimulatedGroup,
+) -> None:
+    """Its own vote is one, too: with another replica that lags it would lead without what it has lost."""
+    leader, lagging, witness = commit_unseen_by_one(group)
+    part = tuple(leader.log.entries(Index(1), Index(lagging.node.last_index + 1), 1 << 20))
+    told = Append(
+        leader.node.id,
+        witness.node.id,
+        leader.node.term,
+        Index(0),
+        Term(0),
+        leader.node.commit,
+        part,
+    )
+
+    group.cut = {leader.id}
+    wiped = group.wipe(witness.id)
+    wiped.loop.receive([told])
+    group.run()
+    assert wiped.node.last_index == lagging.node.last_index
+    group.pass_time(4 * ELECTION_S)
+
+    assert wiped.loop.is_recovering
+    assert not any(each.node.is_leader for each in (lagging, wiped))
+
+    group.cut = set()
+    group.greet(wiped.id)
+    group.pass_time(4 * ELECTION_S)
+    assert "precious" in wiped.state.topics.by_name
+    assert not wiped.loop.is_recovering
+
+
+def test_a_wiped_voter_commits_nothing_for_a_leader_that_it_has_voted_out(
+    group: SimulatedGroup,
+) -> None:
+    """Law: what a disk has forgotten does not count for a leader that is deposed and not aware of it."""
+    deposed = group.elect()
+    successor, wiped = others(group, deposed)
+    group.cut = {deposed.id}
+    group.pass_time(4 * ELECTION_S, paused=[deposed.id])
+    assert successor.loop.serving
+    precious = propose(successor, "precious")
+    group.run()
+    assert outcomes(precious) == ["applied"]
+
+    # The disk that knows of it goes, and those two meet that know nothing.
+    group.cut = {successor.id}
+    wiped = group.wipe(wiped.id)
+    group.greet(wiped.id)
+    assert deposed.node.is_leader
+    unsafe = propose(deposed, "unsafe")
+    group.run()
+    group.pass_time(4 * ELECTION_S)
+    assert outcomes(unsafe) != ["applied"]
+    assert [each.id for each in group.replicas.values() if each.loop.is_recovering] == [wiped.id]
+
+    group.cut = set()
+    group.greet(wiped.id)
+    group.pass_time(6 * ELECTION_S)
+    for replica in group.replicas.values():
+        assert not replica.loop.is_recovering
+        assert "precious" in replica.state.topics.by_name
+        assert "unsafe" not in replica.state.topics.by_name
+
+
+def test_a_group_whose_first_leader_was_left_alone_begins_all_the_same(
+    group: SimulatedGroup,
+) -> None:
+    """Law: until somebody has served, no restart and no late start keeps a new group from electing.
+
+    The first leader and the only one that had voted for it part; then the third one comes.
+    """
+    late = group[3]
+    group.cut = {late.id}
+    for _ in range(80):
+        group.pass_time(TICK_S)
+        first = next((each for each in group.replicas.values() if each.node.is_leader), None)
+        if first is not None:
+            break
+    assert first is not None
+    assert not first.loop.serving
+    voter = next(each for each in group.replicas.values() if each not in (first, late))
+    group.cut = {voter.id, late.id}
+    group.pass_time(4 * ELECTION_S)
+    assert not first.node.is_leader
+
+    group.cut = set()
+    voter = group.restart(voter.id)
+    for node in group.nodes:
+        group.greet(node)
+    leader = group.elect()
+    proposals = propose(leader, "orders")
+    group.run()
+    assert outcomes(proposals) == ["applied"]
+    group.pass_time(ELECTION_S)
+    assert not any(each.loop.is_recovering for each in group.replicas.values())
+
+
+def test_a_wiped_follower_gets_the_log_again(group: SimulatedGroup) -> None:
+    """A leader that still counts what a wiped follower had acknowledged begins anew with it."""
+    leader = group.elect()
+    propose(leader, "a")
+    group.run()
+    wiped = group.wipe(others(group, leader)[0].id)
+    # The leader's heartbeats come first: they name a commit index that the follower had once.
+    group.pass_time(ELECTION_S)
+    assert wiped.node.commit == 0
+
+    group.greet(wiped.id)
+    group.pass_time(ELECTION_S)
+
+    assert "a" in wiped.state.topics.by_name
+    assert not wiped.loop.is_recovering

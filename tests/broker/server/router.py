@@ -1,0 +1,142 @@
+"""Two replicas' client desks joined by an in-memory link, and clients that note what they are told."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from orderlymq_broker.core.effects import Peer
+from orderlymq_broker.replication.frames import FrameKind, FrameReader
+from orderlymq_broker.server.clients import Clients, Line
+from orderlymq_broker.server.forwarding import Inbox, Outbox
+from orderlymq_broker.server.leadership import Leadership
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_raft import Role, RoleChange
+from orderlymq_raft.types import NodeId, Term
+
+
+@dataclass
+class Client:
+    """One connection as a replica sees it."""
+
+    id: int
+    peer: tuple[str, int] = ("192.0.2.7", 40_000)
+    told: list[RemotingCommand] = field(default_factory=list)
+    closed: str = ""
+
+    def send(self, command: RemotingCommand) -> None:
+        self.told.append(command)
+
+    def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
+        self.closed = "orderly" if orderly else "reset"
+
+
+class DeskOf:
+    """The client side of one replica; it answers each request with its own node id as remark.
+
+    Attributes:
+        holds: codes that are not answered at once, as a long poll is not.
+        refused: clients that may ask for nothing.
+    """
+
+    def __init__(self, world: "World", node: int, *, always_open: bool = False) -> None:
+        self.world = world
+        self.node = NodeId(node)
+        self.certain = True
+        self.asked = self.confirmed = 0
+        self.holds: set[int] = set()
+        self.refused: set[int] = set()
+        self.handled: list[tuple[int, Peer]] = []
+        self.gone: list[int] = []
+        self.outbox = Outbox(self._send, lambda: world.at_s)
+        self.clients = Clients(self, self.outbox, always_open=always_open)
+        self.outbox.clients = self.clients
+        self.inbox = Inbox(self.clients, self._send)
+        self.leadership = Leadership(
+            self.clients,
+            self.outbox,
+            self.inbox,
+            None,
+            lambda: world.at_s,
+            lambda delay_s, call: asyncio.get_running_loop().call_later(delay_s, call),
+        )
+
+    # Service
+
+    def handle(self, request: RemotingCommand, peer: Peer) -> None:
+        self.handled.append((request.code, peer))
+        if request.code not in self.holds and not request.is_oneway:
+            self.clients.send(peer.connection, request.reply(remark=f"node {self.node}"))
+
+    def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
+        return command.reply(1, remark="no right") if line.id in self.refused else None
+
+    def may_answer(self) -> bool:
+        return self.leadership.serving and self.certain
+
+    def request_confirmation(self) -> int:
+        self.asked += 1
+        return self.asked
+
+    def is_confirmed(self, number: int) -> bool:
+        return self.leadership.serving and number <= self.confirmed
+
+    def connection_closed(self, connection: int) -> None:
+        self.gone.append(connection)
+
+    # Roles
+
+    def lead(self, term: int) -> None:
+        self.leadership.role_changed(RoleChange(Role.LEADER, self.node, Term(term)), leads=True)
+        self.leadership.serving_began()
+
+    def follow(self, leader: int | None, term: int) -> None:
+        if self.leadership.serving:
+            self.leadership.serving_ended()
+        known = None if leader is None else NodeId(leader)
+        self.leadership.role_changed(RoleChange(Role.FOLLOWER, known, Term(term)), leads=False)
+
+    # The link
+
+    def _send(self, node: NodeId, pieces: list[bytes]) -> bool:
+        other = self.world.desks.get(node)
+        if other is None or node in self.world.cut:
+            return False
+        for frame in FrameReader().receive_data(b"".join(pieces)):
+            if frame.kind in {FrameKind.FORWARD, FrameKind.ORIGIN_CLOSED}:
+                other.inbox.frame_received(self.node, frame, leads=other.leadership.serving)
+            else:
+                other.outbox.frame_received(self.node, frame)
+        return True
+
+
+class World:
+    """Replicas 1 and 2, and the time."""
+
+    def __init__(self, *, always_open: bool = False) -> None:
+        self.at_s = 100.0
+        self.cut: set[int] = set()
+        self.desks: dict[int, DeskOf] = {}
+        for node in (1, 2):
+            self.desks[node] = DeskOf(self, node, always_open=always_open)
+
+    def connect(self, node: int, number: int = 1) -> Client:
+        client = Client(number)
+        self.desks[node].clients.line_made(client)
+        return client
+
+    def ask(self, node: int, client: Client, *commands: RemotingCommand) -> None:
+        self.desks[node].clients.line_received(client, list(commands))
+
+    def pass_time(self, seconds: float) -> None:
+        self.at_s += seconds
+        for desk in self.desks.values():
+            desk.leadership.tick()
+
+
+def ask(code: int, opaque: int, **ext: str) -> RemotingCommand:
+    """Return a request as it comes from a client."""
+    return RemotingCommand(code, opaque=opaque, ext=ext)
+
+
+def told(client: Client) -> list[tuple[int, int, str | None]]:
+    """Return opaque, code and remark of all that a client was told."""
+    return [(each.opaque, each.code, each.remark) for each in client.told]

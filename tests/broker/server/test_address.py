@@ -1,0 +1,155 @@
+"""The group's address is bound by whoever leads, and let go at once by whoever does not."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orderlymq_broker.server.address import LeaderAddress, addresses_of
+from orderlymq_broker.settings import Address
+from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.server import RemotingServer
+from tests.ports import free_ports
+
+
+class Silent:
+    """A handler that takes note of nothing."""
+
+    def connection_made(self, conn: Connection) -> None: ...
+    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None: ...
+    def connection_lost(self, conn: Connection) -> None: ...
+
+
+@pytest.fixture
+async def replicas() -> AsyncIterator[tuple[LeaderAddress, LeaderAddress]]:
+    """Return the address as two replicas see it."""
+    address = Address("127.0.0.1", free_ports(1)[0])
+    servers = [RemotingServer(Silent(), linger_reset=True) for _ in range(2)]
+    one, two = (LeaderAddress(server, address) for server in servers)
+    yield one, two
+    for each, server in zip((one, two), servers, strict=True):
+        await each.close()
+        await server.close()
+
+
+async def reachable(address: LeaderAddress) -> list[int]:
+    """Return which of the ports (0 the first, 1 the second) accept connections."""
+    found = []
+    for number, each in enumerate(address._addresses):
+        try:
+            _, writer = await asyncio.open_connection(each.host, each.port)
+        except OSError:
+            continue
+        writer.close()
+        found.append(number)
+    return found
+
+
+def test_old_clients_find_the_port_two_below() -> None:
+    """Clients up to 4.4 send to the port minus two."""
+    assert addresses_of(Address("h", 10911)) == [Address("h", 10911), Address("h", 10909)]
+    assert addresses_of(Address("h", 2)) == [Address("h", 2)]
+
+
+async def test_the_leader_binds_both_ports_and_releases_both(
+    replicas: tuple[LeaderAddress, LeaderAddress],
+) -> None:
+    """Listening says who serves."""
+    one, _ = replicas
+    one.acquire()
+    await one.wait()
+    assert await reachable(one) == [0, 1]
+
+    one.release()
+    await one.wait()
+    assert await reachable(one) == []
+
+
+async def test_the_next_leader_binds_as_soon_as_the_former_lets_go(
+    replicas: tuple[LeaderAddress, LeaderAddress],
+) -> None:
+    """It tries every ten milliseconds while the port is still held."""
+    one, two = replicas
+    one.acquire()
+    await one.wait()
+    two.acquire()
+    await asyncio.sleep(0.03)
+    assert not two.bound
+
+    one.release()
+    async with asyncio.timeout(30.0):
+        await two.wait()
+    assert two.bound
+
+
+async def test_the_last_word_counts(replicas: tuple[LeaderAddress, LeaderAddress]) -> None:
+    """Leadership that flaps leaves the address in the state of the last change."""
+    one, two = replicas
+    two.acquire()
+    await two.wait()
+    for _ in range(3):
+        one.acquire()
+        one.release()
+    two.release()
+    await one.wait()
+    await two.wait()
+    assert await reachable(one) == []
+
+    one.release()
+    one.acquire()
+    async with asyncio.timeout(30.0):
+        await one.wait()
+    assert await reachable(one) == [0, 1]
+
+
+async def test_a_leader_that_cannot_bind_says_so_and_asks_to_be_replaced() -> None:
+    """Law: no leader stays where clients cannot come, in silence."""
+    address = Address("127.0.0.1", free_ports(1)[0])
+    server = RemotingServer(Silent())
+    given_up = asyncio.Event()
+    leader = LeaderAddress(server, address, unreachable=given_up.set, give_up_after_s=0.05)
+    with socket.create_server((address.host, address.port)):
+        leader.acquire()
+        async with asyncio.timeout(30.0):
+            await given_up.wait()
+
+        assert not leader.bound
+        assert "in use" in leader.complaint
+
+    await leader.wait()
+    assert (leader.bound, leader.complaint) == (True, "")
+    await leader.close()
+
+
+async def test_an_address_that_is_not_of_this_machine_is_complained_about() -> None:
+    """What is no busy port is tried again as well: an interface may come."""
+    given_up = asyncio.Event()
+    leader = LeaderAddress(
+        RemotingServer(Silent()),
+        Address("192.0.2.1", 10911),
+        unreachable=given_up.set,
+        give_up_after_s=0.05,
+    )
+    leader.acquire()
+    async with asyncio.timeout(30.0):
+        await given_up.wait()
+
+    assert "192.0.2.1" in leader.complaint
+    leader.release()
+    assert leader.complaint == ""
+    await leader.close()
+
+
+async def test_a_group_is_served_though_old_clients_have_no_port() -> None:
+    """The port two below is somebody else's: who needs it is told, nobody else waits."""
+    address = Address("127.0.0.1", free_ports(1)[0])
+    leader = LeaderAddress(RemotingServer(Silent()), address, give_up_after_s=0.05)
+    with socket.create_server((address.host, address.port - 2)):
+        leader.acquire()
+        async with asyncio.timeout(30.0):
+            await leader.wait()
+
+        assert leader.bound
+    await leader.close()

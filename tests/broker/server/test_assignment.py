@@ -1,0 +1,179 @@
+"""Answering QUERY_ASSIGNMENT: routes come from real name servers on loopback, clients are lines in memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from orderlymq_broker.server.assignment import Assigning
+from orderlymq_broker.settings import Address
+from orderlymq_broker.state.records import MemberSeen
+from orderlymq_protocol.body import fastjson
+from orderlymq_protocol.body.catalogue import QueueData, TopicRouteData
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_runtime.connection import Connection
+from orderlymq_runtime.server import RemotingServer
+from tests.broker.server.router import World
+from tests.broker.state.entries import Replica
+
+WISH = {
+    "topic": "orders",
+    "consumerGroup": "billing",
+    "clientId": "c1",
+    "strategyName": "AVG",
+    "messageModel": "CLUSTERING",
+}
+
+
+@dataclass
+class NameServer:
+    """Knows one route, counts the questions."""
+
+    route: TopicRouteData
+    asked: int = 0
+
+    def connection_made(self, conn: Connection) -> None: ...
+
+    def connection_lost(self, conn: Connection) -> None: ...
+
+    def received(self, conn: Connection, commands: list[RemotingCommand]) -> None:
+        for command in commands:
+            self.asked += 1
+            conn.send(command.reply(body=self.route.to_json()))
+
+
+class Asking:
+    """A leader with these members of the group, and the answers that one client got."""
+
+    def __init__(self, members: list[str], name_servers: list[Address]) -> None:
+        self.replica = Replica()
+        if members:
+            self.replica.take(*(MemberSeen("billing", member, "h:1") for member in members))
+        self.world = World()
+        desk = self.world.desks[1]
+        desk.lead(1)
+        self.client = self.world.connect(1)
+        self.assigning = Assigning(desk.clients, lambda: self.replica.state, name_servers)
+
+    async def ask(self, body: bytes) -> RemotingCommand:
+        """Send one question and wait for its answer."""
+        before = len(self.client.told)
+        command = request(RequestCode.QUERY_ASSIGNMENT, {}, body)
+        self.world.ask(1, self.client, command)
+        async with asyncio.timeout(30):
+            # The name server is a real socket: there is no event to wait for but the answer.
+            while len(self.client.told) == before:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        return self.client.told[-1]
+
+
+def wish(client: str = "c1", strategy: str = "AVG") -> bytes:
+    return fastjson.dumps({**WISH, "clientId": client, "strategyName": strategy})
+
+
+@pytest.fixture
+async def name_server() -> AsyncIterator[tuple[NameServer, Address]]:
+    """Knows that orders has two readable queues on each of two groups, and one nobody may read."""
+    route = TopicRouteData(
+        (QueueData("b", 2, 2, 6), QueueData("a", 2, 4, 6), QueueData("c", 8, 8, 2)), ()
+    )
+    known = NameServer(route)
+    server = RemotingServer(known, linger_reset=False)
+    host, port = await server.listen("127.0.0.1", 0)
+    yield known, Address(host, port)
+    await server.close()
+
+
+async def test_members_share_the_queues_of_all_groups(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """Queues that may not be read are nobody's; the route is asked for once for all members."""
+    known, address = name_server
+    asking = Asking(["c1", "c2", "c3"], [address])
+
+    shares = [queues(await asking.ask(wish(client))) for client in ("c1", "c2", "c3")]
+    await asking.assigning.close()
+
+    assert shares == [["a0", "a1"], ["b0"], ["b1"]]
+    assert known.asked == 1
+
+
+def queues(answer: RemotingCommand) -> list[str]:
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    found = fastjson.loads(answer.body)
+    each = [item["messageQueue"] for item in found["messageQueueAssignments"]]
+    return [f"{queue['brokerName']}{queue['queueId']}" for queue in each]
+
+
+async def test_the_second_name_server_is_asked_when_the_first_is_away(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """One that lives is enough."""
+    asking = Asking(["c1"], [Address("127.0.0.1", 1), name_server[1]])
+
+    share = queues(await asking.ask(wish()))
+    await asking.assigning.close()
+
+    assert share == ["a0", "a1", "b0", "b1"]
+
+
+async def test_without_a_route_the_client_is_told_and_keeps_what_it_has() -> None:
+    """Never an empty division: the client would drop all its queues."""
+    asking = Asking(["c1"], [Address("127.0.0.1", 1)])
+
+    answer = await asking.ask(wish())
+    await asking.assigning.close()
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "no route of topic orders is known now" in (answer.remark or "")
+
+
+async def test_a_route_without_end_is_not_followed(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """A stranger who registers 2^31 queues at the name server must not hold this loop for hours."""
+    known, address = name_server
+    known.route = TopicRouteData((QueueData("z", 2**31 - 1, 4, 6),), ())
+    asking = Asking(["c1"], [address])
+
+    answer = await asking.ask(wish())
+    await asking.assigning.close()
+
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "2147483647 is not between 0 and 16384" in (answer.remark or "")
+
+
+async def test_what_cannot_be_answered_is_refused_with_the_reason(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """A body that is none, and a strategy that brokers do not know."""
+    asking = Asking(["c1"], [name_server[1]])
+
+    answers = [await asking.ask(b"?"), await asking.ask(wish(strategy="MACHINE_ROOM_NEARBY"))]
+    await asking.assigning.close()
+
+    assert [answer.code for answer in answers] == [1, 1]
+    assert "AVG" in (answers[1].remark or "")
+
+
+async def test_who_may_not_consume_is_not_told_the_division(
+    name_server: tuple[NameServer, Address],
+) -> None:
+    """Whatever the process answers beside the core passes access control first, on a follower too."""
+    asking = Asking(["c1"], [name_server[1]])
+    asking.world.desks[1].refused.add(asking.client.id)
+
+    answers = [await asking.ask(wish())]
+    asking.world = World(always_open=True)
+    follower = asking.world.desks[1]
+    follower.follow(None, 1)
+    follower.refused.add(asking.client.id)
+    asking.client = asking.world.connect(1)
+    asking.assigning = Assigning(follower.clients, lambda: asking.replica.state, [name_server[1]])
+    answers.append(await asking.ask(wish()))
+    await asking.assigning.close()
+
+    assert [(answer.code, answer.remark) for answer in answers] == [(1, "no right")] * 2
+    assert name_server[0].asked == 0

@@ -1,0 +1,157 @@
+"""The API server here is a small one of our own, with resource versions, conflicts and outages; HTTP is real."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from orderlymq_broker.server import podlabel
+from orderlymq_broker.server.podlabel import LEADER, ROLE, TERM, ApiServer, PodLabel
+from orderlymq_broker.settings import PodSettings
+
+
+class Pods:
+    """Pods of one namespace behind HTTP; *failures* answers come before the first good one."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.failures = 0
+        self.writes = 0
+        self.url = ""
+
+    def add(self, name: str, *, term: int | None = None) -> None:
+        labels = {} if term is None else {ROLE: LEADER}
+        notes = {} if term is None else {TERM: str(term)}
+        self.pods[name] = {
+            "name": name,
+            "resourceVersion": "1",
+            "labels": labels,
+            "annotations": notes,
+        }
+
+    def leaders(self) -> list[str]:
+        return sorted(name for name, pod in self.pods.items() if ROLE in pod["labels"])
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if self.failures:
+            self.failures -= 1
+            return web.json_response({"message": "etcd is away"}, status=500)
+        if request.headers["Authorization"] != "Bearer token":
+            return web.json_response({"message": "who?"}, status=401)
+        pod = self.pods.get(request.match_info["name"])
+        if pod is None:
+            return web.json_response({"message": "not found"}, status=404)
+        if request.method == "PATCH":
+            change = orjson.loads(await request.read())["metadata"]
+            if change.pop("resourceVersion", pod["resourceVersion"]) != pod["resourceVersion"]:
+                return web.json_response({"message": "has changed"}, status=409)
+            self.writes += 1
+            for part, values in change.items():
+                merged = {**pod[part], **values}
+                pod[part] = {key: value for key, value in merged.items() if value is not None}
+            pod["resourceVersion"] = str(int(pod["resourceVersion"]) + 1)
+        return web.json_response({"metadata": pod})
+
+
+@pytest.fixture
+async def pods() -> AsyncIterator[Pods]:
+    found = Pods()
+    application = web.Application()
+    application.router.add_route("*", "/api/v1/namespaces/shop/pods/{name}", found.answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    found.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield found
+    await runner.cleanup()
+
+
+def _label(pods: Pods, folder: Path, term: int, name: str = "demo-0-0") -> PodLabel:
+    (folder / "token").write_text("token\n", encoding="utf-8")
+    siblings = [other for other in ("demo-0-0", "demo-0-1", "demo-0-2") if other != name]
+    settings = PodSettings(namespace="shop", name=name, siblings=siblings)
+    return PodLabel(settings, ApiServer(pods.url, folder), lambda: term)
+
+
+async def test_a_new_leader_takes_the_label_from_its_predecessor(
+    pods: Pods, tmp_path: Path
+) -> None:
+    """Also when that one is on a machine that is gone and cannot take it off itself."""
+    pods.add("demo-0-0")
+    pods.add("demo-0-1", term=3)
+    label = _label(pods, tmp_path, 4)
+
+    label.serving_began()
+    await label.wait()
+    await label.close()
+
+    assert pods.leaders() == ["demo-0-0"]
+    assert pods.pods["demo-0-0"]["annotations"] == {TERM: "4"}
+
+
+async def test_a_late_leader_does_not_strip_its_successor(pods: Pods, tmp_path: Path) -> None:
+    """Of two pods the higher term is right, however late the other speaks."""
+    pods.add("demo-0-0")
+    pods.add("demo-0-1", term=5)
+    label = _label(pods, tmp_path, 4)
+
+    label.serving_began()
+    await label.wait()
+    await label.close()
+
+    assert "demo-0-1" in pods.leaders()
+
+
+async def test_an_api_server_that_is_away_is_asked_again(pods: Pods, tmp_path: Path) -> None:
+    """Nothing fails; a sibling that does not exist yet is no hindrance either."""
+    pods.add("demo-0-0")
+    pods.failures = 3
+    label = _label(pods, tmp_path, 1)
+
+    label.serving_began()
+    async with asyncio.timeout(10):
+        await label.wait()
+    await label.close()
+
+    assert (pods.leaders(), pods.failures) == (["demo-0-0"], 0)
+
+
+async def test_who_serves_no_longer_gives_the_label_up(
+    pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A little later, and without a write when a successor was quicker or it never had it."""
+    monkeypatch.setattr(podlabel, "FAREWELL_S", 0.0)
+    pods.add("demo-0-0", term=2)
+    label = _label(pods, tmp_path, 2)
+
+    label.serving_ended()
+    await label.wait()
+    assert (pods.leaders(), pods.writes) == ([], 1)
+    label.serving_ended()
+    await label.wait()
+    await label.close()
+
+    assert pods.writes == 1
+
+
+async def test_leading_again_overtakes_giving_up(
+    pods: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the last of what was asked for counts."""
+    monkeypatch.setattr(podlabel, "FAREWELL_S", 0.05)
+    pods.add("demo-0-0")
+    label = _label(pods, tmp_path, 2)
+
+    for _ in range(3):
+        label.serving_began()
+        label.serving_ended()
+    label.serving_began()
+    await label.wait()
+    await asyncio.sleep(0.1)
+    await label.close()
+
+    assert pods.leaders() == ["demo-0-0"]

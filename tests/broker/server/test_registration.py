@@ -1,0 +1,155 @@
+"""A group is known to every name server, at once when something changes, again when one comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from orderlymq_broker.server.registration import Registration
+from orderlymq_broker.settings import Address
+from orderlymq_broker.state.broker import BrokerState
+from orderlymq_broker.state.machine import Machine
+from orderlymq_broker.state.records import TopicSet, encode_records
+from orderlymq_broker.store.entry import encode_entry, split_entry
+from orderlymq_broker.store.kv import Batch
+from orderlymq_nameserver.app import NameServer
+from orderlymq_nameserver.settings import Address as NameServerAddress
+from orderlymq_nameserver.settings import NameServerSettings
+from orderlymq_protocol.body.catalogue import TopicRouteData
+from orderlymq_protocol.codes import RequestCode, ResponseCode
+from orderlymq_protocol.frame.command import request
+from orderlymq_runtime.client import RemotingClient, RemotingError
+from tests.broker.store.memory import MemoryStore
+from tests.ports import free_ports
+
+GROUP_ADDRESS = Address("127.0.0.1", 10911)
+
+MakeNameServer = Callable[[int], Awaitable[NameServer]]
+MakeRegistration = Callable[..., Registration]
+
+
+class Topics:
+    """A state whose topics can be changed."""
+
+    def __init__(self) -> None:
+        self.state = BrokerState.load(MemoryStore())
+        self._machine = Machine(self.state)
+
+    def create(self, name: str, queues: int) -> None:
+        record = TopicSet(name, read_queues=queues, write_queues=queues, order=True)
+        entry = encode_entry(encode_records([record]), [], 0, 1_700_000_000_000)
+        self._machine.apply(self.state.applied_index + 1, 1, split_entry(entry), Batch())
+
+
+@pytest.fixture
+async def make_name_server() -> AsyncIterator[MakeNameServer]:
+    made: list[NameServer] = []
+
+    async def make(port: int) -> NameServer:
+        server = NameServer(NameServerSettings(listen=NameServerAddress("127.0.0.1", port)))
+        await server.start()
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        await server.close()
+
+
+@pytest.fixture
+async def make_registration() -> AsyncIterator[MakeRegistration]:
+    made: list[Registration] = []
+
+    def make(state: BrokerState, *ports: int) -> Registration:
+        registration = Registration(
+            state,
+            [Address("127.0.0.1", port) for port in ports],
+            cluster="C",
+            group="g",
+            address=GROUP_ADDRESS,
+            period_s=30.0,
+        )
+        registration.start()
+        made.append(registration)
+        return registration
+
+    yield make
+    for registration in made:
+        await registration.close()
+
+
+async def route(client: RemotingClient, port: int, topic: str) -> TopicRouteData:
+    """Return the route of a topic as soon as the name server has one."""
+    command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    async with asyncio.timeout(30.0):
+        while True:
+            try:
+                reply = await client.invoke(f"127.0.0.1:{port}", command, 1.0)
+            except RemotingError:
+                await asyncio.sleep(0.01)
+                continue
+            if reply.code == ResponseCode.SUCCESS:
+                return TopicRouteData.from_json(reply.body)
+            await asyncio.sleep(0.005)
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[RemotingClient]:
+    made = RemotingClient()
+    yield made
+    await made.close()
+
+
+async def test_the_group_is_published_at_its_stable_address(
+    make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
+) -> None:
+    """Broker id 0 is the group's address, whoever leads; every name server knows it."""
+    ports = free_ports(2)
+    for port in ports:
+        await make_name_server(port)
+    topics = Topics()
+    topics.create("orders", 8)
+
+    make_registration(topics.state, *ports)
+
+    for port in ports:
+        found = await route(client, port, "orders")
+        (broker,), (queues,) = found.broker_datas, found.queue_datas
+        assert (broker.broker_name, dict(broker.broker_addrs)) == ("g", {0: "127.0.0.1:10911"})
+        assert (queues.read_queue_nums, queues.write_queue_nums) == (8, 8)
+
+
+async def test_a_new_topic_is_published_at_once(
+    make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
+) -> None:
+    """Nobody waits for the next period of 30 s."""
+    (port,) = free_ports(1)
+    await make_name_server(port)
+    topics = Topics()
+    topics.create("first", 1)
+    registration = make_registration(topics.state, port)
+    await route(client, port, "first")
+
+    topics.create("second", 2)
+    registration.announce()
+
+    found = await route(client, port, "second")
+    assert found.queue_datas[0].write_queue_nums == 2
+
+
+async def test_a_name_server_that_comes_back_is_told_again(
+    make_name_server: MakeNameServer, make_registration: MakeRegistration, client: RemotingClient
+) -> None:
+    """It has forgotten everything; the loss of the connection is noticed at once."""
+    (port,) = free_ports(1)
+    first = await make_name_server(port)
+    topics = Topics()
+    topics.create("orders", 1)
+    registration = make_registration(topics.state, port)
+    await route(client, port, "orders")
+
+    await first.close()
+    assert registration.registered == {f"127.0.0.1:{port}": False}
+    await make_name_server(port)
+
+    await route(client, port, "orders")

@@ -1,0 +1,235 @@
+"""Whose process holds the other end of a connection, and when nobody may say so."""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from orderlymq_broker.server.sockets import Holding, Process, View, proof_of_death, read_process
+from tests.broker.server.children import Broker, client, listening
+
+NOBODY = 2**22 + 1
+
+# What a program does that carries the bytes of another one, by the way in which it gets them.
+FORWARDERS = {
+    "accepts": "served = socket.create_server(('127.0.0.1', 0))",
+    "accepted and does not listen": """
+served = socket.create_server(('127.0.0.1', 0))
+other = socket.create_connection(served.getsockname())
+inner, _ = served.accept()
+served.close()
+""",
+    "dials another program, as the end of a tunnel does": """
+far = socket.create_server(('127.0.0.1', 0))
+tunnel = socket.create_connection(far.getsockname())
+fork(tunnel, *socks)
+far.close()
+""",
+    "speaks UDP": "datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "has a Unix socket": "one, two = socket.socketpair()",
+    "reads a named pipe": """
+import tempfile
+path = os.path.join(tempfile.mkdtemp(), 'pipe')
+os.mkfifo(path)
+fifo = os.open(path, os.O_RDWR)
+""",
+    "reads a terminal": "pair = os.openpty()",
+    "shares memory": "memory = os.memfd_create('shared')",
+}
+
+
+def look(broker: Broker, pid: int | None = None) -> Holding | str:
+    """Look for the client at the other end of the first connection."""
+    return View().client_of(broker.ends[0], pid)
+
+
+def test_the_only_process_that_holds_the_other_end_is_the_client() -> None:
+    """Whatever its client id says, or does not say."""
+    with listening() as broker, client(broker) as process:
+        found = look(broker)
+        named = look(broker, process.pid)
+
+        assert isinstance(found, Holding)
+        assert found.owners == {read_process(process.pid)}
+        assert named == found
+
+
+@pytest.mark.parametrize(
+    ("listens", "dials"), [("::", "127.0.0.1"), ("::", "::1"), ("127.0.0.1", "::ffff:127.0.0.1")]
+)
+def test_both_families_are_understood(listens: str, dials: str) -> None:
+    """Java speaks IPv4 through sockets of both families."""
+    with listening(listens) as broker, client(broker, host=dials) as process:
+        found = look(broker)
+
+        assert isinstance(found, Holding)
+        assert found.owners == {read_process(process.pid)}
+
+
+def test_a_number_that_is_no_holder_of_the_socket_names_no_process() -> None:
+    """It is of a container, or a part of an instance name."""
+    with listening() as broker, client(broker):
+        found = look(broker, os.getpid())
+
+        assert found == look(broker)
+
+
+@pytest.mark.parametrize("way", FORWARDERS)
+def test_a_process_that_may_speak_for_another_program_is_no_client(way: str) -> None:
+    """Its death says nothing about a program behind it, which goes on with the messages that it has."""
+    with listening() as broker, client(broker, FORWARDERS[way]) as process:
+        found = look(broker)
+        named = look(broker, process.pid)
+
+        assert isinstance(found, str)
+        assert "may speak for another program" in found
+        # Its own word is enough: the client knows its number, a tunnel's it does not know.
+        assert isinstance(named, Holding)
+
+
+def test_a_process_that_reads_what_another_one_writes_is_no_client() -> None:
+    """As `ssh -W` and netcat do: standard input is the way in."""
+    with listening() as broker, client(broker, stdin=subprocess.PIPE):
+        found = look(broker)
+
+        assert isinstance(found, str)
+        assert "reads from pipe:" in found
+
+
+def test_a_consumer_of_the_java_client_may_have_other_connections() -> None:
+    """Its threads show that it consumes itself; where it listens it may be RocketMQ's proxy."""
+    threads = """
+import ctypes
+def run(name):
+    ctypes.CDLL(None).prctl(15, name, 0, 0, 0)
+    time.sleep(60)
+for name in (b'RebalanceServic', b'PullMessageServ'):
+    threading.Thread(target=run, args=(name,), daemon=True).start()
+database = socket.create_server(('127.0.0.1', 0))
+dialled = socket.create_connection(database.getsockname())
+fork(dialled, *socks)
+database.close()
+one, two = socket.socketpair()
+"""
+    with listening() as broker:
+        with client(broker, threads):
+            assert isinstance(look(broker), Holding)
+        broker.ends.clear()
+        with client(broker, threads + FORWARDERS["accepts"]):
+            found = look(broker)
+            assert isinstance(found, str)
+            assert "it listens" in found
+
+
+def test_a_socket_with_several_holders_has_them_all() -> None:
+    """A process made by fork inherits the connection; the client may be either."""
+    with listening() as broker, client(broker, "fork()") as process:
+        (child,) = psutil.Process(process.pid).children()
+        found = look(broker, process.pid)
+
+        assert isinstance(found, Holding)
+        assert found.owners == {read_process(process.pid), read_process(child.pid)}
+        child.kill()
+
+
+def test_a_client_is_found_also_when_its_port_is_another_connections_too() -> None:
+    """Linux gives one port to connections with different ends, such as the broker that forwards another client."""
+    serve = """
+import socket
+listener = socket.create_server(('127.0.0.1', 0))
+print(listener.getsockname()[1], flush=True)
+accepted, _ = listener.accept()
+print('ready', flush=True)
+accepted.recv(1)
+"""
+    words = (sys.executable, "-c", serve, "-m", "orderlymq_broker")
+    with listening() as broker, subprocess.Popen(words, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        same_port = f"""
+second = socket.socket()
+for each in (socks[0], second):
+    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+second.bind(socks[0].getsockname())
+second.connect(('127.0.0.1', {int(other.stdout.readline())}))
+"""
+        with client(broker, same_port) as process:
+            assert other.stdout.readline() == b"ready\n"
+
+            found = look(broker)
+            forwarded = View().client_of(broker.ends[0], None, forwarded=True)
+
+            assert isinstance(found, Holding)
+            assert isinstance(forwarded, Holding)
+            assert found.owners == forwarded.owners == {read_process(process.pid)}
+            assert found.inode != forwarded.inode
+
+
+def test_who_inherits_a_socket_holds_it() -> None:
+    """A program may go on in another process, which nobody knew when it was looked for."""
+    with listening() as broker:
+        later = "threading.Timer(0.3, fork).start()"
+        with client(broker, later) as process:
+            found = look(broker)
+            assert isinstance(found, Holding)
+            assert len(found.owners) == 1
+            while not (children := psutil.Process(process.pid).children()):
+                time.sleep(0.02)
+            process.kill()
+            process.wait()
+
+            assert View().is_held(found)
+            children[0].kill()
+            children[0].wait()
+            assert not View().is_held(found)
+
+
+def test_an_end_that_is_not_connected_with_us_has_no_client() -> None:
+    """A remote one, or one in a network namespace of its own."""
+    with listening() as broker, client(broker):
+        assert isinstance(View().client_of(("192.0.2.7", broker.ends[0][1]), None), str)
+        assert isinstance(View().client_of(("127.0.0.1", broker.port), None), str)
+        assert isinstance(View().client_of(("2001:db8::1%lo", 7), None), str)
+
+
+def test_a_living_process_is_not_dead_and_a_later_one_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The start tells two processes under one number apart, also when the clock is set meanwhile."""
+    me = read_process(os.getpid())
+    assert me is not None
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: 1.0)
+
+    assert proof_of_death(me) is None
+    assert "later process" in (proof_of_death(me._replace(started=0)) or "")
+    assert "does not exist" in (proof_of_death(Process(NOBODY, 1, 0)) or "")
+    assert read_process(NOBODY) is None
+
+
+def test_a_zombie_is_dead_when_all_of_its_threads_have_ended() -> None:
+    """The first thread of a process may end before the others."""
+    exit_call = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+    program = (
+        "import ctypes, threading, time;"
+        "threading.Thread(target=time.sleep, args=(60,)).start();"
+        f"ctypes.CDLL(None).syscall({exit_call}, 0)"
+    )
+    # Not collected before the end of the test: a plain child of this process.
+    child = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        process = read_process(child.pid)
+        assert process is not None
+        while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+
+        assert proof_of_death(process) is None
+
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert "not collected" in (proof_of_death(process) or "")
+    finally:
+        child.kill()
+        child.wait()

@@ -1,0 +1,149 @@
+"""A voter that may have lost its log: whom it elects, who elects it, and when it counts."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from orderlymq_raft import (
+    Append,
+    AppendResponse,
+    Entry,
+    Heartbeat,
+    HeartbeatResponse,
+    Index,
+    Message,
+    NodeId,
+    Term,
+    Vote,
+    VoteResponse,
+)
+from tests.raft.replica import Replica
+from tests.raft.solo import ME, OTHER, PEER, ack, entry, lead, noop, say, solo, work
+
+FOURTH, FIFTH = NodeId(4), NodeId(5)
+FIVE = frozenset({ME, PEER, OTHER, FOURTH, FIFTH})
+OPENING = noop(1, 1)
+
+
+def asked(replica: Replica, *, recovering: bool, last: tuple[int, int] = (9, 9)) -> bool:
+    """Return what *replica* answers to a candidate whose log ends at *last*: index and term."""
+    index, term = last
+    vote = Vote(PEER, ME, Term(9), Index(index), Term(term), recovering=recovering)
+    (answer,) = [each for each in say(replica, vote) if isinstance(each, VoteResponse)]
+    return answer.granted
+
+
+@pytest.mark.parametrize("is_recovering", [False, True])
+@pytest.mark.parametrize("candidate_is_recovering", [False, True])
+def test_only_the_like_elect_each_other(is_recovering: bool, candidate_is_recovering: bool) -> None:
+    """Law: a majority of those who remember, or of those who have seen nothing yet, never a mixture."""
+    replica = solo()
+    replica.node.set_recovering(recovering=is_recovering)
+
+    assert asked(replica, recovering=candidate_is_recovering) == (
+        is_recovering == candidate_is_recovering
+    )
+
+
+def test_who_forgot_and_has_a_part_again_votes_for_nobody_and_does_not_stand() -> None:
+    """Law: with more than openings of terms in its log it is no member of a group that begins."""
+    replica = solo(1, 1)
+    replica.node.set_recovering(recovering=True)
+
+    assert not asked(replica, recovering=True)
+    assert not asked(solo_recovering(entry(1, 1)), recovering=True)
+    assert asked(solo_recovering(OPENING), recovering=True)
+    replica.node.campaign()
+    assert not work(replica)
+
+
+def solo_recovering(*entries: Entry) -> Replica:
+    """Start a replica that may have lost its log, and was sent *entries* before it crashed."""
+    replica = solo(term=1)
+    replica.crash()
+    replica.storage.append(entries)
+    replica.start()
+    replica.node.set_recovering(recovering=True)
+    return replica
+
+
+def test_the_first_leader_names_no_commit_index_until_it_founds_the_group() -> None:
+    """Law: who hears of a commit index knows that the group has begun; so nobody hears of one before."""
+    replica = solo()
+    replica.node.set_recovering(recovering=True)
+    lead(replica)
+    say(replica, ack(replica, 1))
+    replica.node.tick()
+    assert replica.node.commit == 1
+    assert commits_told(work(replica)) <= {0}
+
+    replica.node.set_recovering(recovering=False)
+    assert 1 in commits_told(work(replica))
+
+
+def test_who_lost_its_log_counts_when_the_others_confirm_the_leader() -> None:
+    """Law: neither its log, nor its answers, nor the lease rest on it before; it is sent nothing."""
+    replica = solo(voters=FIVE)
+    lead(replica, (PEER, OTHER))
+    term = replica.node.term
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    assert replica.node.commit == 1
+
+    replica.node.report_wiped(PEER)
+    rounds = [m.context for m in work(replica) if isinstance(m, Heartbeat)]
+    replica.node.propose(b"x")
+    assert PEER not in {m.target for m in work(replica) if isinstance(m, Append)}
+    say(replica, ack(replica, 2), ack(replica, 2, OTHER))
+    assert replica.node.commit == 1
+
+    def told(node: NodeId) -> list[Append]:
+        """Return what PEER is told when *node* has answered."""
+        sent = say(replica, HeartbeatResponse(node, ME, term, max(rounds)))
+        return [m for m in sent if isinstance(m, Append) and m.target == PEER and m.commit]
+
+    assert not told(PEER) + told(OTHER)
+    assert told(FOURTH)
+    say(replica, AppendResponse(PEER, ME, term, Index(2)))
+    assert replica.node.commit == 2
+
+
+def test_where_most_have_lost_their_logs_all_must_answer() -> None:
+    """Law: with nobody away nobody else leads, so that the one log that is left is copied again."""
+    replica = solo()
+    lead(replica)
+    term = replica.node.term
+    say(replica, ack(replica, 1), ack(replica, 1, OTHER))
+    replica.node.report_wiped(PEER)
+    replica.node.report_wiped(OTHER)
+    context = max(m.context for m in work(replica) if isinstance(m, Heartbeat))
+
+    assert commits_told(say(replica, HeartbeatResponse(PEER, ME, term, context))) == {0}
+    told = say(replica, HeartbeatResponse(OTHER, ME, term, context))
+    assert {m.target for m in told if isinstance(m, Append) and m.commit} == {PEER, OTHER}
+
+
+def test_a_candidate_whose_voter_forgets_begins_again() -> None:
+    """Law: a vote that was on its way when its voter lost its disk elects nobody."""
+    replica = solo(1)
+    replica.node.campaign()
+    work(replica)
+    term = replica.node.term
+
+    replica.node.report_wiped(PEER)
+    say(replica, VoteResponse(PEER, ME, term, granted=True))
+
+    assert not replica.node.is_leader
+
+
+def test_a_newcomer_disturbs_no_leader() -> None:
+    """Law: who has no log because it is not a member yet is nobody's loss."""
+    replica = solo()
+    lead(replica)
+
+    replica.node.report_wiped(FOURTH)
+
+    assert replica.node.is_leader
+
+
+def commits_told(messages: Sequence[Message]) -> set[int]:
+    return {int(each.commit) for each in messages if isinstance(each, Append | Heartbeat)}
