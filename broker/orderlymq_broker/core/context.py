@@ -99,8 +99,8 @@ class Context:
         self._opaque = (self._opaque + 1) & 0x7FFFFFFF
         return self._opaque
 
-    def note_consumer(self, group: str, peer: Peer) -> None:
-        """Note that a connection consumes for *group*, unless it has said so itself.
+    def note_consumer(self, group: str, peer: Peer) -> Session | None:
+        """Note that a connection consumes for *group*, unless it has said so itself; return its session.
 
         For pulls: RocketMQ's consumers pull at once at a new leader and say who they are up to half a
         minute later. A group without members is read by tools alone.
@@ -108,6 +108,8 @@ class Context:
         session = self.sessions.get(peer.connection)
         if (session is None or not session.heartbeat) and self.state.members.of_group(group):
             self.sessions.consumed(group, peer.connection)
+
+        return session
 
     def identify(self, peer: Peer, client_id: str) -> Session:
         """Note who is behind a connection.

@@ -243,15 +243,14 @@ class PullProcessor:
                 f"topicConfig.readQueueNums:[{topic.config.read_queues}] "
                 f"consumer:[{peer.host}:{peer.port}]",
             )
-        context.note_consumer(header.consumer_group, peer)
+        session = context.note_consumer(header.consumer_group, peer)
         matches = choose_filter(context, header, config)
         verdict = self._fence.judge_pull(
             header.consumer_group, topic.name, header.queue_id, peer, request.ext
         )
-        if not verdict.passes:
+        if verdict.refusal:
             context.counters["fenced_pulls"] += 1
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, verdict.refusal)
-        session = context.sessions.get(peer.connection)
         if session is not None:
             session.pulled = True
 

@@ -99,7 +99,7 @@ class Committer:
             verdict = self._fence.judge_commit(
                 header.consumer_group, topic.name, header.queue_id, peer, ext, wants_answer=False
             )
-        if verdict.passes:
+        if not verdict.refusal:
             self._gather(
                 header.consumer_group, topic, header.queue_id, header.commit_offset, verdict.epoch
             )
