@@ -82,7 +82,7 @@ class QueueState(AssignedQueue):
     batches: dict[int, Batch] = field(default_factory=dict)
     returning: set[int] = field(default_factory=set)  # offsets being given back
     retry_at_ms: dict[int, int] = field(default_factory=dict)  # offsets to be tried here again
-    expire_at_ms: int | None = None  # when to look for batches that a listener does not let go of
+    expire_at_ms: int | None = None  # when to look for batches that a listener does not finish
 
 
 class ConcurrentConsumer(AssignedQueues[QueueState]):
@@ -345,7 +345,7 @@ class ConcurrentConsumer(AssignedQueues[QueueState]):
         state.fetcher.cache.again(due)
 
     def _expire(self, state: QueueState, now_ms: int) -> None:
-        """Give messages back that a listener does not let go of."""
+        """Give messages back that a listener does not finish."""
         if state.expire_at_ms is None or now_ms < state.expire_at_ms:
             return
         given = 0

@@ -80,7 +80,7 @@ class OrderedConsumer(AssignedQueues[QueueState]):
 
     A queue goes LOCKING -> STARTING (granted) -> RUNNING (offset found) -> LEAVING (assigned to another
     or closing) -> gone. Without a live lease it falls back to LOCKING; granted again under the epoch it
-    had, it goes on where it was, under any other it starts anew.
+    had, it goes on where it was, under any other it restarts at the committed offset.
     """
 
     def __init__(self, group: str, rules: OrderedRules) -> None:
