@@ -73,7 +73,7 @@ FILES: Final = {
     "snd": "client/producer/test_outcome.py",
     "tls": "runtime/test_tls.py",
     "trc": "client/producer/test_tracer.py",
-    "trs": "client/producer/test_tracerecords.py",
+    "trs": "client/connection/test_tracerecords.py",
 }
 # With a second word behind the point: that module of the folder.
 FOLDERS: Final = {
