@@ -3,7 +3,7 @@ Tasks with an owner: started with a name, ended together, their failures never l
 
 For objects whose life spans `start()` and `close()`, where a TaskGroup's block does not fit. Rule: only the
 owner ends a task early, by `stop` or `cancel`. Any other end before its time, a `CancelledError` that
-a user's code raised included, is logged and reported to whoever waits for what the task was to bring.
+a user's code raised included, is logged and reported to the object that waits for the result.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class OwnedTasks:
         return self.start(work(), name, lost)
 
     def stop(self, task: asyncio.Task[None]) -> None:
-        """Cancel one task; nobody is told."""
+        """Cancel one task; its `lost` is not called."""
         self._stopped.add(task)
         task.cancel()
 

@@ -234,7 +234,7 @@ async def test_a_growth_that_somebody_blocks_is_given_up_and_says_who(
 
     assert sent.queue == after.queue
     shown = cluster.command("topic", "show", "orders")
-    assert "was given up" in shown
+    assert "was aborted" in shown
     assert "group billing lacks" in shown
 
 

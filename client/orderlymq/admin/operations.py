@@ -2,7 +2,7 @@
 What an administrator asks besides topics, groups and messages: settings, figures, clients, KV configuration.
 
 Rules: each method is one request of RocketMQ's protocol, answered as it is, under the protocol's own words;
-what concerns every broker group is asked of each leader, what every name server keeps for itself is told
+what concerns every broker group is asked of each leader, what every name server keeps for itself is sent
 to each. ``AdminClient`` has all of these.
 """
 
@@ -384,7 +384,7 @@ def _read_parked(body: bytes) -> list[ParkedKey]:
 
 
 async def topic_expansion(instance: ClientInstance, topic: str) -> dict[str, dict[str, Any]]:
-    """Return phase, barriers and blockers of a topic's growth, by broker group.
+    """Return phase, barriers and blockers of a topic's queue expansion, by broker group.
 
     Raises:
         TopicNotFound: No broker has it.

@@ -65,7 +65,7 @@ def lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def _listener(row: Mapping[str, Any]) -> str:
-    """Return what the consumer has told of its listener; brokers of earlier releases do not ask."""
+    """Return what the consumer reports of its listener; brokers of earlier releases do not ask."""
     words = str(row.get("listener") or "its consumer tells nothing of its listener")
     called = row.get("listenerCalled")
 

@@ -108,14 +108,14 @@ async def show(name: str, name_server: str, output: str) -> None:
 
 
 def growth_lines(group: str, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what there is to say about the growth of a topic on one group; nothing when there is none."""
+    """Yield the queue expansion of a topic on one group; nothing when there is none."""
     if found["phase"] != "open":
         total = found["nextTotal"] or found["total"]
         since = f"for {found['ageMillis'] / 1000:.1f} s"
-        yield f"\n{group}: growing to {total} queues, {found['phase']} {since}"
+        yield f"\n{group}: expanding to {total} queues, {found['phase']} {since}"
         yield from (f"  in the way: {each['reason']}" for each in found["blockers"])
     elif found["reason"]:
-        yield f"\n{group}: growth {found['attempt']} was given up {found['reason']}"
+        yield f"\n{group}: expansion {found['attempt']} was aborted {found['reason']}"
 
 
 @topic.command()

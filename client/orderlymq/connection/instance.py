@@ -64,7 +64,7 @@ class GroupMember(Protocol):
         ...
 
     def heartbeat(self) -> ConsumerData:
-        """Return what brokers are told about this consumer."""
+        """Return what heartbeats say about this consumer."""
         ...
 
     def on_request(

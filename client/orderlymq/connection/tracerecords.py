@@ -1,5 +1,5 @@
 r"""
-Message traces: what producers and consumers have written down about single messages.
+Records of message traces: how a send or a listener call of one message stands in the trace topic.
 
 The body of a trace message holds records; fields end with \x01 and records with \x02 (RocketMQ
 TraceDataEncoder). Rule: a record of a kind or length that nobody here knows is passed over, for clients of

@@ -1,5 +1,5 @@
 """
-What a push consumer asks brokers, each call ending in the event its core waits for.
+Calls of a push consumer to brokers; each ends in the event that its core waits for.
 
 Rule: no call that a core asks for raises for trouble with a broker; trouble is an event as well. A lease is counted from
 before its request was sent, so that it never outlives the broker's own count.

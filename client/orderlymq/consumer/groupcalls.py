@@ -1,5 +1,5 @@
 """
-What every member of a consumer group asks brokers: where to begin, who the members are, which queues to take.
+Calls of every group member to brokers: the start offset, the members, the assigned queues.
 
 `brokercalls` adds what the core of a push consumer asks for.
 """

@@ -1,5 +1,5 @@
 """
-What brokers ask a consumer, and the answers.
+Requests that brokers send to a consumer, and the answers.
 
 Rebalance (40), reset offsets (220), status (221), running info (307), consume one message at once (309).
 

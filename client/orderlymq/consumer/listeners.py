@@ -144,7 +144,7 @@ class ListenerPool:
     async def _attempted(
         self, messages: tuple[ReceivedMessage, ...], context: OrderedContext | ConcurrentContext
     ) -> Call:
-        """Call the listener and note how it went, for whoever asks why a queue stands still."""
+        """Call the listener and note how it ended: an administrator may ask why a queue stands still."""
         offset, now_ms = messages[0].queue_offset, time.time_ns() // 1_000_000
         attempt = self._attempts.pop(context.queue, None)
         if attempt is None or attempt.offset != offset:

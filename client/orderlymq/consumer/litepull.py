@@ -140,8 +140,8 @@ class LitePullConsumer:
     async def close(self) -> None:
         """Commit (with auto-commit) what is done, and end.
 
-        What the last `poll` returned is delivered again unless `commit` was called: whoever closes may not be
-        who works on it.
+        What the last `poll` returned is delivered again unless `commit` was called: the caller that closes may not be
+        the one that works on it.
         """
         if self._state != "RUNNING":
             return
@@ -400,7 +400,7 @@ class LitePullConsumer:
     # -- as the instance sees it
 
     def heartbeat(self) -> ConsumerData:
-        """Return what brokers are told about this consumer."""
+        """Return what heartbeats say about this consumer."""
         return ConsumerData(
             self.group,
             CONSUME_ACTIVELY,
@@ -412,13 +412,13 @@ class LitePullConsumer:
     def on_request(
         self, command: RemotingCommand, _reply: Callable[[RemotingCommand], None]
     ) -> bool:
-        """Divide again when the group's members changed."""
+        """Rebalance when the group's members changed."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._rebalance_wanted.set()
             return True
         return False
 
     def routes_changed(self, topic: str) -> None:
-        """Divide again when a subscribed topic has other queues."""
+        """Rebalance when a subscribed topic has other queues."""
         if topic in self._subscriptions:
             self._rebalance_wanted.set()

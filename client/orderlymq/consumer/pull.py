@@ -133,7 +133,7 @@ class QueueReader:
 
 
 class PullConsumer:
-    """Pulls when it is told to.
+    """Pulls when the application calls `pull`.
 
     Life cycle: `start`, `close`; or `async with`.
 
@@ -293,7 +293,7 @@ class PullConsumer:
     # -- as the instance sees it
 
     def heartbeat(self) -> ConsumerData:
-        """Return what brokers are told about this consumer."""
+        """Return what heartbeats say about this consumer."""
         return ConsumerData(self.group, CONSUME_ACTIVELY, CLUSTERING)
 
     def on_request(self, _command: RemotingCommand, _reply: object) -> bool:

@@ -444,7 +444,7 @@ class Consumer:
     # -- rebalance
 
     def rebalance_now(self) -> None:
-        """Divide the queues again at once; brokers notify when the group's members change."""
+        """Rebalance now; brokers notify when the group's members change."""
         self._rebalance_wanted.set()
 
     async def _rebalance_forever(self) -> None:
@@ -509,7 +509,7 @@ class Consumer:
     # -- what the instance and brokers ask
 
     def heartbeat(self) -> ConsumerData:
-        """Return what brokers are told about this consumer."""
+        """Return what heartbeats say about this consumer."""
         return ConsumerData(
             self.group,
             message_model=self.settings.message_model.value,
@@ -527,7 +527,7 @@ class Consumer:
         return self._inbound.serve(command, reply, self._tasks)
 
     def routes_changed(self, topic: str) -> None:
-        """Divide again when a subscribed topic has other queues."""
+        """Rebalance when a subscribed topic has other queues."""
         if topic in self._subscriptions:
             self._rebalance_wanted.set()
 

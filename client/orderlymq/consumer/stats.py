@@ -1,5 +1,5 @@
 """
-What a push consumer counts of itself, by topic: pulls, listener calls, messages done and failed.
+Counters of a push consumer, by topic: pulls, listener calls, messages done and failed.
 
 Rules: the names are those of RocketMQ's ConsumeStatus, which its tools show for each consumer; rates and
 averages are of the last minute, failures also of the last hour, totals of the consumer's whole life. Pure:

@@ -54,7 +54,7 @@ class QueuesChanged(Exception):  # noqa: N818 - what is to be done: choose again
     """The queue was chosen from a list that changes or has changed; nothing is stored.
 
     Attributes:
-        refused: what the caller is told when waiting does not help.
+        refused: the error for the caller when waiting does not help.
     """
 
     def __init__(self, refused: SendError | TopicNotFound) -> None:
@@ -114,7 +114,7 @@ class Attempts:
         raise self.error()
 
     def error(self) -> SendError | TopicNotFound:
-        """Return what the caller is told when the last try was in vain."""
+        """Return the error for the caller when the last try failed."""
         text = f"{self._last} (after {self._tries} tries)" if self._tries > 1 else self._last
         code = None if self._refusal is None else self._refusal.code
         if self._maybe_stored:

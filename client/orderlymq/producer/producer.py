@@ -1,5 +1,5 @@
 """
-The producer: sends that keep the order of a key, and say honestly what became of a message.
+The producer: sends that keep the order of a key, and report whether a message is stored.
 
 Rules: a send with a key, a selector or a queue goes to that one queue or fails; it is tried again on the
 same queue under the same unique key until its time is over, and a broker recognises the repeat. A plain
@@ -253,7 +253,7 @@ class Producer:
         selector: Selector | None = None,
         argument: object = None,
     ) -> None:
-        """Send one message without an answer: it may be lost, and nobody is told.
+        """Send one message without an answer: it may be lost, and no error says so.
 
         Raises:
             SettingError, TopicNotFound: Before anything is sent.
@@ -338,7 +338,7 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
     ) -> Reply:
-        """Send a message and wait for the reply of whoever consumes it.
+        """Send a message and wait for the reply of its consumer.
 
         Raises:
             ReplyTimeout: There is no reply within *timeout_ms*, which covers the send too.

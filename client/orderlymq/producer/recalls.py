@@ -1,8 +1,8 @@
 """
 Taking a timer message back by the handle of its send (`SendResult.recall_handle`).
 
-Rule: the call is tried again until its time is over, because a repeat does no harm: whoever is told that
-it succeeded can rely on it that the message is not delivered any more.
+Rule: the call is tried again until its time is over, because a repeat does no harm. After a
+success the message is not delivered any more.
 """
 
 import asyncio

@@ -3,7 +3,7 @@ Requests and replies over topics: a send that waits for an answer, and the answe
 
 Rules: a request is a plain message with three marks: a number of its own, the client that waits, and for how
 long; the reply goes through the broker that carried the request, which pushes it to that client. An answer
-that comes too late is refused, so that whoever replied knows. Requests are not kept for a caller that is
+that comes too late is refused, so that the replier knows. Requests are not kept for a caller that is
 gone, and a fail-over may cost an answer: then the caller's time-out says so, and the caller decides.
 """
 
@@ -64,7 +64,7 @@ class OpenRequests:
         self._stop = instance.serve(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
 
     def close(self) -> None:
-        """Take no more answers; whoever still waits is cancelled."""
+        """Take no more answers; a caller that still waits is cancelled."""
         self._stop()
         for future in self._waiting.values():
             future.cancel()

@@ -68,13 +68,13 @@ class TransactionResult:
     Attributes:
         send: where the half message is; its queue offset counts half messages.
         state: what the local transaction said.
-        told: the broker knows it; otherwise it will ask.
+        reported: the broker knows it; otherwise it will ask.
         error: what `execute` raised; the state is then unknown.
     """
 
     send: SendResult
     state: TransactionState
-    told: bool
+    reported: bool
     error: Exception | None = None
 
 
@@ -159,8 +159,8 @@ class TransactionProducer(Producer):
             state, error = TransactionState.ROLLBACK, None
         else:
             state, error = await self._execute(execute, message)
-        told = await self._tell(sent, state)
-        return TransactionResult(sent, state, told, error)
+        reported = await self._tell(sent, state)
+        return TransactionResult(sent, state, reported, error)
 
     # -- the parts of a send
 
@@ -207,7 +207,7 @@ class TransactionProducer(Producer):
             if await self._end_once(sent.queue, header, deadline_s - loop.time()):
                 return True
             if loop.time() + delay_s >= deadline_s:
-                _log.warning("the broker was not told the end of %s; it will ask", sent.message_id)
+                _log.warning("the broker did not learn the end of %s; it will ask", sent.message_id)
                 return False
             await asyncio.sleep(delay_s)
             delay_s = min(_RETRY_MAX_S, 2 * delay_s)

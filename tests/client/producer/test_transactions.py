@@ -95,7 +95,7 @@ async def test_commit_is_seen_and_rollback_is_not(group: Group, topic: str) -> N
         await producer.send(topic, "C", key="k")
         third = await producer.send_in_transaction(topic, "D", key="k", execute=lambda _: COMMIT)
 
-    assert [(each.state, each.told, each.error) for each in (first, second, third)] == [
+    assert [(each.state, each.reported, each.error) for each in (first, second, third)] == [
         (COMMIT, True, None),
         (ROLLBACK, True, None),
         (COMMIT, True, None),
@@ -200,7 +200,7 @@ def test_transactions_without_asyncio(group: Group) -> None:
     with blocking.TransactionProducer("tx4", group.name_server_address, check=nobody) as producer:
         result = producer.send_in_transaction("plain", "A", execute=lambda _: COMMIT)
 
-    assert (result.state, result.told) == (COMMIT, True)
+    assert (result.state, result.reported) == (COMMIT, True)
 
 
 async def test_a_delayed_message_cannot_be_transactional(group: Group, topic: str) -> None:

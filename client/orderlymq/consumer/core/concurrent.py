@@ -12,7 +12,7 @@ Pure: `handle(event, now_ms)` returns instructions for the shell (`push`). `orde
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 from orderlymq.consumer.core.events import (
     Assigned,
@@ -36,24 +36,21 @@ from orderlymq.consumer.core.events import (
     PullFailed,
     Release,
     Released,
-    Report,
     Resumed,
     SendBack,
     SetOffset,
     StartFailed,
     StartFound,
-    StopPull,
     Tick,
 )
-from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq.consumer.core.flowcontrol import FlowLimits
+from orderlymq.consumer.core.queues import AssignedQueue, AssignedQueues
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
 LOCAL_RETRY_MS: Final = (
     5_000  # RocketMQ: a message the broker did not take back is tried here again
 )
-START_RETRY_MS: Final = 500
 EXPIRED_LEVEL: Final = 3  # RocketMQ: delay level of messages that sat in a listener too long
 EXPIRED_PER_PASS: Final = 16  # RocketMQ: no more of them per queue and pass
 
@@ -79,45 +76,24 @@ class Batch:
 
 
 @dataclass(slots=True)
-class QueueState:
+class QueueState(AssignedQueue):
     """One assigned queue."""
 
-    queue: MessageQueue
-    fetcher: Fetcher
     batches: dict[int, Batch] = field(default_factory=dict)
     returning: set[int] = field(default_factory=set)  # offsets being given back
     retry_at_ms: dict[int, int] = field(default_factory=dict)  # offsets to be tried here again
-    finding: bool = False
-    find_at_ms: int = 0
-    committed: int | None = None
-    dirty: bool = False
-    expire_at_ms: int | None = None  # when to look for batches that a listener does not let go of
+    expire_at_ms: int | None = None  # when to look for batches that a listener does not finish
 
 
-class ConcurrentConsumer:
+class ConcurrentConsumer(AssignedQueues[QueueState]):
     """All queues of one concurrent consumer."""
 
     def __init__(self, group: str, rules: ConcurrentRules) -> None:
-        self._group = group
+        super().__init__(group)
         self._rules = rules
-        self._queues: dict[MessageQueue, QueueState] = {}
-        self._topic_queues: Counter[str] = Counter()
-        self._wanted: frozenset[MessageQueue] = frozenset()
-        self._releasing: set[MessageQueue] = set()
-        self._generation = 0
-        self._delivery = 0
         self._running: set[int] = set()  # deliveries that a worker has, of any generation
-        self._paused = False
-        self._closing = False
-        self._out: list[Instruction] = []
-        self._wakes: dict[MessageQueue, int] = {}
 
     # -- what the shell asks
-
-    @property
-    def queues(self) -> dict[MessageQueue, QueueState]:
-        """All queues with their states; to look at, not to change."""
-        return self._queues
 
     @property
     def is_idle(self) -> bool:
@@ -132,10 +108,6 @@ class ConcurrentConsumer:
     def holds(self, queue: MessageQueue, generation: int, _now_ms: int) -> bool:
         """Tell whether the queue is still assigned to this member."""
         return self._current(queue, generation) is not None
-
-    def next_wake_ms(self) -> int | None:
-        """Return the time at which the next `Tick` is due, or None."""
-        return min(self._wakes.values(), default=None)
 
     # -- what happens
 
@@ -188,11 +160,8 @@ class ConcurrentConsumer:
                 pass
             case _:
                 assert_never(event)
-        one = getattr(event, "queue", None)
-        states = self._queues.values() if one is None else filter(None, [self._queues.get(one)])
-        self._advance(list(states), now_ms)
-        out, self._out = self._out, []
-        return out
+        self._advance(self._concerned(event), now_ms)
+        return self._instructions()
 
     # -- assignment
 
@@ -207,8 +176,7 @@ class ConcurrentConsumer:
     def _leave(self, state: QueueState) -> None:
         del self._queues[state.queue]
         self._wakes.pop(state.queue, None)
-        if state.fetcher.in_flight:
-            self._out.append(StopPull(state.queue))
+        self._stop_pull(state)
         self._releasing.add(state.queue)
         self._out.append(Release(state.queue, None, commit=state.dirty, unlock=False))
 
@@ -216,17 +184,10 @@ class ConcurrentConsumer:
         """Stop pulling; queues leave as soon as none of their batches is with a listener."""
         self._wanted = frozenset()
         for state in self._queues.values():
-            if state.fetcher.in_flight:
-                self._out.append(StopPull(state.queue))
-                state.fetcher.in_flight = False
-
-    def _new_fetcher(self, queue: MessageQueue, next_offset: int = -1) -> Fetcher:
-        self._generation += 1
-        return Fetcher(queue, self._generation, next_offset)
+            self._stop_pull(state)
 
     def _restart(self, state: QueueState, offset: int) -> None:
-        if state.fetcher.in_flight:
-            self._out.append(StopPull(state.queue))
+        self._stop_pull(state)
         state.fetcher = self._new_fetcher(state.queue, offset)
         state.batches, state.returning, state.retry_at_ms = {}, set(), {}
         state.committed, state.dirty = offset, True
@@ -258,16 +219,6 @@ class ConcurrentConsumer:
             state.fetcher.next_offset = event.offset
             state.committed = event.offset
             self._report("info", f"doRebalance, {self._group}, add a new mq, {event.queue}")
-
-    def _start_failed(self, event: StartFailed, now_ms: int) -> None:
-        state = self._current(event.queue, event.generation)
-        if state is not None:
-            state.finding = False
-            state.find_at_ms = now_ms + START_RETRY_MS
-            self._report(
-                "warning",
-                f"doRebalance, {self._group}, add new mq failed, {event.queue}: {event.reason}",
-            )
 
     def _pulled(self, event: Pulled, now_ms: int) -> None:
         state = self._current(event.queue, event.generation)
@@ -394,7 +345,7 @@ class ConcurrentConsumer:
         state.fetcher.cache.again(due)
 
     def _expire(self, state: QueueState, now_ms: int) -> None:
-        """Give messages back that a listener does not let go of."""
+        """Give messages back that a listener does not finish."""
         if state.expire_at_ms is None or now_ms < state.expire_at_ms:
             return
         given = 0
@@ -423,16 +374,9 @@ class ConcurrentConsumer:
             due.append(wake_ms)
         if state.expire_at_ms is not None:
             due.append(state.expire_at_ms)
-        if due:
-            self._wakes[state.queue] = min(due)
-        else:
-            self._wakes.pop(state.queue, None)
+        self._plan(state.queue, min(due, default=None))
 
     # -- small parts
-
-    def _current(self, queue: MessageQueue, generation: int) -> QueueState | None:
-        state = self._queues.get(queue)
-        return state if state is not None and state.fetcher.generation == generation else None
 
     def _report_result(self, event: ListenerDone, messages: tuple[ReceivedMessage, ...]) -> None:
         ids = [message.message_id for message in messages]
@@ -441,6 +385,3 @@ class ConcurrentConsumer:
             self._report("warning", f"consumeMessage exception: {event.raised} {facts}")
         elif event.result is None:
             self._report("warning", f"consumeMessage return null, {facts}")
-
-    def _report(self, level: Literal["info", "warning", "error"], text: str) -> None:
-        self._out.append(Report(level, text))

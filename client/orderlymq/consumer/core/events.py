@@ -347,7 +347,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class StopPull:
-    """The queue is lost or begins anew: an answer to its pull is not wanted any more."""
+    """The queue is lost or restarts: an answer to its pull is not wanted any more."""
 
     queue: MessageQueue
 

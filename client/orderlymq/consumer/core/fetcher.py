@@ -47,7 +47,7 @@ class Fetcher:
         reason = reason_to_wait(self.cache, limits, ordered=ordered)
         if reason is not None:
             self.flow_waits += 1
-            # The first one is told too: a queue that stands still should be found in the log.
+            # The first one is reported too: a queue that stands still should be found in the log.
             if self.flow_waits % REPORT_EVERY == 1:
                 text = f"{reason}, queue={self.queue}, flowControlTimes={self.flow_waits}"
                 return [Report("warning", text)]

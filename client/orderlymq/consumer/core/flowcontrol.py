@@ -4,7 +4,7 @@ Flow control of a consumer: when the next pull of a queue has to wait.
 Rule: memory stays bounded whatever the listener does. A queue holds at most 1000 messages or 100 MiB (one
 pull more at the worst), counted with what was taken and not committed; a concurrent queue also spans at
 most 2000 offsets, so that one stuck message cannot let the rest run away. Limits per topic, when set,
-are divided by the topic's queues and replace those per queue.
+are shared among the topic's queues and replace those per queue.
 """
 
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ send the next `Tick`. The broker's half of these rules is its lock table and its
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 from orderlymq.consumer.core.events import (
     AskLocks,
@@ -42,21 +42,19 @@ from orderlymq.consumer.core.events import (
     PullFailed,
     Release,
     Released,
-    Report,
     Resumed,
     SetOffset,
     StartFailed,
     StartFound,
-    StopPull,
     Tick,
 )
-from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq.consumer.core.parkedkeys import (
     dead_letter_of,
     deliverable,
     note_handover,
     take_parked,
 )
+from orderlymq.consumer.core.queues import AssignedQueues
 from orderlymq.consumer.core.queuestate import (
     FOREVER,
     OrderedRules,
@@ -75,37 +73,21 @@ RELOCK_LOST_MS: Final = 10  # RocketMQ: lost while consuming
 RELOCK_FAILED_MS: Final = 100  # RocketMQ: not held; here: the request had no answer
 RELOCK_REFUSED_MS: Final = 3_000  # RocketMQ: somebody else has it; a notification comes first
 YIELD_MS: Final = 10  # RocketMQ: the rest after a minute of continuous work
-START_RETRY_MS: Final = 500
 
 
-class OrderedConsumer:
+class OrderedConsumer(AssignedQueues[QueueState]):
     """All queues of one ordered consumer.
 
     A queue goes LOCKING -> STARTING (granted) -> RUNNING (offset found) -> LEAVING (assigned to another
     or closing) -> gone. Without a live lease it falls back to LOCKING; granted again under the epoch it
-    had, it goes on where it was, under any other it starts anew.
+    had, it goes on where it was, under any other it restarts at the committed offset.
     """
 
     def __init__(self, group: str, rules: OrderedRules) -> None:
-        self._group = group
+        super().__init__(group)
         self._rules = rules
-        self._queues: dict[MessageQueue, QueueState] = {}
-        self._wanted: frozenset[MessageQueue] = frozenset()
-        self._releasing: set[MessageQueue] = set()
-        self._generation = 0
-        self._delivery = 0
-        self._paused = False
-        self._closing = False
-        self._out: list[Instruction] = []
-        self._wakes: dict[MessageQueue, int] = {}
-        self._topic_queues: Counter[str] = Counter()
 
     # -- what the shell asks
-
-    @property
-    def queues(self) -> dict[MessageQueue, QueueState]:
-        """All queues with their states; to look at, not to change."""
-        return self._queues
 
     @property
     def is_idle(self) -> bool:
@@ -127,10 +109,6 @@ class OrderedConsumer:
         """Tell whether the queue is still ours; a listener may ask before an outside effect."""
         state = self._queues.get(queue)
         return state is not None and state.fetcher.generation == generation and state.holds(now_ms)
-
-    def next_wake_ms(self) -> int | None:
-        """Return the time at which the next `Tick` is due, or None."""
-        return min(self._wakes.values(), default=None)
 
     # -- what happens
 
@@ -174,12 +152,8 @@ class OrderedConsumer:
                 pass
             case _:
                 assert_never(event)
-        # An event about one queue costs the same however many queues there are.
-        one = getattr(event, "queue", None)
-        states = self._queues.values() if one is None else filter(None, [self._queues.get(one)])
-        self._advance(list(states), now_ms)
-        out, self._out = self._out, []
-        return out
+        self._advance(self._concerned(event), now_ms)
+        return self._instructions()
 
     # -- assignment
 
@@ -198,7 +172,9 @@ class OrderedConsumer:
         self._topic_queues = Counter(queue.topic for queue in wanted)
 
     def _add(self, queue: MessageQueue, now_ms: int) -> None:
-        state = QueueState(queue, self._new_fetcher(queue), self._first_phase, ask_at_ms=now_ms)
+        state = QueueState(
+            queue, self._new_fetcher(queue), phase=self._first_phase, ask_at_ms=now_ms
+        )
         if not self._rules.needs_lock:
             state.lease_until_ms = FOREVER
         self._queues[queue] = state
@@ -219,14 +195,9 @@ class OrderedConsumer:
     def _first_phase(self) -> Phase:
         return Phase.LOCKING if self._rules.needs_lock else Phase.STARTING
 
-    def _new_fetcher(self, queue: MessageQueue, next_offset: int = -1) -> Fetcher:
-        self._generation += 1
-        return Fetcher(queue, self._generation, next_offset)
-
     def _restart(self, state: QueueState, next_offset: int = -1) -> None:
         """Forget everything cached; go on at *next_offset* or ask where."""
-        if state.fetcher.in_flight:
-            self._out.append(StopPull(state.queue))
+        self._stop_pull(state)
         if state.stalled is not None:
             self._out.append(dropped_report(state.queue, state.delivered))
             state.delivered = ()
@@ -297,9 +268,7 @@ class OrderedConsumer:
 
     def _lose(self, state: QueueState, text: str) -> None:
         self._report("warning", f"{text}, {self._group} {state.queue}")
-        if state.fetcher.in_flight:
-            self._out.append(StopPull(state.queue))
-            state.fetcher.in_flight = False
+        self._stop_pull(state)
         state.lease_until_ms = 0
         state.finding = False
         state.phase = Phase.LOCKING
@@ -316,17 +285,6 @@ class OrderedConsumer:
         state.fetcher.next_offset = event.offset
         state.phase = Phase.RUNNING
         self._out += first_pull_reports(state.queue, event.offset, planned)
-
-    def _start_failed(self, event: StartFailed, now_ms: int) -> None:
-        state = self._current(event.queue, event.generation)
-        if state is None:
-            return
-        state.finding = False
-        state.find_at_ms = now_ms + START_RETRY_MS
-        self._report(
-            "warning",
-            f"doRebalance, {self._group}, add new mq failed, {state.queue}: {event.reason}",
-        )
 
     def _pulled(self, event: Pulled, now_ms: int) -> None:
         state = self._current(event.queue, event.generation)
@@ -527,10 +485,7 @@ class OrderedConsumer:
         gone = state.queue not in self._queues
         needs_lock, paused = self._rules.needs_lock, self._paused
         wake_ms = None if gone else state.wake_ms(now_ms, needs_lock=needs_lock, paused=paused)
-        if wake_ms is None:
-            self._wakes.pop(state.queue, None)
-        else:
-            self._wakes[state.queue] = wake_ms
+        self._plan(state.queue, wake_ms)
 
     def _maybe_find(self, state: QueueState, now_ms: int) -> None:
         if not state.finding and now_ms >= state.find_at_ms:
@@ -580,21 +535,10 @@ class OrderedConsumer:
         )
 
     def _maybe_leave(self, state: QueueState, now_ms: int) -> None:
-        if state.fetcher.in_flight:
-            self._out.append(StopPull(state.queue))
-            state.fetcher.in_flight = False
+        self._stop_pull(state)
         if state.is_busy or state.asking:
             return
         locked = state.holds(now_ms)
         unlock = locked and self._rules.needs_lock
         del self._queues[state.queue]
         self._release(state.queue, state.epoch, commit=locked and state.dirty, unlock=unlock)
-
-    # -- small parts
-
-    def _current(self, queue: MessageQueue, generation: int) -> QueueState | None:
-        state = self._queues.get(queue)
-        return state if state is not None and state.fetcher.generation == generation else None
-
-    def _report(self, level: Literal["info", "warning", "error"], text: str) -> None:
-        self._out.append(Report(level, text))

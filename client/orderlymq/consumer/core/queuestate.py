@@ -12,6 +12,7 @@ from typing import Final
 from orderlymq.consumer.core.events import ListenerDone, OrderedResult, ParkedFrom, Report
 from orderlymq.consumer.core.fetcher import Fetcher
 from orderlymq.consumer.core.flowcontrol import FlowLimits
+from orderlymq.consumer.core.queues import AssignedQueue
 from orderlymq.message import ReceivedMessage
 from orderlymq.settings import INT32_MAX
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -46,19 +47,14 @@ class OrderedRules:
 
 
 @dataclass(slots=True)
-class QueueState:
+class QueueState(AssignedQueue):
     """One queue that this consumer wants, or is about to give up."""
 
-    queue: MessageQueue
-    fetcher: Fetcher
     phase: Phase = Phase.LOCKING
     epoch: int | None = None
     lease_until_ms: int = 0
     ask_at_ms: int = 0
     asking: bool = False
-    finding: bool = False
-    find_at_ms: int = 0
-    committed: int | None = None
     planned: int | None = None  # where it would have gone on before the lock was lost
     auto_commit: bool = True
     delivery: int | None = None  # the listener call that runs, of any generation
@@ -73,7 +69,6 @@ class QueueState:
     )  # by key, for as long as the lock is ours
     dead: set[int] = field(default_factory=set)  # handed over, not yet committed
     uncommitted: int = 0
-    dirty: bool = False
 
     @property
     def is_busy(self) -> bool:
