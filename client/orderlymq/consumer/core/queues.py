@@ -8,10 +8,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
-from orderlymq_protocol.messagequeue import MessageQueue
-
 from orderlymq.consumer.core.events import Event, Instruction, Report, StartFailed, StopPull
 from orderlymq.consumer.core.fetcher import Fetcher
+from orderlymq_protocol.body.messagequeue import MessageQueue
 
 START_RETRY_MS: Final = 500
 
