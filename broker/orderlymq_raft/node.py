@@ -368,7 +368,7 @@ class Node:
             {index for index, _ in state.configs}
         ), "memberships follow each other"
         assert all(index > state.log.commit for index, _ in state.configs[1:]), "settled at commit"
-        assert state.membership == state.configs[-1][1], "the last membership is in force"
+        assert state.membership == state.configs[-1][1], "the last membership is effective"
         if state.role is not Role.LEADER:
             assert not state.progress, "only a leader tracks peers"
             assert state.transferee is None, "only a leader transfers"

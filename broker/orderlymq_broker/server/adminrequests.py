@@ -79,7 +79,7 @@ class AdminRequests:
             clients.intercept(code, handler)
 
     def membership_applied(self, index: int) -> None:
-        """Answer whoever asked for the membership of entry *index*."""
+        """Answer the clients that asked for the membership of entry *index*."""
         waiting = self._waiting.pop(index, None)
         if waiting is not None:
             line, command = waiting

@@ -166,7 +166,7 @@ class Leadership:
         ]
 
     def let_go(self, line: Line) -> None:
-        """Answer the held pulls of a client, then reset its connection, so that it comes anew."""
+        """Answer the held pulls of a client, then reset its connection, so that it connects again."""
         if line.id in self._leaving:
             return
         self._leaving.add(line.id)
