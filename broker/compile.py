@@ -35,6 +35,7 @@ MODULES: Final = (
     "orderlymq_raft/replication.py",
     "orderlymq_raft/dispatch.py",
     "orderlymq_raft/state.py",
+    "orderlymq_raft/transfer.py",
     "orderlymq_raft/types.py",
     "orderlymq_raft/violations.py",
     "orderlymq_broker/store/entry.py",
