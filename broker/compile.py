@@ -4,7 +4,7 @@ Compile the modules that every message passes through, in an installed copy of t
 ``pip install --no-deps --target DIR . && python broker/compile.py DIR``. mypyc (of the mypy that checks the types anyway)
 makes C of the annotated Python, and a C compiler makes one extension of it beside the sources; nothing else
 changes, and without the extension the sources run as they are. ``make compiled`` does both.
-The rules for such a module are laws of ``tests/broker/test_compile.py``.
+The rules for such a module are invariants, checked by ``tests/broker/test_compile.py``.
 """
 
 import os
@@ -35,6 +35,7 @@ MODULES: Final = (
     "orderlymq_raft/replication.py",
     "orderlymq_raft/dispatch.py",
     "orderlymq_raft/state.py",
+    "orderlymq_raft/transfer.py",
     "orderlymq_raft/types.py",
     "orderlymq_raft/violations.py",
     "orderlymq_broker/core/context.py",

@@ -5,7 +5,7 @@ The tail holds every entry that is not durable yet or not handed out for applyin
 the usual path (append, persist, commit, apply) never reads an entry back. Entries are handed
 out for persistence exactly once; *stable* follows when the shell says that they are durable.
 What is committed may be truncated never, what is durable only by a later leader.
-Who appends: replication.py on a leader, following.py on a follower.
+Who appends: replication.py on a leader, follower.py on a follower.
 """
 
 from collections import deque

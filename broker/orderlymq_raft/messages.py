@@ -3,7 +3,7 @@ What replicas of one group say to each other.
 
 One small dataclass per message; each carries its sender, its target and the sender's term.
 Requests and answers may be lost, repeated, delayed and reordered without harm. Who may send
-which, and what the receiver does: election.py, replication.py and following.py.
+which, and what the receiver does: election.py, replication.py and follower.py.
 """
 
 from dataclasses import dataclass

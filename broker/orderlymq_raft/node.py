@@ -3,15 +3,14 @@ One replica's consensus core: messages, ticks and proposals in, Readys out.
 
 Raft (Ongaro and Ousterhout; section numbers are the paper's, "thesis" is Ongaro's) without
 any input or output of its own: the shell persists, sends and applies what ready() hands out
-and says so with advance(). The rules stand in election.py, replication.py, following.py,
-membership.py and reads.py, violations.py finds messages that break them, routing.py leads the others to them; this module builds the Readys.
+and says so with advance(). The rules stand in election.py, replication.py, follower.py,
+membership.py and reads.py, violations.py finds messages that break them, dispatch.py leads the others to them; this module builds the Readys.
 """
 
 from collections import deque
 from collections.abc import Callable
 
-from orderlymq_raft import dispatch as routing
-from orderlymq_raft import election, membership, reads, replication, violations
+from orderlymq_raft import dispatch, election, membership, reads, replication, transfer, violations
 from orderlymq_raft.config import Config
 from orderlymq_raft.log import LogStorage, RaftLog
 from orderlymq_raft.messages import Message
@@ -130,7 +129,7 @@ class Node:
         Raises ProtocolViolation for one that breaks the rules of raft; it has changed nothing.
         """
         violations.check(self._state, message)
-        routing.route(self._state, message)
+        dispatch.route(self._state, message)
 
     def propose(self, data: bytes) -> tuple[Term, Index]:
         """
@@ -164,19 +163,8 @@ class Node:
         Proposals are refused meanwhile. Raises NotLeader, or ProposalRefused for a target that
         cannot lead.
         """
-        state = self._state
-        if state.role is not Role.LEADER:
-            raise NotLeader(state.leader)
-        if target not in state.membership.voters:
-            raise ProposalRefused(f"node {target} is no voter; choose one of the voters")
-        if target == state.id:
-            raise ProposalRefused(f"node {target} leads already; choose another voter")
-        if state.transferee == target:
-            return
-        state.transferee = target
-        state.transfer_sent = False
-        state.election_elapsed = 0
-        replication.begin_hand_over(state, target)
+        if transfer.begin(self._state, target):
+            replication.probe_lost_appends(self._state, target)
 
     def step_down(self) -> bool:
         """
@@ -368,7 +356,7 @@ class Node:
             {index for index, _ in state.configs}
         ), "memberships follow each other"
         assert all(index > state.log.commit for index, _ in state.configs[1:]), "settled at commit"
-        assert state.membership == state.configs[-1][1], "the last membership is in force"
+        assert state.membership == state.configs[-1][1], "the last membership is effective"
         if state.role is not Role.LEADER:
             assert not state.progress, "only a leader tracks peers"
             assert state.transferee is None, "only a leader transfers"

@@ -9,7 +9,7 @@ proposed since the last one shares an append.
 
 from typing import assert_never
 
-from orderlymq_raft import membership, reads
+from orderlymq_raft import membership, reads, transfer
 from orderlymq_raft.log import Compacted, Unavailable
 from orderlymq_raft.messages import (
     Append,
@@ -108,7 +108,7 @@ def handle_heartbeat_response(state: RaftState, message: HeartbeatResponse) -> N
 
 
 def tell_commit(state: RaftState) -> None:
-    """Tell everybody at once how far the group has committed."""
+    """Tell every peer immediately how far the group has committed."""
     for peer, progress in state.progress.items():
         if peer != state.id and _owes_commit(state, progress):
             _send_empty(state, peer, progress)
@@ -131,25 +131,11 @@ def maybe_commit(state: RaftState) -> None:
         leave(state)
 
 
-def begin_hand_over(state: RaftState, target: NodeId) -> None:
-    """Tell *target* to run, or find out at once what it lacks."""
-    maybe_hand_over(state)
-    progress = state.progress[target]
-    if not state.transfer_sent and progress.state is ProgressState.REPLICATE:
-        # Time is short: do not leave it to heartbeats to notice that appends were lost.
-        _send_empty(state, target, progress)
-
-
-def maybe_hand_over(state: RaftState) -> None:
-    """Tell the target of a transfer to run, once its log is complete."""
-    target = state.transferee
-    if target is None or state.transfer_sent:
-        return
-    # The membership does not change while a transfer is under way.
-    if state.progress[target].match == state.log.last_index:
-        state.transfer_sent = True
-        state.lease_revoked = state.config.lease_reads
-        state.now.append(TimeoutNow(state.id, target, state.term))
+def probe_lost_appends(state: RaftState, peer: NodeId) -> None:
+    """Find out immediately what *peer* lacks, instead of with the next heartbeat."""
+    progress = state.progress[peer]
+    if progress.state is ProgressState.REPLICATE:
+        _send_empty(state, peer, progress)
 
 
 def _acknowledge(state: RaftState, peer: NodeId, progress: Progress, index: Index) -> None:
@@ -163,7 +149,7 @@ def _acknowledge(state: RaftState, peer: NodeId, progress: Progress, index: Inde
         state.append_wanted = True
     if news:
         if state.transferee == peer:
-            maybe_hand_over(state)
+            transfer.ask_target(state)
         if index > state.log.commit:
             maybe_commit(state)
 

@@ -117,13 +117,13 @@ class _Ending:
         again = self._next(self._close_max_s)
         if again is None:
             _log.error(
-                "not closed within %g s: leaving at once; what is under way:%s",
+                "not closed within %g s: leaving immediately; what is under way:%s",
                 self._close_max_s,
                 _under_way(self._loop),
             )
         else:
             number = again
-            _log.warning("%s again: leaving at once", number.name)
+            _log.warning("%s again: leaving immediately", number.name)
         logging.shutdown()
         os._exit(128 + number)
 

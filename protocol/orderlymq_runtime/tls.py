@@ -126,7 +126,7 @@ class TlsSettings:
 
 
 class _Following:
-    """A context that is made anew when a file has changed.
+    """A context that is made again when a file has changed.
 
     Raises:
         TlsError: at the start, when a file cannot be used.
@@ -139,7 +139,7 @@ class _Following:
         self._context = make()
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for the next handshake, read anew when a file has changed."""
+        """Return the context for the next handshake, read again when a file has changed."""
         stamp = self._files.stamp()
         if stamp != self._stamp:
             self._stamp = stamp
@@ -147,7 +147,7 @@ class _Following:
                 self._context = self._make()
                 _log.info("the certificate %s was read again", self._files.certificate)
             except TlsError as error:
-                _log.error("%s; the present certificate stays in force", error)
+                _log.error("%s; the present certificate stays effective", error)
         return self._context
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from orderlymq_broker.replication.frames import FrameKind, FrameReader
 from orderlymq_broker.server.address import LeaderAddress
-from orderlymq_broker.server.clients import Clients, Desk, Line
+from orderlymq_broker.server.clients import Admission, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.leadership import SETTLE_S, Leadership
 from orderlymq_raft import NotLeader, ProposalRefused
@@ -128,7 +128,7 @@ class FrontDesk:
 
     def move(self, settled: Callable[[], bool], transfer: Callable[[], None]) -> None:
         """Do what `Leadership.move` does with a task: hold back, settle, transfer, wait."""
-        self.clients.turn_to(Desk.HOLD)
+        self.clients.set_admission(Admission.HOLD)
         replica = self._replica
         started = replica.timeline.now
 
@@ -145,7 +145,7 @@ class FrontDesk:
 
         def finish() -> None:
             if self.leadership.serving:
-                self.clients.turn_to(Desk.SERVE)
+                self.clients.set_admission(Admission.SERVE)
 
         settle()
 

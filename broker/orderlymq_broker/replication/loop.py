@@ -13,7 +13,7 @@ The rules, in the order in which they bite:
   and with it the whole log, is applied.
 
 Everything here is synchronous and driven by the event loop: `submit` and `handle` by clients, `receive` by
-``transport.py``, `tick` by a timer, completions by ``writer.py``. ``net`` decides who is answered; ``app.py`` wires it.
+``transport.py``, `tick` by a timer, completions by ``writer.py``. ``server`` decides who is answered; ``app.py`` wires it.
 """
 
 import logging
@@ -139,7 +139,7 @@ class ReplicationLoop:
         self.submit(effects)
 
     def submit(self, effects: Iterable[Effect]) -> None:
-        """Carry out effects: send and close at once, collect proposals for the next entry."""
+        """Carry out effects: send and close immediately, collect proposals for the next entry."""
         for effect in effects:
             match effect:
                 case Send(connection, command):
@@ -443,7 +443,6 @@ class ReplicationLoop:
         def done(elapsed_s: float) -> None:
             self._tickets -= 1
             self.writes.ended()
-            self.figures.sync_seconds += elapsed_s
             self.figures.on_sync(elapsed_s)
             self._parts.store.settle(ticket)
             flight.durable = True

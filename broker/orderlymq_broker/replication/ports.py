@@ -115,7 +115,6 @@ class LoopFigures:
     proposals: int = 0
     bytes_proposed: int = 0
     tickets: int = 0
-    sync_seconds: float = 0.0
     entries_applied: int = 0
     proposals_lost: int = 0
     disk_stalls: int = 0
@@ -125,7 +124,7 @@ class LoopFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaParts:
-    """What one opened replica consists of; made anew when a snapshot replaces it."""
+    """What one opened replica consists of; made again when a snapshot replaces it."""
 
     node: Node
     log: LogWriter

@@ -77,7 +77,7 @@ class Identity:
 
 
 class Receiver(Protocol):
-    """What happens with what arrives; all calls come from the event loop and return at once."""
+    """Takes what arrives; all calls come from the event loop and return immediately."""
 
     def messages_received(self, messages: list[Message]) -> None:
         """Handle raft messages of one peer, in the order they were sent; raises ProtocolViolation."""
@@ -234,11 +234,6 @@ class Transport:
                 self._tls,
                 self._supervisor,
             )
-
-    def address_of(self, node: NodeId) -> Address | None:
-        """Return where *node* is called."""
-        link = self._links.get(node)
-        return None if link is None else link.address
 
     def context_for(self, node: NodeId) -> ssl.SSLContext | None:
         """Return what *node* is called with, None for plain: the way its link goes."""
@@ -444,7 +439,7 @@ class PeerLink:
         return True
 
     def retry_now(self) -> None:
-        """Dial at once: the peer has just called, so it listens."""
+        """Dial immediately: the peer has just called, so it listens."""
         self._wake.set()
 
     def cancel(self) -> None:

@@ -1,5 +1,5 @@
 """
-Requests that steer the process instead of its state: status, planned moves, membership.
+Admin requests about the process instead of its state: status, leadership transfer, membership.
 
 They are answered here and not in the core, because they need the raft node and the addresses of
 the replicas. The rule: "done" is answered only when it is done: the other replica leads, the
@@ -42,8 +42,8 @@ class MembershipRequest(msgspec.Struct, frozen=True):
     address: str | None = None
 
 
-class Steerable(Protocol):
-    """What can be steered."""
+class Administered(Protocol):
+    """The process, as admin requests act on it."""
 
     def status(self) -> Mapping[str, object]:
         """Return what ``/status`` shows."""
@@ -64,7 +64,7 @@ class AdminRequests:
     """Answers 20500, 20503 and 20504."""
 
     def __init__(
-        self, clients: Clients, steered: Steerable, supervisor: Supervisor | None = None
+        self, clients: Clients, steered: Administered, supervisor: Supervisor | None = None
     ) -> None:
         self._steered = steered
         self._supervisor = supervisor or Supervisor()
@@ -79,7 +79,7 @@ class AdminRequests:
             clients.intercept(code, handler)
 
     def membership_applied(self, index: int) -> None:
-        """Answer whoever asked for the membership of entry *index*."""
+        """Answer the clients that asked for the membership of entry *index*."""
         waiting = self._waiting.pop(index, None)
         if waiting is not None:
             line, command = waiting

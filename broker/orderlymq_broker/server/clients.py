@@ -3,7 +3,7 @@ The clients' connections, and who answers what comes in on them.
 
 The rule: a request is answered by this replica only while it surely speaks for the group. While
 that is in doubt (leadership on its way, a lease that ran out, a process that was paused) requests
-wait at the desk in the order they came, and a leader asks the others to confirm it; when another
+wait here in the order they came, and a leader asks the others to confirm it; when another
 replica leads, those on connections that were accepted here are passed on to it. Order on one
 connection is kept across all of it.
 ``replication/loop.py`` runs what is served here, ``forwarding.py`` carries what is not.
@@ -24,14 +24,14 @@ from orderlymq_runtime.connection import Connection, failure_reply
 
 _log = logging.getLogger(__name__)
 
-# Beyond this the desk is no waiting room but a leak: the connection whose request is one too many
+# Beyond this the queue is a leak: the connection whose request is one too many
 # is closed, so that its client tries again. At 1 KiB a request it is 16 MiB.
 WAITING_MAX: Final = 16_384
 
 PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
-class Desk(Enum):
+class Admission(Enum):
     """What happens to a request that arrives now."""
 
     SERVE = "serve"  # this replica answers
@@ -104,7 +104,7 @@ class Clients:
     """
 
     def __init__(self, service: Service, forwarder: Forwarder, *, always_open: bool) -> None:
-        self.desk = Desk.WAIT
+        self.admission = Admission.WAIT
         self._service = service
         self._forwarder = forwarder
         self._always_open = always_open
@@ -168,18 +168,20 @@ class Clients:
     def line_made(self, line: Line) -> None:
         """Take note of a client."""
         self._lines[line.id] = line
-        if self._always_open and self.desk not in (Desk.SERVE, Desk.HOLD):
+        if self._always_open and self.admission not in (Admission.SERVE, Admission.HOLD):
             self._strangers.add(line.id)
 
     def line_received(self, line: Line, commands: list[RemotingCommand]) -> None:
         """Handle the commands of one client, in their order."""
-        if self.desk is Desk.SERVE and not self._waiting and self._service.may_answer():
+        if self.admission is Admission.SERVE and not self._waiting and self._service.may_answer():
             for command in commands:
                 self._serve(line, command)
             return
         is_stranger = line.id in self._strangers
         for command in commands:
-            if is_stranger and (self.desk is Desk.WAIT or command.code in self._intercepts):
+            if is_stranger and (
+                self.admission is Admission.WAIT or command.code in self._intercepts
+            ):
                 self._serve(line, command)
             else:
                 self._put(_Waiting(line, command), self._waiting.append)
@@ -231,10 +233,10 @@ class Clients:
 
     # -- who answers -----------------------------------------------------------------------------
 
-    def turn_to(self, desk: Desk) -> None:
+    def set_admission(self, admission: Admission) -> None:
         """Change what happens to requests, and work off those that wait if they can go on."""
-        self.desk = desk
-        if desk is Desk.SERVE:
+        self.admission = admission
+        if admission is Admission.SERVE:
             self._strangers.clear()
         for each in self._waiting:
             each.confirmation = None
@@ -262,10 +264,10 @@ class Clients:
             if not self._is_here(first.line):
                 self._pop()
                 self._lost -= 1
-            elif self.desk is Desk.SERVE and self._may_answer(first):
+            elif self.admission is Admission.SERVE and self._may_answer(first):
                 self._take_first()
                 self._serve(first.line, first.command)
-            elif self.desk is Desk.FORWARD:
+            elif self.admission is Admission.FORWARD:
                 # Taken before: a line that cannot be reached may be lost meanwhile.
                 self._take_first()
                 if not self._forwarder.forward(first.line, first.command):
@@ -275,7 +277,7 @@ class Clients:
                     break
             else:
                 break
-        if self._unasked and self.desk is Desk.SERVE:
+        if self._unasked and self.admission is Admission.SERVE:
             self._ask_for_confirmation()
 
     def _may_answer(self, waiting: _Waiting) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from orderlymq_broker.server.address import LeaderAddress
-from orderlymq_broker.server.clients import Clients, Desk, Line
+from orderlymq_broker.server.clients import Admission, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_raft import RoleChange
 from orderlymq_raft.types import NodeId
@@ -52,7 +52,7 @@ FAREWELL_S: Final = 0.02
 
 
 class Leadership:
-    """Keeps desk, address and forwarding in step with the role of this replica."""
+    """Keeps admission, address and forwarding in step with the role of this replica."""
 
     def __init__(
         self,
@@ -88,16 +88,16 @@ class Leadership:
             self._outbox.leader_lost(former)
         if self._outbox.leader is not None:
             self._moved.set()
-            self._clients.turn_to(Desk.FORWARD)
+            self._clients.set_admission(Admission.FORWARD)
         elif not self.serving:
-            self._clients.turn_to(Desk.WAIT)
+            self._clients.set_admission(Admission.WAIT)
 
     def serving_began(self) -> None:
         """Serve: bind the address, answer what waits."""
         self.serving = True
         self._ended_at = None
         self._outbox.leader = None
-        self._clients.turn_to(Desk.SERVE)
+        self._clients.set_admission(Admission.SERVE)
         if self._address is not None:
             self._address.acquire()
 
@@ -107,7 +107,7 @@ class Leadership:
         self._ended_at = self._seconds()
         if self._address is not None:
             self._address.release()
-        self._clients.turn_to(Desk.WAIT)
+        self._clients.set_admission(Admission.WAIT)
         self._inbox.clear()
 
     def needed_until(self) -> float | None:
@@ -166,7 +166,7 @@ class Leadership:
         ]
 
     def let_go(self, line: Line) -> None:
-        """Answer the held pulls of a client, then reset its connection, so that it comes anew."""
+        """Answer the held pulls of a client, then reset its connection, so that it connects again."""
         if line.id in self._leaving:
             return
         self._leaving.add(line.id)
@@ -192,7 +192,7 @@ class Leadership:
         serves on. What *transfer* raises passes.
         """
         self._moved.clear()
-        self._clients.turn_to(Desk.HOLD)
+        self._clients.set_admission(Admission.HOLD)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_S
         try:
@@ -206,7 +206,7 @@ class Leadership:
             return False
         finally:
             if self.serving:
-                self._clients.turn_to(Desk.SERVE)
+                self._clients.set_admission(Admission.SERVE)
         return True
 
     async def pass_on(self, until: float) -> None:

@@ -62,10 +62,7 @@ class Table(IntEnum):
     DELAY = 6
     QUEUES = 7
     DEDUP = 8
-    RETENTION = 9
     COUNTERS = 10
-    SUBSCRIPTIONS = 11
-    BROADCAST = 12
     TRANSACTIONS = 13
     ACCOUNTS = 14
     ACCESS = 15

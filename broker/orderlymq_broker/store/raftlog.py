@@ -183,7 +183,7 @@ class RaftLogStore:
         del self._runs[:run], self._run_terms[:run]
 
     def install(self, batch: Batch, meta: SnapshotMeta, *, physical_end: int) -> None:
-        """Begin anew behind a snapshot: the log is empty, the next entry is *meta.index* + 1.
+        """Begin again behind a snapshot: the log is empty, the next entry is *meta.index* + 1.
 
         For stores whose tables already hold the snapshot; a snapshot on disk goes through
         ``snapshot.py``, which calls this.
@@ -208,18 +208,6 @@ class RaftLogStore:
         assert self._compacted.index <= index <= self._last, "the entry must be in the log"
 
         return self._physical_after(index)
-
-    def index_before(self, physical: int) -> Index:
-        """Return the last index whose bodies all lie below *physical*; for `compact`."""
-        low, high = self._compacted.index, self._last
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._physical_after(middle) <= physical:
-                low = middle
-            else:
-                high = middle - 1
-
-        return Index(low)
 
     # -- parts ---------------------------------------------------------------------------------
 

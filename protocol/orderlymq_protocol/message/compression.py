@@ -14,8 +14,7 @@ import zstandard
 
 from orderlymq_protocol.message import sysflag
 
-# Producers compress from this size on (compressMsgBodyOverHowmuch) at this level; all as the Java client.
-COMPRESS_SIZE_MIN: Final = 4096
+# The level at which the Java client compresses.
 COMPRESS_LEVEL: Final = 5
 
 # What level 19 of Zstandard uses; a body may ask for a window of 2 GiB.

@@ -297,5 +297,4 @@ def test_entries_below_the_retention_floor_count_as_compacted() -> None:
 
     with pytest.raises(Compacted):
         log.store.entries(Index(2), Index(5), 1 << 20)
-    assert log.store.index_before(200) == 2
     assert list(log.store.entries(Index(3), Index(5), 1 << 20)) == log.twin[2:]

@@ -48,7 +48,7 @@ def test_a_directory_of_another_replica_is_refused_untouched(
 
     assert str(refusal.value) == (
         f"{tmp_path} belongs to node 1 of group 'group-a' in cluster 'east', but {other} was to "
-        "be started on it; give the right directory, or an empty one to begin anew from the peers"
+        "be started on it; give the right directory, or an empty one to copy the state from the peers"
     )
     open_replica(tmp_path, OWNER).close()
 
