@@ -9,7 +9,7 @@ anew with it is an `Instance` (``replication/instance.py``). Start with `BrokerP
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -57,6 +57,7 @@ from orderlymq_raft.types import HardState, NodeId, Role
 from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.server import RemotingServer
 from orderlymq_runtime.supervisor import Supervisor, finish_in_thread
+from orderlymq_runtime.timers import Timers
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class BrokerProcess:
         self._clock = SystemClock()
         self._label: PodLabel | None = None
         self._exit: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers = Timers()
         self._supervisor = Supervisor(self.failed)
         self._swapping = False
         self._swapping_since = 0.0
@@ -109,7 +110,7 @@ class BrokerProcess:
             try:
                 return await self._exit
             except asyncio.CancelledError:
-                self._stop_timer("core")
+                self._timers.stop("core")
                 await self._transfer.leave()
                 raise
 
@@ -161,7 +162,7 @@ class BrokerProcess:
         await self._listen()
         self._registration.start()
         self.instance.loop.start()
-        stack.callback(self._stop_timers)
+        stack.callback(self._timers.close)
         self._beat()
         self._tick_core()
         self._tick_slowly()
@@ -312,19 +313,19 @@ class BrokerProcess:
     # -- time ------------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        self._later("raft", self.settings.raft.tick_ms / 1000, self._beat)
+        self._timers.arm("raft", self.settings.raft.tick_ms / 1000, self._beat)
         if not self._swapping:
             self._supervisor.guard("raft tick", self.instance.loop.tick)
 
     def _tick_core(self) -> None:
-        self._later("core", CORE_TICK_S, self._tick_core)
+        self._timers.arm("core", CORE_TICK_S, self._tick_core)
         self._supervisor.guard("client tick", self._leadership.tick)
         if self.instance.loop.serving and not self._swapping:
             core, loop, now = self.instance.core, self.instance.loop, self._clock.now()
             self._supervisor.guard("core tick", lambda: loop.decide(lambda: core.tick(now)))
 
     def _tick_slowly(self) -> None:
-        self._later("slow", SLOW_TICK_S, self._tick_slowly)
+        self._timers.arm("slow", SLOW_TICK_S, self._tick_slowly)
         if not self._swapping:
             self._supervisor.guard("report", self._report)
             self._supervisor.guard("upkeep", self._keep_up)
@@ -340,20 +341,7 @@ class BrokerProcess:
         except StoreError as error:
             self._store_failed(error)
 
-    # Armed before its call is made: one failure must not stop a clock.
-    def _later(self, name: str, delay_s: float, call: Callable[[], None]) -> None:
-        self._timers[name] = asyncio.get_running_loop().call_later(delay_s, call)
-
-    def _stop_timer(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _stop_timers(self) -> None:
-        for name in list(self._timers):
-            self._stop_timer(name)
-
-    # -- what the clients' desk asks (Service) ---------------------------------------------------
+    # -- what the request router asks (Service) --------------------------------------------------
 
     def handle(self, request: RemotingCommand, peer: Peer) -> None:
         """Let the core handle a request."""
