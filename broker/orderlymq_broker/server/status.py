@@ -199,7 +199,7 @@ class Reporter:
             "last_index": ("End of the raft log", float(status.last_index)),
             "connections": ("Clients connected or passed on to us", float(len(self._clients))),
             "waiting_requests": ("Requests nobody may answer yet", float(self._clients.waiting)),
-            "pending_proposals": ("Proposals of unknown fate", float(self._instance.loop.pending)),
+            "pending_proposals": ("Proposals whose outcome is unknown", float(self._instance.loop.pending)),
             "disk_used_ratio": ("Used share of the disk", self._disk_ratio),
         }
         gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
@@ -215,7 +215,7 @@ class Reporter:
         for name, value in self._store_figures.items():
             gauges[f"store_{name}"] = ("Figure of the store", value)
         counters: dict[str, tuple[str, float]] = {
-            "turns": ("Turns of the replication loop", figures.turns),
+            "turns": ("Batches of work of the replication loop", figures.turns),
             "entries_proposed": ("Entries proposed by this leader", figures.entries_proposed),
             "entries_applied": ("Entries applied", figures.entries_applied),
             "proposals": ("Proposals in those entries", figures.proposals),
