@@ -199,7 +199,10 @@ class Reporter:
             "last_index": ("End of the raft log", float(status.last_index)),
             "connections": ("Clients connected or passed on to us", float(len(self._clients))),
             "waiting_requests": ("Requests nobody may answer yet", float(self._clients.waiting)),
-            "pending_proposals": ("Proposals whose outcome is unknown", float(self._instance.loop.pending)),
+            "pending_proposals": (
+                "Proposals whose outcome is unknown",
+                float(self._instance.loop.pending),
+            ),
             "disk_used_ratio": ("Used share of the disk", self._disk_ratio),
         }
         gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
