@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from orderlymq_broker.core.effects import Close, Effect, Peer, Propose, Refusal, Send
-from orderlymq_broker.core.entries import UNBUILT, Built, next_group
+from orderlymq_broker.core.entries import UNBUILT, Built
 from orderlymq_broker.replication.authority import Authority
 from orderlymq_broker.replication.bootstrap import Bootstrap
-from orderlymq_broker.replication.groupcommit import GroupCommit
+from orderlymq_broker.replication.groupcommit import WaitingProposals
 from orderlymq_broker.replication.ports import LoopFigures, LoopLimits, LoopPorts, ReplicaParts
 from orderlymq_broker.replication.proposals import PendingProposals
 from orderlymq_broker.replication.recovery import Recovery
@@ -89,13 +89,12 @@ class ReplicationLoop:
         self._ports = ports
         self._limits = limits
         self._pending = PendingProposals()
-        self._collected: deque[Propose] = deque()
+        self._waiting = WaitingProposals(ports.clock.seconds, ports.call_later, self._wake)
         self._in_flight: deque[_Flight] = deque()
         self._tickets = 0
         election_s = parts.node.election_ticks * limits.tick_s
         self.writes = WriteWatch(STALL_ELECTIONS * election_s, ports.clock.seconds)
-        self._group_commit = GroupCommit()
-        self._lingers = False
+        self._group_commit = self._waiting.group_commit
         self._turn_is_due = False
         self._refused = False
         self._stopped = False
@@ -154,7 +153,7 @@ class ReplicationLoop:
     def _collect(self, proposal: Propose) -> None:
         refusal = self._core.context.entries.admit(proposal)
         if refusal is None:
-            self._collected.append(proposal)
+            self._waiting.add(proposal)
             self._wake()
         else:
             self._refuse(proposal, refusal)
@@ -250,7 +249,7 @@ class ReplicationLoop:
     @property
     def collected(self) -> int:
         """Return how many proposals wait for the next entry."""
-        return len(self._collected)
+        return len(self._waiting)
 
     @property
     def pending(self) -> int:
@@ -344,7 +343,7 @@ class ReplicationLoop:
         self.serving = False
         # Listeners close first: whoever retries from now on must find the next leader.
         self._ports.host.serving_ended()
-        unsent, self._collected = self._collected, deque()
+        unsent = self._waiting.take_all()
         self.submit(self._core.become_follower(change.leader is not None))
         self._core.proposals_lost("this replica leads no more")
         self._lose(unsent)
@@ -480,42 +479,28 @@ class ReplicationLoop:
     # -- proposing -------------------------------------------------------------------------------
 
     def _may_propose(self) -> bool:
-        return bool(self._collected) and self._tickets < TICKETS_MAX
+        return len(self._waiting) > 0 and self._tickets < TICKETS_MAX
 
     def _should_linger(self) -> bool:
-        return (self._tickets > 0 or len(self._pending) > 0) and self._group_commit.lingers(
-            len(self._collected), self._ports.clock.seconds()
-        )
-
-    def _linger(self) -> None:
-        # The end of the write and the commit are turns, too; this one is for those that take long.
-        if not self._lingers:
-            self._lingers = True
-            self._ports.call_later(self._group_commit.limit_s, self._end_linger)
-
-    def _end_linger(self) -> None:
-        self._lingers = False
-        if self._collected:
-            self._wake()
+        return (self._tickets > 0 or len(self._pending) > 0) and self._waiting.lingers()
 
     def _propose(self) -> None:
         self._refused = False
         while self._may_propose():
             if self._should_linger():
-                self._linger()
+                self._waiting.end_later()
                 return
             if not self.serving:
-                unsent, self._collected = self._collected, deque()
-                self._lose(unsent)
+                self._lose(self._waiting.take_all())
                 return
-            group = next_group(self._collected)
+            group = self._waiting.next_group()
             try:
                 self._propose_group(group)
             except (ProposalRefused, NotLeader) as error:
                 # Too much waits for followers, or leadership is on its way to another: they
                 # keep their place and are tried again, nothing may overtake them. Where it is
                 # lost, the next turn sees the change of role and loses what was collected.
-                self._collected.extendleft(reversed(group))
+                self._waiting.put_back(group)
                 self._refused = True
                 _log.debug("proposals wait: %s", error)
                 return
