@@ -168,8 +168,8 @@ def resolve(short: str) -> str:
     elif where in FILES:
         path = FILES[where]
     else:
-        folder, _, module = where.partition(".")
-        path = f"{FOLDERS[folder]}/test_{module}.py"
+        folder, *rooms, module = where.split(".")
+        path = "/".join((FOLDERS[folder], *rooms, f"test_{module}.py"))
     found = [name for name in names_in(path) if name.startswith(beginning)]
     if len(found) != 1:
         raise LookupError(f"{short}: {len(found)} tests of tests/{path} begin so: {found}")
