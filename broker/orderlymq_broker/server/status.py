@@ -206,7 +206,6 @@ class Reporter:
     def reading(self) -> Reading:
         """Return what a scrape shows."""
         status = self._instance.node.status()
-        figures = self._instance.figures
         group = self._group_status()
         gauges: dict[str, tuple[str, float]] = {
             "is_leader": ("1 when this replica leads", float(status.role is Role.LEADER)),
@@ -241,7 +240,19 @@ class Reporter:
         )
         for name, value in self._store_figures.items():
             gauges[f"store_{name}"] = (_STORE_GAUGES[name], value)
-        counters: dict[str, tuple[str, float]] = {
+        events = group.get("counters")
+        lags = {
+            str(node): float(max(0, status.last_index - peer.match))
+            for node, peer in status.progress.items()
+        }
+        events = events if isinstance(events, Mapping) else {}
+        series = self._instance.core.watch.series()
+        failures = self._supervisor.failures
+        return Reading(gauges, self._counters(), events, lags, series, failures)
+
+    def _counters(self) -> dict[str, tuple[str, float]]:
+        figures = self._instance.figures
+        return {
             "turns": ("Iterations of the replication loop", figures.turns),
             "entries_proposed": (
                 "Raft entries proposed by this replica as leader",
@@ -268,14 +279,6 @@ class Reporter:
                 figures.disk_stalls,
             ),
         }
-        events = group.get("counters")
-        lags = {
-            str(node): float(max(0, status.last_index - peer.match))
-            for node, peer in status.progress.items()
-        }
-        events = events if isinstance(events, Mapping) else {}
-        series = self._instance.core.watch.series()
-        return Reading(gauges, counters, events, lags, series, self._supervisor.failures)
 
 
 def _replicas(status: Status) -> dict[str, object]:

@@ -52,10 +52,16 @@ def _group(supervisor: Supervisor) -> dict[str, Any]:
     return found
 
 
-def _leader_pid(supervisor: Supervisor) -> int:
+def _leader_pid(supervisor: Supervisor) -> int | None:
+    """The process that leads; None while none is known, or the known one has ended."""
     group = _group(supervisor)
-    (pid,) = (item["pid"] for item in group["replicas"] if item["node"] == group["leader"])
-    assert isinstance(pid, int)
+    pids = (item["pid"] for item in group["replicas"] if item["node"] == group["leader"])
+    return next(pids, None)
+
+
+def _running_leader_pid(supervisor: Supervisor) -> int:
+    pid = _leader_pid(supervisor)
+    assert pid is not None
     return pid
 
 
@@ -171,7 +177,7 @@ async def test_a_killed_leader_is_replaced_and_comes_back(
 ) -> None:
     """SIGKILL: another one leads, and the group is whole again."""
     async with _running(directory, ports) as supervisor:
-        first = _leader_pid(supervisor)
+        first = _running_leader_pid(supervisor)
 
         os.kill(first, signal.SIGKILL)
         await _until(lambda: "SIGKILL" in str(supervisor.snapshot()["events"]))
@@ -194,13 +200,11 @@ async def test_a_stopped_leader_does_not_hold_the_port_for_ever(
     monkeypatch.setattr(keeper, "PROBE_TIMEOUT_S", 0.3)
     async with _running(directory, ports) as supervisor:
         await asyncio.sleep(0.3)  # a probe must have succeeded before
-        first = _leader_pid(supervisor)
+        first = _running_leader_pid(supervisor)
 
         os.kill(first, signal.SIGSTOP)
         await _until(lambda: "does not answer /healthz" in str(supervisor.snapshot()["events"]))
-        await _until(
-            lambda: _group(supervisor)["leader"] is not None and _leader_pid(supervisor) != first
-        )
+        await _until(lambda: _leader_pid(supervisor) not in {None, first})
 
 
 async def test_everything_goes_on_after_a_restart(directory: DataDirectory, ports: int) -> None:
