@@ -8,7 +8,7 @@
 #   docker build --target spark -t orderlymq-spark:dev .
 #
 # Any Python from 3.11 on serves as BASE; all stages must have the same one. The modules that every message passes
-# through are compiled (docs/adr/0018-compiled-modules.md), which takes a minute and a half and Debian's gcc; with
+# through are compiled (docs/adr/0013-compiled-modules.md), which takes a minute and a half and Debian's gcc; with
 # --build-arg COMPILED=no, or where gcc cannot be had, the image runs the sources. Where Debian is reached by sources of
 # one's own: --secret id=apt,src=FILE
 ARG BASE=python:3.12-slim

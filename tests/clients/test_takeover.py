@@ -12,7 +12,7 @@ from tests.clients.programs import Event, Java, Program, options
 from tests.clients.test_java import by_queue
 
 # Each test has client ids of its own: where one of them still has a lock that was asked for by
-# another program, no death is proven by the program alone (ADR 21, rule 7).
+# another program, no death is proven by the program alone (ADR 16, rule 7).
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 # A lease is 60 s long; a Java 5 client adds two pauses of half a second of its own.

@@ -171,7 +171,7 @@ WINDOWS: Final[Mapping[str, Mapping[str, Any]]] = {
     "time": {"window_ms": 1_500, **_NO_REPEATS},
 }
 # The share of plans with slow links between replicas, and the longest round trip there. The longer ones take longer
-# than a lease lasts, less than 200 ms here: the leader asks a majority instead (docs/adr/0020-slow-links-and-hung-disks.md).
+# than a lease lasts, less than 200 ms here: the leader asks a majority instead (docs/adr/0015-slow-links-and-hung-disks.md).
 SLOW_LINKS_SHARE: Final = 0.1
 SLOW_LINKS_MS: Final = (5.0, 40.0, 175.0, 400.0)
 

@@ -3,7 +3,7 @@ Sockets of this machine as Linux shows them: which processes hold the other end 
 
 A look reads the TCP tables and the descriptors of all processes. It answers any number of questions,
 takes milliseconds, and belongs in a thread. What it cannot see it never guesses: no answer means that
-nothing is proven. ADR 21 has the argument for each rule.
+nothing is proven. ADR 16 has the argument for each rule.
 """
 
 import os

@@ -7,7 +7,7 @@ and lock requests of its connection. Before those, after a fail-over, RocketMQ's
 one thing that is its own: the millisecond in which it made its subscription, which the holder's last heartbeat
 has put into the state. Who says the holder's, from the holder's address, is taken for the holder, unless another
 member there has the same, or the holder is known to pull over another connection; such a connection may commit,
-too. Everybody else is refused until the next heartbeat or lock request, 20 s later at most (ADR 22). A
+too. Everybody else is refused until the next heartbeat or lock request, 20 s later at most (ADR 17). A
 client that gave its lock back may still commit until another holds the queue: Java unlocks first.
 Broadcasting members and tools under other groups pass. Table: RebalanceLockManager has none of this.
 """
