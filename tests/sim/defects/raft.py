@@ -96,22 +96,6 @@ def _forget_vote(bed: Bed) -> None:
     bed.put(RaftLogStore, "initial_state", initial_state)
 
 
-@RAFT.defect(
-    "go on leading after a failed transfer",
-    "a leader without a lease makes room",
-    {"every_us": 400_000, "troubles": ("failed transfer", "transfer")},
-)
-def _keep_leading(bed: Bed) -> None:
-    real = election.tick_leader
-
-    def tick_leader(state: RaftState) -> None:
-        revoked, state.lease_revoked = state.lease_revoked, False
-        real(state)
-        state.lease_revoked = revoked and state.leader == state.id
-
-    bed.put(election, "tick_leader", tick_leader)
-
-
 @LOOP.defect(
     "send promises before they are durable",
     "what is promised survives a crash",
