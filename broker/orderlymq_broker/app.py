@@ -34,7 +34,7 @@ from orderlymq_broker.server.assignment import Assigning
 from orderlymq_broker.server.clients import PULL_CODES, Clients, Line
 from orderlymq_broker.server.forwarding import ForwardedLine, Inbox, Outbox
 from orderlymq_broker.server.leadership import Leadership
-from orderlymq_broker.server.liveness import EXT_PROCESS, Liveness
+from orderlymq_broker.server.liveness import EXT_PROCESS, Liveness, is_of_another_machine
 from orderlymq_broker.server.podlabel import ApiServer, PodLabel
 from orderlymq_broker.server.registration import Registration
 from orderlymq_broker.server.status import Reporter
@@ -74,7 +74,7 @@ _INTRODUCTIONS: Final = frozenset({RequestCode.HEART_BEAT, RequestCode.LOCK_BATC
 class BrokerProcess:
     """One replica of one group, from start to end.
 
-    Implements what the loop, the transport, the clients and the steering ask of the process.
+    Implements what the loop, the transport, the clients and the admin requests ask of the process.
     """
 
     def __init__(self, settings: BrokerSettings) -> None:
@@ -374,6 +374,10 @@ class BrokerProcess:
 
     def _handled(self, line: Line, command: RemotingCommand) -> None:
         forwarded = isinstance(line, ForwardedLine)
+        if isinstance(line, ForwardedLine):
+            replica = self._book.get(line.node)
+            if is_of_another_machine(line.peer[0], replica.host if replica else None):
+                return
         if command.code in _INTRODUCTIONS:
             clients = self.instance.core.clients_of(line.id)
             said = command.ext.get(EXT_PROCESS, "")
@@ -571,7 +575,7 @@ class BrokerProcess:
             done = InstallSnapshotResponse(self._node_id, leader, hard_state.term, meta.index)
             self.send([done])
 
-    # -- steering --------------------------------------------------------------------------------
+    # -- admin requests --------------------------------------------------------------------------
 
     def status(self) -> Mapping[str, object]:
         """Return what ``/status`` shows."""

@@ -14,7 +14,6 @@ Used by `server` for accepted and by `client` for opened connections. Rules kept
 import asyncio
 import errno
 import logging
-import math
 import socket
 import struct
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from typing import Final, Protocol, cast
 
 from orderlymq_protocol.frame.codec import FRAME_SIZE_MAX, FrameDecoder, FrameError, encode_parts
 from orderlymq_protocol.frame.command import RemotingCommand, bounded_remark
+from orderlymq_runtime.closelog import CloseLog
 from orderlymq_runtime.streamtransport import StreamTransport
 from orderlymq_runtime.traffic import Traffic
 
@@ -37,10 +37,6 @@ READ_BUFFER_SIZE: Final = 256 * 1024
 SLICE_COUNT_MAX: Final = 32
 # Frames up to this size are joined into one buffer before writing: cheaper than a long vector.
 JOIN_SIZE_MAX: Final = 64 * 1024
-
-# A fail-over closes thousands of connections for one reason: of each kind so many in a period have their own line.
-CLOSES_LOGGED_MAX: Final = 20
-CLOSES_PERIOD_S: Final = 1.0
 
 LINGER_RESET: Final = struct.pack("ii", 1, 0)
 _LINGER_OFF: Final = struct.pack("ii", 0, 0)
@@ -106,7 +102,7 @@ class ConnectionTable:
         self._next_id = 1
         self._timer: asyncio.TimerHandle | None = None
         # By kind: when its period began, and how many closes it has seen.
-        self._closes: dict[str, tuple[float, int]] = {}
+        self._close_log = CloseLog(_log, lambda: asyncio.get_running_loop().time())
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -144,15 +140,7 @@ class ConnectionTable:
     def note_close(self, conn: "Connection", kind: str, reason: str, level: int) -> None:
         """Count a close that this end decides, and log it unless too many of its kind were logged just now."""
         self.traffic.errors[kind] += 1
-        now = asyncio.get_running_loop().time()
-        began, count = self._closes.get(kind, (-math.inf, 0))
-        if now - began >= CLOSES_PERIOD_S:
-            began, count = now, 0
-        self._closes[kind] = began, count + 1
-        if count < CLOSES_LOGGED_MAX:
-            _log.log(level, "%r: closed: %s", conn, reason)
-        elif count == CLOSES_LOGGED_MAX:
-            _log.log(level, "more connections are closed and only counted as %s: %s", kind, reason)
+        self._close_log.note(conn, kind, reason, level)
 
     def sweep(self, now: float) -> None:
         """Close the connections that were silent, or sit on half a frame, for too long at *now*.

@@ -9,9 +9,8 @@ import pytest
 
 from orderlymq_protocol.frame.codec import FrameDecoder, encode
 from orderlymq_protocol.frame.command import RemotingCommand, request
+from orderlymq_runtime.closelog import CLOSES_LOGGED_MAX, CLOSES_PERIOD_S
 from orderlymq_runtime.connection import (
-    CLOSES_LOGGED_MAX,
-    CLOSES_PERIOD_S,
     Connection,
     ConnectionLimits,
     ConnectionTable,

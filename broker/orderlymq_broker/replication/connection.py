@@ -32,13 +32,13 @@ class FrameConnection(asyncio.Protocol):
         on_frame: "Callable[[FrameConnection, Frame], None]",
         on_closed: "Callable[[FrameConnection], None]",
         on_opened: "Callable[[FrameConnection], None] | None" = None,
-        on_violation: Callable[[], None] = lambda: None,
+        on_violation: "Callable[[FrameConnection, Exception], None] | None" = None,
         size_max: int = FRAME_SIZE_MAX,
     ) -> None:
         self.on_frame = on_frame
         self.on_closed = on_closed
         self._on_opened = on_opened
-        self._on_violation = on_violation
+        self._on_violation = on_violation or _warn
         self._reader = FrameReader(size_max)
         self._transport: StreamTransport | None = None
         self._writable = asyncio.Event()
@@ -66,8 +66,7 @@ class FrameConnection(asyncio.Protocol):
             for frame in self._reader.receive_data(data):
                 self.on_frame(self, frame)
         except (FrameCorrupt, ProtocolViolation) as error:
-            _log.warning("closing the connection with %s:%d: %s", *self.peer, error)
-            self._on_violation()
+            self._on_violation(self, error)
             self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -128,3 +127,7 @@ class FrameConnection(asyncio.Protocol):
         """Go on after `pause_reading`."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+
+def _warn(connection: FrameConnection, error: Exception) -> None:
+    _log.warning("closing the connection with %s:%d: %s", *connection.peer, error)

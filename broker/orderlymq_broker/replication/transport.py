@@ -36,6 +36,7 @@ from orderlymq_broker.replication.frames import (
 from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Append, Message
 from orderlymq_raft.types import NodeId
+from orderlymq_runtime.closelog import CloseLog
 from orderlymq_runtime.dial import connect
 from orderlymq_runtime.server import PortInUseError
 from orderlymq_runtime.supervisor import Supervisor
@@ -181,6 +182,7 @@ class Transport:
     ) -> None:
         self.violations = 0
         self.closes = 0
+        self._close_log = CloseLog(_log)
         self._identity = identity
         self._supervisor = supervisor or Supervisor()
         self._tls = tls
@@ -207,7 +209,7 @@ class Transport:
             else:
                 sock = socket.create_server((address.host, address.port), reuse_port=False)
                 sock.setblocking(False)
-                self._server = SniffingListener(sock, self._tls.server, self._accept, _refused)
+                self._server = SniffingListener(sock, self._tls.server, self._accept, self._refused)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -283,8 +285,9 @@ class Transport:
             GREETING_SIZE_MAX,
         )
 
-    def _violated(self) -> None:
+    def _violated(self, connection: FrameConnection, error: Exception) -> None:
         self.violations += 1
+        self._close_log.note(_name(connection), "violation", str(error), logging.WARNING)
 
     def _accepted_opened(self, connection: FrameConnection) -> None:
         self._accepted.add(connection)
@@ -293,12 +296,16 @@ class Transport:
 
     def _give_up_on_silence(self, connection: FrameConnection) -> None:
         if connection.is_open and connection.on_frame == self._greet:
-            self._close(connection, f"it did not greet within {GREETING_TIMEOUT_S:g} s")
+            reason = f"it did not greet within {GREETING_TIMEOUT_S:g} s"
+            self._close(connection, "silent", reason)
 
-    def _close(self, connection: FrameConnection, reason: str) -> None:
+    def _close(self, connection: FrameConnection, kind: str, reason: str) -> None:
         self.closes += 1
-        _log.info("closing the connection with %s:%d: %s", *connection.peer, reason)
+        self._close_log.note(_name(connection), kind, reason)
         connection.abort()
+
+    def _refused(self, reason: str) -> None:
+        self._close_log.note("a replica that called", "tls", reason, logging.WARNING)
 
     def _accepted_closed(self, connection: FrameConnection) -> None:
         self._accepted.discard(connection)
@@ -309,8 +316,8 @@ class Transport:
         hello = decode_header(frame, Hello)
         reason = self._objection(hello)
         if reason is not None:
-            _log.error("refused a replica that called from %s:%d: %s", *connection.peer, reason)
             self.closes += 1
+            self._close_log.note(_name(connection), "refused", reason, logging.ERROR)
             connection.send(encode_frame(FrameKind.REFUSED, reason))
             connection.close()
             return
@@ -347,7 +354,7 @@ class Transport:
         connection.on_closed = on_closed
         if former is not None:
             # The peer restarted or redialled faster than the kernel noticed the loss.
-            self._close(former, f"node {node} has called again")
+            self._close(former, "replaced", f"node {node} has called again")
             self._receiver.peer_lost(node)
         if hello.is_recovering:
             self._receiver.peer_wiped(node)
@@ -378,8 +385,8 @@ class Transport:
         return None
 
 
-def _refused(reason: str) -> None:
-    _log.warning("refused a replica: %s", reason)
+def _name(connection: FrameConnection) -> str:
+    return "the replica that called from {}:{}".format(*connection.peer)
 
 
 class PeerLink:

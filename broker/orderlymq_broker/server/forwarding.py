@@ -24,6 +24,7 @@ from orderlymq_protocol.frame import codec
 from orderlymq_protocol.frame.codec import FrameDecoder, FrameError
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_raft.types import NodeId
+from orderlymq_runtime.closelog import CloseLog
 
 _log = logging.getLogger(__name__)
 
@@ -159,6 +160,7 @@ class Inbox:
     def __init__(self, clients: Clients, send: FrameSender) -> None:
         self._clients = clients
         self._send = send
+        self._close_log = CloseLog(_log)
         self._lines: dict[tuple[NodeId, int], ForwardedLine] = {}
         # Below zero, so that they never meet the numbers of accepted connections.
         self._next_id = -1
@@ -177,7 +179,7 @@ class Inbox:
             return
         line = self._lines.get((node, forward.connection))
         if line is None:
-            line = ForwardedLine(self._next_id, node, forward, self._send)
+            line = ForwardedLine(self._next_id, node, forward, self._send, self._close_log)
             self._next_id -= 1
             self._lines[node, forward.connection] = line
             self._clients.line_made(line)
@@ -209,12 +211,19 @@ class Inbox:
 class ForwardedLine:
     """A client that is connected to another replica."""
 
-    def __init__(self, number: int, node: NodeId, forward: Forward, send: FrameSender) -> None:
+    def __init__(
+        self, number: int, node: NodeId, forward: Forward, send: FrameSender, close_log: CloseLog
+    ) -> None:
         self.id = number
         self.peer = (forward.host, forward.port)
         self.node = node
         self.origin = forward.connection
         self._send = send
+        self._close_log = close_log
+        self._is_closing = False
+
+    def __str__(self) -> str:
+        return "the client {}:{} at node {}".format(*self.peer, self.node)
 
     def send(self, command: RemotingCommand) -> None:
         """Write *command* to the client by way of the replica that has its connection."""
@@ -224,8 +233,10 @@ class ForwardedLine:
 
     def close(self, *, orderly: bool = True, kind: str, reason: str = "") -> None:
         """Ask that replica to end the client's connection; it counts the close, only we know why."""
-        reason = reason or kind.replace("_", " ")
-        _log.info("closing the connection of %s:%d at node %d: %s", *self.peer, self.node, reason)
+        if self._is_closing:
+            return
+        self._is_closing = True
+        self._close_log.note(self, kind, reason or kind.replace("_", " "))
         header = ForwardedConnection(self.origin)
         self._send(self.node, encode_frame(FrameKind.FORWARDED_CLOSE, header))
 

@@ -74,6 +74,24 @@ def is_local(host: str, addresses: frozenset[str]) -> bool:
     return address.is_loopback or str(address) in addresses
 
 
+def is_of_another_machine(host: str, replica: str | None) -> bool:
+    """Tell whether a forwarded client's address may mean another machine than this one.
+
+    A loopback address means the machine of the *replica* that has the connection. That is this machine
+    only if this replica, too, calls the other one at a loopback address.
+
+    Args:
+        host: the client's address, as the other replica sees it.
+        replica: where the other replica is called; None when that is not known.
+    """
+    return is_local(host, frozenset()) and not (replica and is_loopback(replica))
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether *host* is this machine by its text alone."""
+    return host == "localhost" or is_local(host, frozenset())
+
+
 @dataclass(slots=True)
 class _Question:
     """Who is the client at the other end of a connection."""

@@ -51,7 +51,7 @@ META_OF_REPLICA: Final = frozenset({META_IDENTITY, META_RECOVERY})
 class Table(IntEnum):
     """Tables of the state machine inside the TABLES family; the number is the key's first byte.
 
-    A number is never used again for something else.
+    A number is never used again for something else. 9, 11, 12 and 17 to 19 were in use once.
     """
 
     TOPICS = 1

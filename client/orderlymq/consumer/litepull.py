@@ -341,7 +341,8 @@ class LitePullConsumer:
                     position.next_offset = await self._calls.start_offset(position.queue)
                 await self._pull_once(position, position.next_offset)
             except Exception as error:
-                if not isinstance(error, TROUBLE):
+                # An answer that cannot be read is no trouble of the cluster: it comes again and again.
+                if isinstance(error, ValueError) or not isinstance(error, TROUBLE):
                     _log.exception("the pull of %s failed and is tried again", position.queue)
                 await asyncio.sleep(delay_s)
                 delay_s = min(_RETRY_MAX_S, delay_s * 2)

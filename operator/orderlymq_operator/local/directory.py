@@ -161,7 +161,7 @@ class DataDirectory:
                 "use the version that wrote it, or another --data-dir"
             )
         try:
-            return _state_from(data)
+            return _state_from(_with_new_names(data))
         except (KeyError, ValueError, ValidationError) as error:
             raise RefusedError(
                 f"{file} is damaged ({error}); restore it or move it away"
@@ -256,6 +256,20 @@ def desired_from(data: dict[str, Any]) -> Desired:
         tuple(item for item in found if isinstance(item, User)),
         frozenset(data.get("deleted_users", ())),
     )
+
+
+# Fields that had another name in the first data directories of this format.
+_FORMER_NAMES: Final = {"routeSettleTime": "routePropagationTime"}
+
+
+def _with_new_names(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {
+            _FORMER_NAMES.get(name, name): _with_new_names(value) for name, value in data.items()
+        }
+    if isinstance(data, list):
+        return [_with_new_names(each) for each in data]
+    return data
 
 
 def _state_from(data: dict[str, Any]) -> State:

@@ -241,7 +241,7 @@ async def test_a_stranger_who_says_nothing_is_disconnected_with_a_line(
             assert await reader.read() == b""
 
     writer.close()
-    assert f"closing the connection with 127.0.0.1:{port}: it did not greet" in caplog.text
+    assert f"127.0.0.1:{port}: closed: it did not greet" in caplog.text
     assert one.transport.closes == 1
 
 

@@ -7,7 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from orderlymq_broker.server.liveness import Liveness, LookBudget, is_local, pid_of
+from orderlymq_broker.server.liveness import (
+    Liveness,
+    LookBudget,
+    is_local,
+    is_of_another_machine,
+    pid_of,
+)
 from tests.broker.server.children import Broker, client, listening
 
 NAME = "192.0.2.2@orders"
@@ -42,6 +48,22 @@ def test_only_its_own_addresses_are_this_machine() -> None:
     hosts = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "192.0.2.1", "192.0.2.2", "?")
 
     assert [host for host in hosts if is_local(host, frozenset({"192.0.2.1"}))] == [*hosts[:4]]
+
+
+def test_a_forwarded_loopback_address_means_the_machine_of_the_replica_that_forwards() -> None:
+    """Law: nobody is looked for here whose address was seen on another machine."""
+    asked = [
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "localhost"),
+        ("192.0.2.1", "broker-1.example"),
+        ("127.0.0.1", "broker-1.example"),
+        ("127.0.0.1", "192.0.2.2"),
+        ("::ffff:127.0.0.1", None),
+    ]
+
+    found = [is_of_another_machine(host, replica) for host, replica in asked]
+
+    assert found == [False, False, False, True, True, True]
 
 
 @contextlib.asynccontextmanager

@@ -21,6 +21,22 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert directory.load() == state
 
 
+def test_a_directory_that_was_written_before_a_field_was_renamed_still_opens(
+    tmp_path: Path,
+) -> None:
+    """Law: data directories of one format open with every version that reads this format."""
+    directory = DataDirectory(tmp_path)
+    state = State(desired(topic(queues=3), group()), {"demo-0": {1: False}})
+    directory.save(state)
+    file = tmp_path / "cluster.json"
+    text = file.read_text()
+
+    assert "routePropagationTime" in text
+    file.write_text(text.replace("routePropagationTime", "routeSettleTime"))
+
+    assert directory.load() == state
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [

@@ -1,5 +1,5 @@
 """
-RebalanceNotifier of change (40): whom they reach, and which are repeated.
+Notices of change (40): whom they reach, and which are repeated.
 
 The rules: a notice is worth its rebalance only when there is something to take. RocketMQ's consumers ask
 for a queue once per rebalance, 4.x again after 20 s, 5.x after half a second; so the notice about

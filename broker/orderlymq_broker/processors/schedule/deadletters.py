@@ -2,8 +2,8 @@
 Where a message becomes a dead letter: when a consumer group has tried it often enough.
 
 The rules are RocketMQ's: a message that is handed back (36, ``retries.py``), or that a client sends to the retry
-topic itself (``send/sends.py``), goes to the group's dead-letter topic instead when its tries are used up. Before
-that the group's ``onDeadLetter`` is asked (``groups/parked.py``).
+topic itself (``send/sends.py``), goes to the group's dead-letter topic instead when its tries are used up. A send
+asks the group's ``onDeadLetter`` first (``groups/parked.py``); a message that is handed back does not.
 """
 
 from typing import Final

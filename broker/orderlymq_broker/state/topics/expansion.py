@@ -79,7 +79,7 @@ def fence(
         )
     if record.attempt <= present.attempt:
         return Refused(
-            f"growth {record.attempt} of topic[{record.topic}] is not after {present.attempt}"
+            f"expansion {record.attempt} of topic[{record.topic}] is not after {present.attempt}"
         )
     config = topic.config
     if record.total <= present.total or record.queues < config.write_queues:
@@ -110,7 +110,7 @@ def abort(
     """Give an expansion up: the old list stays valid, writes are let in again."""
     present = state.expansions.by_topic.get(record.topic)
     if present is None or present.attempt != record.attempt:
-        return Refused(f"growth {record.attempt} of topic[{record.topic}] is not under way")
+        return Refused(f"expansion {record.attempt} of topic[{record.topic}] is not under way")
     if present.phase is ExpansionPhase.OPEN:
         return ExpansionMoved(record.topic, present.phase)
     if present.phase is not ExpansionPhase.FENCED:

@@ -61,7 +61,7 @@ def _contains_list(live: Any, wanted: list[Any]) -> bool:
     if not isinstance(live, list):
         return not wanted and live is None
     if wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
-        # Lister that Kubernetes merges by name: others may have put theirs between ours.
+        # Lists that Kubernetes merges by name: others may have put theirs between ours.
         by_name = {item.get("name"): item for item in live if isinstance(item, Mapping)}
         return all(contains(by_name.get(item["name"]), item) for item in wanted)
     return len(live) == len(wanted) and all(map(contains, live, wanted))
