@@ -23,7 +23,7 @@ def test_the_last_of_many_edits_wins(space: Space) -> None:
 
 
 def test_a_stateful_set_that_was_edited_by_hand_is_repaired(space: Space) -> None:
-    """Drift of what the operator owns does not last; what others add to it stays."""
+    """Drift of what the operator owns ends with the next resync, a minute; what others add to it stays."""
     space.example("quickstart.yaml")
     space.ready(*READY)
 
@@ -35,9 +35,9 @@ def test_a_stateful_set_that_was_edited_by_hand_is_repaired(space: Space) -> Non
             space.must("service/demo-0")["metadata"]["labels"].get("orderlymq.io/cluster") == "demo"
         ),
         "the label is back",
-        60,
+        90,
     )
-    space.until(lambda: space.get("pdb/demo-0") is not None, "the budget is back", 60)
+    space.until(lambda: space.get("pdb/demo-0") is not None, "the budget is back", 90)
     assert space.must("service/demo-0")["metadata"]["labels"]["mine"] == "yes"
 
 

@@ -3,7 +3,7 @@ Lists of the objects that were made for one Cluster or Pipeline, with as few req
 
 Rule: pods and their workloads are read at every reconcile, because decisions follow from them. Objects that only the
 operator changes are kept for KEPT_S while nothing had to be done, and are read again after an action or a failure. A
-change by hand is therefore repaired within that time.
+change by hand is repaired by the first reconcile after that time; a resync wakes one each minute.
 """
 
 import asyncio
@@ -14,7 +14,8 @@ from typing import Final
 from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.resources import Json, Resource
 
-KEPT_S: Final = 60.0
+# Less than the interval of a resync, so that each resync reads everything.
+KEPT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
