@@ -15,7 +15,7 @@ from orderlymq_operator.kube.api import Api
 from orderlymq_operator.kube.resources import Json, Resource
 
 # Less than the interval of a resync, so that each resync reads everything.
-KEPT_S: Final = 30.0
+KEPT_S: Final = 45.0
 
 
 @dataclass(frozen=True, slots=True)
