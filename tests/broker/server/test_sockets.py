@@ -142,30 +142,40 @@ def test_a_client_is_found_also_when_its_port_is_another_connections_too() -> No
 import socket
 listener = socket.create_server(('127.0.0.1', 0))
 print(listener.getsockname()[1], flush=True)
-accepted, _ = listener.accept()
-print('ready', flush=True)
+accepted, (_, port) = listener.accept()
+print(port, flush=True)
 accepted.recv(1)
 """
     words = (sys.executable, "-c", serve, "-m", "orderlymq_broker")
     with listening() as broker, subprocess.Popen(words, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
+        # Another process may have a connection from one of these ports, too: then the next one is tried.
         same_port = f"""
-second = socket.socket()
-for each in (socks[0], second):
-    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-second.bind(socks[0].getsockname())
+for each in socks:
+    second = socket.socket()
+    for end in (each, second):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        second.bind(each.getsockname())
+        break
+    except OSError:
+        second.close()
 second.connect(('127.0.0.1', {int(other.stdout.readline())}))
 """
-        with client(broker, same_port) as process:
-            assert other.stdout.readline() == b"ready\n"
+        try:
+            with client(broker, same_port, connections=5) as process:
+                port = int(other.stdout.readline())
+                (end,) = (each for each in broker.ends if each[1] == port)
 
-            found = look(broker)
-            forwarded = View().client_of(broker.ends[0], None, forwarded=True)
+                found = View().client_of(end, None)
+                forwarded = View().client_of(end, None, forwarded=True)
 
-            assert isinstance(found, Holding)
-            assert isinstance(forwarded, Holding)
-            assert found.owners == forwarded.owners == {read_process(process.pid)}
-            assert found.inode != forwarded.inode
+                assert isinstance(found, Holding)
+                assert isinstance(forwarded, Holding)
+                assert found.owners == forwarded.owners == {read_process(process.pid)}
+                assert found.inode != forwarded.inode
+        finally:
+            other.kill()
 
 
 def test_who_inherits_a_socket_holds_it() -> None:
