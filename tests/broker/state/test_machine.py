@@ -332,7 +332,7 @@ def test_an_append_without_key_or_identity_leaves_its_message_in_its_queue_alone
     assert isinstance(record, Append)
     message = stored(0, 0)
     (queue,) = replica.state.topics.queues()
-    assert list(queue.tail) == [TailEntry(0, 7, WALL_MS, message)]
+    assert list(queue.tail) == [TailEntry(0, 7, WALL_MS, memoryview(message))]
     assert (keys(replica, Family.KEY_INDEX), keys(replica, Family.DEDUP)) == ([], [])
     assert len(replica.state.dedup) == 0
     assert list(replica.state.timers.rows()) == [(0, 0)]
