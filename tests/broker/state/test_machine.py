@@ -7,6 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.state.groups.parkedrecords import (
+    KeyParked,
+    KeyReleased,
+    ParkedFound,
+    ParkedKey,
+)
+from orderlymq_broker.state.machine import stale_operator
 from orderlymq_broker.state.records import (
     Append,
     ClientDead,
@@ -17,6 +24,10 @@ from orderlymq_broker.state.records import (
     GroupChanged,
     GroupDeleted,
     GroupSet,
+    HalfChange,
+    HalfEnded,
+    HalfOpened,
+    HalvesMoved,
     LockRef,
     LocksExpired,
     LocksReleased,
@@ -26,6 +37,7 @@ from orderlymq_broker.state.records import (
     MemberSeen,
     OffsetsCommitted,
     OffsetsReset,
+    Outcome,
     QueueFloor,
     Record,
     Refused,
@@ -37,6 +49,7 @@ from orderlymq_broker.state.records import (
     Trimmed,
     encode_records,
 )
+from orderlymq_broker.state.topics.queues import TailEntry
 from orderlymq_broker.store.entry import encode_entry, split_entry
 from orderlymq_broker.store.kv import Batch, Family
 from orderlymq_broker.store.layout import (
@@ -48,7 +61,9 @@ from orderlymq_broker.store.layout import (
     decode_queue_entry,
     decode_queue_key,
     encode_queue_entry,
+    encode_timestamp,
     index_key,
+    message_key,
     queue_key,
 )
 from tests.broker.state.entries import WALL_MS, Replica, stored
@@ -304,6 +319,151 @@ def test_keys_are_indexed_up_to_a_limit(replica: Replica) -> None:
 
     kinds = [decode_index_key(key)[1] for key in keys(replica, Family.KEY_INDEX)]
     assert kinds == [IndexKind.KEY] * 64
+
+
+def test_an_append_without_key_or_identity_leaves_its_message_in_its_queue_alone(
+    replica: Replica,
+) -> None:
+    """No index row, nothing in the window, and no timer; the newest message is in memory."""
+    replica.take(TopicSet("orders", 1, 1))
+
+    record = replica.append(replica.topic_id())
+
+    assert isinstance(record, Append)
+    message = stored(0, 0)
+    (queue,) = replica.state.topics.queues()
+    assert list(queue.tail) == [TailEntry(0, 7, WALL_MS, memoryview(message))]
+    assert (keys(replica, Family.KEY_INDEX), keys(replica, Family.DEDUP)) == ([], [])
+    assert len(replica.state.dedup) == 0
+    assert list(replica.state.timers.rows()) == [(0, 0)]
+
+
+def test_an_index_row_holds_the_store_time_and_its_text_no_more_than_the_limit(
+    replica: Replica,
+) -> None:
+    """A query by time reads the row alone; a key without end must not become a key of the store."""
+    replica.take(TopicSet("orders", 1, 1))
+    topic_id = replica.topic_id()
+
+    replica.append(topic_id, keys="k" * 999, unique_key="U", timestamp=WALL_MS + 1)
+
+    assert replica.store.scan(Family.KEY_INDEX, b"", b"\xff" * 9, limit=9) == [
+        (index_key(topic_id, IndexKind.KEY, "k" * 255, 0), encode_timestamp(WALL_MS + 1)),
+        (index_key(topic_id, IndexKind.UNIQUE, "U", 0), encode_timestamp(WALL_MS + 1)),
+    ]
+
+
+def test_only_entries_with_messages_say_where_the_log_of_messages_ends() -> None:
+    """A place that does not fit stops the replica; without messages there is none to compare."""
+    replica = Replica()
+    replica.take(TopicSet("orders", 1, 1))
+    replica.append(replica.topic_id())
+    end = replica.state.physical_end
+    replica.apply(encode_entry(encode_records([GroupSet("g")]), [], end + 5, WALL_MS))
+    assert replica.state.physical_end == end
+    message = stored(1, end + 5)
+    record = Append(replica.topic_id(), 0, 1, end + 5, len(message), 7, WALL_MS)
+
+    with pytest.raises(AssertionError, match="the log ends at"):
+        replica.apply(encode_entry(encode_records([record]), [message], end + 5, WALL_MS))
+
+
+def test_what_is_true_only_of_a_stored_message_is_refused_with_it(replica: Replica) -> None:
+    """A half without its message, and the end of one without its copy; other records go on."""
+    replica.take(TopicSet("orders", 1, 1))
+    topic_id = replica.topic_id()
+    replica.take(*(HalfOpened(n, n, "p", "orders", "U", WALL_MS) for n in (0, 1)))
+    replica.take(TopicDeleted("orders"))
+
+    def behind_a_message(*records: Record) -> list[Outcome]:
+        end = replica.state.physical_end
+        message = stored(0, end)
+        append = Append(topic_id, 0, 0, end, len(message), 7, WALL_MS)
+        return replica.take(append, *records, messages=[message])
+
+    gone = Refused("the topic was deleted before the message arrived")
+    opened = HalfOpened(2, 2, "p", "orders", "U", WALL_MS)
+    assert behind_a_message(opened, opened, GroupSet("g")) == [
+        *(gone, gone, gone),
+        GroupChanged("g", changed=True),
+    ]
+    assert behind_a_message(HalfEnded(0, True)) == [gone, gone]
+    assert behind_a_message(HalfEnded(1, False)) == [gone, HalvesMoved((1,), HalfChange.ENDED)]
+    assert list(replica.state.transactions.open) == [0]
+    assert replica.take(GroupSet("g"), opened)[1] == HalvesMoved((2,), HalfChange.OPENED)
+
+
+def test_a_dead_client_is_a_member_of_no_group_any_more(replica: Replica) -> None:
+    """Others stay, and what the dead one subscribed to is forgotten."""
+    replica.take(*(MemberSeen(group, "c", "h:1") for group in ("a", "b")))
+    replica.take(MemberSeen("b", "d", "h:1"))
+
+    assert replica.take(ClientDead("c", "pod gone")) == [MembersChanged(("a", "b"))]
+
+    assert {group: list(replica.state.members.of_group(group)) for group in ("a", "b")} == {
+        "a": [],
+        "b": ["d"],
+    }
+
+
+def test_a_floor_that_is_not_above_is_passed_over_and_the_next_one_counts(replica: Replica) -> None:
+    """Of a deleted topic, of a queue nobody wrote to, and one that stands there already."""
+    replica.take(TopicSet("gone", 1, 1), TopicSet("orders", 3, 3))
+    gone, topic_id = replica.topic_id("gone"), replica.topic_id()
+    for queue in (0, 0, 0, 1, 1, 2):
+        replica.append(topic_id, queue)
+    replica.take(TopicDeleted("gone"))
+    rows = keys(replica, Family.TABLES)
+    nothing = (QueueFloor(gone, 0, 1), QueueFloor(topic_id, 9, 1), QueueFloor(topic_id, 2, 0))
+
+    assert replica.take(RetentionAdvanced(nothing)) == [Trimmed(0)]
+    assert keys(replica, Family.TABLES) == rows
+
+    floors = (QueueFloor(topic_id, 0, 2), QueueFloor(topic_id, 1, 1))
+    assert replica.take(RetentionAdvanced((*nothing, *floors))) == [Trimmed(3)]
+    queues = sorted(replica.state.topics.queues(), key=lambda queue: queue.queue_id)
+    assert [queue.row()[1:4] for queue in queues] == [(0, 2, 3), (1, 1, 2), (2, 0, 1)]
+
+
+def test_messages_go_no_farther_than_the_log_reaches(replica: Replica) -> None:
+    """A floor behind the end stops there, and a lower one does not bring it back."""
+    replica.take(TopicSet("orders", 1, 1))
+    replica.append(replica.topic_id())
+    end = replica.state.physical_end
+
+    replica.take(RetentionAdvanced((), end + 1))
+    assert replica.state.floor == end
+    replica.take(RetentionAdvanced((), end - 1))
+    assert replica.state.floor == end
+
+    replica.append(replica.topic_id())
+    assert keys(replica, Family.MESSAGES) == [message_key(end)]
+
+
+def test_an_offset_that_is_set_lets_a_released_key_fail_anew(replica: Replica) -> None:
+    """Without it a letter that an administrator released once would hold nothing any more."""
+    replica.take(TopicSet("orders", 1, 1), GroupSet("g"))
+    replica.take(LocksRequested("g", "c", "h:1", 1_000, (("orders", 0),)))
+    parked = KeyParked("g", "orders", 0, "k", 1, "M", 1)
+    replica.take(parked, KeyReleased("g", "orders", "k"))
+    assert replica.take(parked) == [ParkedFound(None)]
+
+    replica.take(OffsetsReset((Commit("g", "orders", 0, 0),)))
+
+    held = ParkedKey("g", "orders", 0, "k", 1, "M", WALL_MS)
+    assert replica.take(parked) == [ParkedFound(held)]
+
+
+def test_the_greatest_token_of_an_operator_wins_and_is_kept(replica: Replica) -> None:
+    """The same one may go on, a smaller one is refused, and the broker itself needs none."""
+    dead = MembersChanged(())
+    assert replica.take(ClientDead("c", "p", 7), ClientDead("c", "p", 7)) == [dead, dead]
+    assert replica.take(ClientDead("c", "p", 6), ClientDead("c", "p")) == [
+        Refused(stale_operator(6, 7)),
+        dead,
+    ]
+    assert replica.take(ClientDead("c", "p", 8)) == [dead]
+    assert replica.restarted().state.operator_token == 8
 
 
 NAMES = st.sampled_from(["orders", "returns"])

@@ -1,5 +1,6 @@
 """The table of half messages: what each record does to it, on every replica alike."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,9 @@ from orderlymq_broker.state.records import (
     RetentionAdvanced,
     TopicSet,
 )
+from orderlymq_broker.state.tables import TableWrites
 from orderlymq_broker.state.transactions.halves import Half
+from orderlymq_broker.store.kv import Batch
 from tests.broker.state.entries import WALL_MS, Replica
 
 
@@ -79,6 +82,79 @@ def test_giving_up_and_resuming_what_has_ended_changes_nothing(replica: Replica)
         HalvesMoved((), HalfChange.GIVEN_UP),
         HalvesMoved((), HalfChange.RESUMED),
     ]
+
+
+def test_groups_are_counted_by_what_they_have_open_and_given_up(replica: Replica) -> None:
+    """A group that has nothing left is not remembered: any client may name one."""
+    table = replica.state.transactions
+    replica.take(opening(0), opening(1), opening(2, "h"))
+    assert (dict(table.open_by_group), dict(table.given_up_by_group)) == ({"g": 2, "h": 1}, {})
+
+    replica.take(HalfGivenUp(2), HalfGivenUp(0))
+    assert (dict(table.open_by_group), dict(table.given_up_by_group)) == (
+        {"g": 1},
+        {"g": 1, "h": 1},
+    )
+    again = replica.restarted().state.transactions
+    assert (again.open_by_group, again.given_up_by_group) == (
+        table.open_by_group,
+        table.given_up_by_group,
+    )
+
+    replica.take(HalfEnded(0, False), HalfEnded(1, False), HalfResumed(2))
+    assert (dict(table.open_by_group), dict(table.given_up_by_group)) == ({"h": 1}, {})
+
+
+def test_the_oldest_open_half_keeps_its_message_whatever_came_back_last(replica: Replica) -> None:
+    """One that was given up keeps nothing; resumed it stands where its offset says."""
+    table = replica.state.transactions
+    replica.take(opening(1), opening(2), opening(3))
+    assert table.first_open() == 100
+
+    replica.take(HalfGivenUp(2), HalfGivenUp(1))
+    assert (table.first_open(), list(table.given_up)) == (300, [1, 2])
+
+    replica.take(HalfResumed(1))
+    assert (table.first_open(), list(table.open)) == (100, [1, 3])
+
+
+def test_checks_are_counted_up_and_resuming_counts_from_the_first_again(replica: Replica) -> None:
+    """Also for one that nobody gave up; giving up keeps the count for who looks at it."""
+    replica.take(opening(0), opening(1), HalvesChecked((0, 1)), HalvesChecked((0, 1)))
+    replica.take(HalfGivenUp(0))
+    twice = Half(opening(1), 2, WALL_MS)
+    assert list(replica.state.transactions.rows()) == [
+        (twice,),
+        (Half(opening(0), 2, WALL_MS, given_up=True),),
+    ]
+
+    replica.take(HalfResumed(0), HalfResumed(1))
+
+    assert list(replica.state.transactions.rows()) == [(Half(opening(0)),), (Half(opening(1)),)]
+
+
+def test_a_half_cannot_be_opened_twice_nor_while_it_is_given_up() -> None:
+    """Its offset is that of its message: log and state would disagree."""
+    replica = Replica()
+    replica.take(opening(0), opening(1), HalfGivenUp(1))
+
+    for offset in (0, 1):
+        with pytest.raises(AssertionError, match="is open already"):
+            replica.state.transactions.begin(opening(offset), TableWrites())
+
+
+def test_retention_takes_the_halves_whose_messages_it_takes_and_no_others(replica: Replica) -> None:
+    """Open and given up alike; the message at the floor itself is kept, and so is its half."""
+    replica.take(*(opening(offset) for offset in range(6)))
+    replica.take(HalfGivenUp(1), HalfGivenUp(3), HalfGivenUp(5))
+    writes, batch = TableWrites(), Batch()
+
+    replica.state.transactions.drop_below(300, writes)
+
+    writes.flush(batch)
+    replica.store.write(batch, sync=True)
+    table = replica.state.transactions
+    assert (list(table.open), list(table.given_up)) == ([4], [3, 5])
 
 
 STEPS = st.lists(

@@ -1,0 +1,84 @@
+"""What goes with a topic and with a group: no row of a table is left that nobody would remove."""
+
+from orderlymq_broker.state.groups.parkedrecords import KeyParked, KeyReleased
+from orderlymq_broker.state.records import (
+    AssignmentSet,
+    Commit,
+    ExpansionFenced,
+    GroupChanged,
+    GroupDeleted,
+    GroupSet,
+    LocksRequested,
+    MemberSeen,
+    OffsetsCommitted,
+    QueueFloor,
+    RetentionAdvanced,
+    TopicChanged,
+    TopicDeleted,
+    TopicSet,
+)
+from orderlymq_broker.store.kv import Family
+from orderlymq_broker.store.layout import Table
+from tests.broker.state.entries import Replica
+
+
+def every_table(replica: Replica) -> None:
+    """Give a topic and a group a row in each table that has any for them."""
+    place = ("orders", 0)
+    replica.take(TopicSet("orders", 2, 2, order=True), GroupSet("g"))
+    replica.take(LocksRequested("g", "c", "h:1", 1_000, (place, ("orders", 1))))
+    for _ in range(2):
+        replica.append(replica.topic_id(), keys="k")
+    replica.take(
+        RetentionAdvanced((QueueFloor(replica.topic_id(), 0, 1),)),
+        OffsetsCommitted((Commit("g", "orders", 0, 1, 1),)),
+        KeyParked("g", *place, "k", 1, "M", 1),
+        KeyParked("g", *place, "l", 1, "M", 1),
+        KeyReleased("g", "orders", "l"),
+        AssignmentSet("g", "orders", (("b", 0, "c"),)),
+        ExpansionFenced("orders", 1, 8, 4, 60_000),
+        MemberSeen("g", "c", "h:1"),
+    )
+    assert tables(replica) >= _OF_THE_TOPIC | _OF_THE_GROUP
+
+
+_OF_THE_TOPIC = {
+    *(Table.TOPICS, Table.OFFSETS, Table.LOCKS, Table.QUEUES, Table.GROWTH),
+    *(Table.ASSIGNMENTS, Table.HELD_KEYS, Table.LET_GO_KEYS),
+}
+_OF_THE_GROUP = {
+    *(Table.GROUPS, Table.OFFSETS, Table.LOCKS, Table.MEMBERS),
+    *(Table.ASSIGNMENTS, Table.HELD_KEYS, Table.LET_GO_KEYS),
+}
+
+
+def tables(replica: Replica) -> set[Table]:
+    pairs = replica.store.scan(Family.TABLES, b"", b"\xff", limit=1_000)
+    return {Table(key[0]) for key, _ in pairs}
+
+
+def test_a_deleted_topic_takes_its_rows_of_every_table_along(replica: Replica) -> None:
+    """The group stays, and stays one that takes locks; a second deletion changes nothing."""
+    every_table(replica)
+    version = replica.state.topics_version
+
+    replica.take(TopicDeleted("orders"))
+
+    assert tables(replica) == {Table.COUNTERS, Table.GROUPS, Table.LOCKS, Table.MEMBERS}
+    assert replica.state.topics_version == version + 1
+    assert replica.take(TopicDeleted("orders")) == [TopicChanged("orders", changed=False)]
+    assert replica.state.topics_version == version + 1
+
+
+def test_a_deleted_group_takes_its_rows_of_every_table_along(replica: Replica) -> None:
+    """The topic stays with its queues and its expansion; a second deletion changes nothing."""
+    every_table(replica)
+    version = replica.state.groups.version.counter
+
+    assert replica.take(GroupDeleted("g", clean_offsets=True)) == [
+        GroupChanged("g", changed=True, deleted=True)
+    ]
+
+    assert tables(replica) == {*(Table.COUNTERS, Table.TOPICS, Table.QUEUES, Table.GROWTH)}
+    assert replica.take(GroupDeleted("g")) == [GroupChanged("g", changed=False, deleted=True)]
+    assert replica.state.groups.version.counter == version + 1

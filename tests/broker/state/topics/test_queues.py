@@ -1,0 +1,62 @@
+"""Queues: where they begin and end after a restart, and which messages are in memory."""
+
+import pytest
+
+from orderlymq_broker.state.records import QueueFloor, RetentionAdvanced, TopicSet
+from orderlymq_broker.state.topics.queues import Queue, TailCache, TailEntry
+from tests.broker.state.entries import WALL_MS, Replica
+
+
+@pytest.mark.parametrize("floor", [0, 1, 2, 3])
+def test_a_restarted_replica_finds_each_queue_where_it_was(replica: Replica, floor: int) -> None:
+    """Trimmed or not, emptied or not, of several topics, and newer than its last trimming."""
+    replica.take(TopicSet("a", 3, 3), TopicSet("b", 2, 2))
+    for topic_id, queue_id in ((1, 0), (1, 2), (2, 0), (2, 1)):
+        for number in range(3):
+            replica.append(topic_id, queue_id, timestamp=WALL_MS + number)
+    replica.take(RetentionAdvanced((QueueFloor(1, 2, floor), QueueFloor(2, 0, floor))))
+    replica.append(2, 0, timestamp=WALL_MS + 9)
+
+    again = replica.restarted().state
+
+    assert sorted(queue.row() for queue in again.topics.queues()) == [
+        (1, 0, 0, 3, WALL_MS + 2),
+        (1, 2, floor, 3, WALL_MS + 2),
+        (2, 0, floor, 4, WALL_MS + 9),
+        (2, 1, 0, 3, WALL_MS + 2),
+    ]
+    assert again.last_timestamp == WALL_MS + 9
+
+
+def entry(number: int, size: int) -> TailEntry:
+    return TailEntry(number, 0, number, memoryview(bytes(size)))
+
+
+def test_what_fits_exactly_is_kept_and_one_byte_more_lets_the_oldest_go() -> None:
+    """One byte too many costs no more than the messages that it takes to fit again."""
+    cache, queue = TailCache(300), Queue(1, 0)
+    for number, size in enumerate((100, 100, 100)):
+        queue.next_offset += 1
+        cache.add(queue, entry(number, size))
+    assert (len(cache), cache.size, queue.tail_start) == (3, 300, 0)
+
+    queue.next_offset += 1
+    cache.add(queue, entry(3, 1))
+
+    assert (len(cache), cache.size, queue.tail_start) == (3, 201, 1)
+    assert [each.physical for each in queue.tail] == [1, 2, 3]
+
+
+def test_a_smaller_limit_counts_at_once_and_for_what_comes_later() -> None:
+    """A message that is larger than the limit is not kept at all."""
+    cache, queue = TailCache(300), Queue(1, 0)
+    for number in range(3):
+        queue.next_offset += 1
+        cache.add(queue, entry(number, 100))
+
+    cache.resize(200)
+    assert (len(cache), cache.size, queue.tail_start) == (2, 200, 1)
+    queue.next_offset += 1
+    cache.add(queue, entry(3, 201))
+
+    assert (len(cache), cache.size, queue.tail_start) == (0, 0, 4)
