@@ -46,6 +46,7 @@ AREAS: Final = (
             "broker/orderlymq_broker/core/entries.py",
         ),
         (
+            "tests/broker/core/test_draft.py",
             "tests/broker/core/test_entries.py",
             *(
                 f"tests/broker/processors/{name}.py"

@@ -329,3 +329,48 @@ def test_messages_to_a_stranger_leave_a_leader_of_another_node_alone() -> None:
     replica.node.leader_gone(NodeId(OTHER))
 
     assert ticks_until(replica, Role.PRE_CANDIDATE) == 2 * TICKS
+
+
+def test_an_election_without_a_result_in_time_is_lost() -> None:
+    """Law: somebody answered, so the vote was split; the time-out of a follower is no lost election."""
+    ranges: list[int] = []
+
+    def dice(below: int) -> int:
+        ranges.append(below)
+        return 0
+
+    replica = Replica(Config(ME, election_ticks=TICKS, pre_vote=False), Membership(VOTERS), dice)
+    replica.start()
+    for _ in range(3):
+        for _ in range(TICKS):
+            replica.tick()
+        work(replica)
+        say(replica, VoteResponse(PEER, ME, replica.node.term, granted=False))
+
+    assert ranges == [TICKS + 1, TICKS + 1, 2 * TICKS + 1, 4 * TICKS + 1]
+
+
+@pytest.mark.parametrize(("node", "waits"), [(ME, TICKS + 1), (OTHER, TICKS + 3)])
+def test_those_whose_leader_is_gone_run_one_after_the_other(node: NodeId, waits: int) -> None:
+    """Law: the first is a tick behind stickiness, each other one two ticks behind the one before."""
+    config = Config(node, election_ticks=TICKS)
+    replica = Replica(config, Membership(VOTERS), lambda below: below - 1)
+    replica.start()
+    say(replica, Heartbeat(PEER, node, Term(1), Index(0), 1))
+
+    replica.node.leader_gone(PEER)
+
+    assert ticks_until(replica, Role.PRE_CANDIDATE) == waits
+
+
+def test_a_slow_majority_has_no_more_time_than_a_candidacy() -> None:
+    """However long the first answers took."""
+    longest = VOTE_REQUESTS_MAX * TICKS
+    replica = solo(election_ticks=TICKS)
+    lead(replica)
+    for _ in range(longest - 4):
+        replica.tick()
+    say(replica, ack(replica, 1))
+
+    # It was heard in the first of two.
+    assert ticks_until(replica, Role.FOLLOWER) == 4 + longest

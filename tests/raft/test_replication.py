@@ -223,3 +223,18 @@ def test_where_logs_part_the_leader_goes_back_to_the_last_term_of_the_peer() -> 
     assert [(each.prev_index, each.prev_term) for each in sent if isinstance(each, Append)] == [
         (3, 1)
     ]
+
+
+def test_a_snapshot_under_way_is_asked_for_behind_what_was_compacted() -> None:
+    """Law: a log that goes on being compacted does not begin the transfer again."""
+    replica = sends_snapshot()
+    for index in (6, 7):
+        replica.node.propose(b"y")
+        work(replica)
+        say(replica, ack(replica, index))
+    replica.storage.compact(Index(7))
+
+    beat(replica)
+    sent = say(replica, answer(1, OTHER))
+
+    assert sent == [Append(ME, OTHER, Term(1), Index(5), Term(1), Index(7))]
