@@ -1,0 +1,137 @@
+"""Locks: what the table answers about those that are held, were given back, or never were."""
+
+from orderlymq_broker.state.groups.locks import Lock
+from orderlymq_broker.state.records import (
+    ClientDead,
+    GroupSet,
+    LockRef,
+    LocksExpired,
+    LocksReleased,
+    LocksRequested,
+    TopicDeleted,
+    TopicSet,
+)
+from tests.broker.state.entries import WALL_MS, Replica
+
+
+def known(replica: Replica) -> Replica:
+    replica.take(TopicSet("t", 4, 4), TopicSet("u", 4, 4), GroupSet("g"), GroupSet("h"))
+    return replica
+
+
+def lock(replica: Replica, client: str, *queues: int, group: str = "g", topic: str = "t") -> None:
+    wanted = tuple((topic, queue) for queue in queues)
+    replica.take(LocksRequested(group, client, f"{client}:1", 1_000, wanted))
+
+
+def test_a_queue_that_nobody_ever_held_has_no_lock_and_no_epoch(replica: Replica) -> None:
+    """Also beside one that somebody holds."""
+    lock(known(replica), "a", 0)
+    locks = replica.state.locks
+
+    for place in (("g", "t", 1), ("g", "u", 0), ("h", "t", 0)):
+        assert (locks.get(*place), locks.released(*place), locks.epoch(*place)) == (None, None, 0)
+        assert not any(locks.is_current(*place, epoch) for epoch in (0, 1))
+
+
+def test_a_lock_tells_who_holds_it_and_since_when(replica: Replica) -> None:
+    """Law: a renewal moves the stamp, and neither the epoch nor the time of the grant."""
+    lock(known(replica), "a", 0)
+    first = Lock("g", "t", 0, "a", 1, 1_000, "a:1", replica.state.applied_index, WALL_MS)
+    found = [replica.state.locks.get("g", "t", 0)]
+
+    lock(replica, "a", 0)
+    found.append(replica.state.locks.get("g", "t", 0))
+
+    again = Lock("g", "t", 0, "a", 1, 1_000, "a:1", replica.state.applied_index, WALL_MS)
+    assert found == [first, again]
+    assert again.stamp == first.stamp + 1
+
+
+def test_only_a_lock_that_was_given_back_remembers_its_holder(replica: Replica) -> None:
+    """Law: its last holder may still commit; one whose lease was over, or that died, may not."""
+    lock(known(replica), "a", 0, 1, 2, 3)
+    stamp = replica.state.applied_index
+    replica.take(
+        LocksReleased("g", "a", (("t", 0), ("t", 3))), LocksExpired("g", (LockRef("t", 1, stamp),))
+    )
+    replica.take(ClientDead("a", "pod gone"))
+    lock(replica, "b", 3)
+    locks = replica.state.locks
+
+    assert [locks.released("g", "t", queue) for queue in range(4)] == [
+        Lock("g", "t", 0, epoch=1, released_by="a"),
+        None,
+        None,
+        None,
+    ]
+    assert [locks.epoch("g", "t", queue) for queue in range(4)] == [1, 1, 1, 2]
+    assert locks.free("g") == [("g", "t", 0), ("g", "t", 1), ("g", "t", 2)]
+    assert locks.free("h") == []
+
+
+def test_the_questions_about_holders_agree(replica: Replica) -> None:
+    """By group, by client and by topic."""
+    known(replica)
+    lock(replica, "a", 0, 1)
+    lock(replica, "a", 2, group="h", topic="u")
+    lock(replica, "b", 3)
+    locks = replica.state.locks
+
+    assert locks.held_count == 4
+    assert [(each.client_id, each.queue_id) for each in locks.held("g")] == [
+        ("a", 0),
+        ("a", 1),
+        ("b", 3),
+    ]
+    assert sorted((each.group, each.queue_id) for each in locks.held()) == [
+        ("g", 0),
+        ("g", 1),
+        ("g", 3),
+        ("h", 2),
+    ]
+    assert list(locks.held("nobody")) == []
+    assert list(locks.held_by("a", "g")) == [("t", 0), ("t", 1)]
+    assert list(locks.held_by("b", "h")) == []
+    assert [locks.holds("h", client) for client in ("a", "b", "c")] == [True, False, False]
+    assert [locks.holds_any(client) for client in ("a", "b", "c")] == [True, True, False]
+    assert locks.groups_of("t") == ["g"]
+    assert locks.groups_of("u") == ["h"]
+
+
+def test_who_has_lost_its_last_lock_holds_nothing(replica: Replica) -> None:
+    """Group by group; what it holds in another one stays."""
+    known(replica)
+    lock(replica, "a", 0, 1)
+    lock(replica, "a", 0, group="h")
+    locks, seen = replica.state.locks, []
+    for record in (
+        LocksReleased("g", "a", (("t", 0),)),
+        LocksReleased("g", "a", None),
+        LocksReleased("h", "a", None),
+    ):
+        replica.take(record)
+        seen.append((locks.holds("g", "a"), locks.holds_any("a"), locks.held_count))
+
+    assert seen == [(True, True, 2), (False, True, 1), (False, False, 0)]
+
+
+def test_epochs_of_a_new_topic_begin_above_all_that_went(replica: Replica) -> None:
+    """Law: the floor is the greatest epoch of any row that went, and never falls."""
+    known(replica)
+    for client in ("a", "b", "c"):
+        lock(replica, client, 0)
+        lock(replica, client, 1, topic="u")
+        replica.take(LocksReleased("g", client, None))
+    lock(replica, "a", 1)
+    replica.take(TopicDeleted("t"))
+    lock(replica, "a", 2, topic="u")
+    epochs = [replica.state.locks.epoch("g", "u", 2)]
+
+    replica.take(LocksReleased("g", "a", (("u", 2),)))
+    replica.take(TopicDeleted("u"), TopicSet("t", 4, 4))
+    lock(replica, "a", 0)
+    epochs.append(replica.state.locks.epoch("g", "t", 0))
+
+    assert epochs == [4, 5]
+    assert replica.state.locks.epoch("g", "u", 1) == 0

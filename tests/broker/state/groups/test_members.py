@@ -1,0 +1,99 @@
+"""Members: when the others are told, and what the table answers."""
+
+import pytest
+
+from orderlymq_broker.state.groups.members import since_ms, subscription_data
+from orderlymq_broker.state.records import (
+    MemberLeft,
+    MembersChanged,
+    MemberSeen,
+    Subscription,
+)
+from orderlymq_protocol.body.clients import SubscriptionData
+from tests.broker.state.entries import Replica
+
+
+def member(client: str, *topics: str, group: str = "g", **more: str) -> MemberSeen:
+    wishes = tuple(Subscription(topic) for topic in topics)
+    return MemberSeen(
+        group,
+        client,
+        more.pop("address", "h:1"),
+        subscriptions=wishes,
+        **more,  # type: ignore[arg-type]  # texts
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (member("a", "t"), False),
+        (member("a", "t", address="h:2"), False),
+        (member("a", "u"), True),
+        (member("a", "t", "u"), True),
+        (member("a"), True),
+        (member("b", "t"), True),
+    ],
+)
+def test_the_others_are_told_of_a_new_member_and_of_other_topics(
+    replica: Replica, seen: MemberSeen, told: bool
+) -> None:
+    """Law: another address is nobody else's business, and is kept all the same."""
+    replica.take(member("a", "t"))
+
+    assert replica.take(seen) == [MembersChanged(("g",) if told else ())]
+    assert replica.state.members.get("g", seen.client_id) == seen
+
+
+def test_who_leaves_is_gone_and_its_group_with_the_last(replica: Replica) -> None:
+    """In the group that it leaves, and in no other."""
+    replica.take(member("a", "t"), member("b", "t"), member("a", "t", group="h"))
+    members, seen = replica.state.members, []
+    for client in ("a", "b"):
+        replica.take(MemberLeft("g", client))
+        seen.append((list(members.groups()), members.groups_of(client)))
+
+    assert seen == [(["g", "h"], ["h"]), (["h"], [])]
+    assert (members.get("g", "a"), members.get("h", "b")) == (None, None)
+    assert replica.take(MemberLeft("nobody", "a")) == [MembersChanged(())]
+
+
+def test_of_equal_versions_the_first_client_decides(replica: Replica) -> None:
+    """Law: all replicas give the same answer, in whatever order their members came."""
+    for client in ("b", "a"):
+        wish = Subscription("t", client, version=1)
+        replica.take(MemberSeen("g", client, "h:1", subscriptions=(wish,)))
+
+    assert replica.state.members.subscriptions("g") == {"t": Subscription("t", "a", version=1)}
+
+
+def test_one_member_that_broadcasts_is_enough(replica: Replica) -> None:
+    """The others cluster, or the group has none."""
+    replica.take(member("a", "t"), member("b", "t", group="h"))
+    replica.take(member("b", "t", message_model="BROADCASTING"))
+
+    found = [replica.state.members.is_broadcasting(group) for group in ("g", "h", "nobody")]
+
+    assert found == [True, False, False]
+
+
+def test_a_member_is_as_old_as_its_newest_subscription() -> None:
+    """And without one as old as the clock."""
+    wishes = (Subscription("t", version=5), Subscription("u", version=9), Subscription("v"))
+
+    assert since_ms(MemberSeen("g", "a", "h:1", subscriptions=wishes)) == 9
+    assert since_ms(MemberSeen("g", "a", "h:1")) == 0
+
+
+def test_a_subscription_goes_out_as_it_came_in() -> None:
+    """Field by field."""
+    wish = Subscription("t", "a > 1", "SQL92", 7, (3, 4), ("x", "y"))
+
+    assert subscription_data(wish) == SubscriptionData(
+        topic="t",
+        sub_string="a > 1",
+        tags_set=("x", "y"),
+        code_set=(3, 4),
+        sub_version=7,
+        expression_type="SQL92",
+    )

@@ -1,0 +1,91 @@
+"""Offsets: which commits count, and what goes with a topic or a group."""
+
+from orderlymq_broker.state.records import (
+    Commit,
+    GroupDeleted,
+    GroupSet,
+    LocksReleased,
+    LocksRequested,
+    OffsetsCommitted,
+    OffsetsMoved,
+    OffsetsReset,
+    TopicDeleted,
+    TopicSet,
+)
+from tests.broker.state.entries import Replica
+
+TOPICS = (TopicSet("t", 4, 4), TopicSet("u", 4, 4))
+
+
+def commit(group: str, topic: str, queue: int, offset: int, epoch: int = 0) -> OffsetsCommitted:
+    return OffsetsCommitted((Commit(group, topic, queue, offset, epoch),))
+
+
+def test_a_first_commit_counts_whatever_it_says(replica: Replica) -> None:
+    """Law: zero is an offset; where nobody committed there is none."""
+    replica.take(*TOPICS)
+
+    assert replica.take(commit("g", "t", 0, 0), commit("g", "t", 0, 0)) == [
+        OffsetsMoved(1),
+        OffsetsMoved(0, 1),
+    ]
+    offsets = replica.state.offsets
+    places = (("g", "t", 0), ("g", "t", 1), ("g", "u", 0), ("h", "t", 0))
+    assert [offsets.get(*place) for place in places] == [0, None, None, None]
+    assert offsets.of_group("h") == {}
+
+
+def test_a_commit_without_an_epoch_counts_while_nobody_holds_the_queue(replica: Replica) -> None:
+    """Law: of a group that never took a lock always; of one that did, for the queues that are free."""
+    replica.take(*TOPICS, GroupSet("g"))
+    moved = [replica.take(commit("g", "t", 0, 1))[0]]
+    replica.take(LocksRequested("g", "a", "h:1", 1_000, (("t", 0),)))
+
+    moved += replica.take(commit("g", "t", 0, 2), commit("g", "t", 1, 2), commit("h", "t", 0, 2))
+
+    assert moved == [OffsetsMoved(1), OffsetsMoved(0, 1), OffsetsMoved(1), OffsetsMoved(1)]
+
+
+def test_a_commit_with_an_epoch_needs_that_very_lock(replica: Replica) -> None:
+    """Law: neither an older one nor one that was never given, held or free."""
+    replica.take(*TOPICS, GroupSet("g"))
+    for client in ("a", "b"):
+        replica.take(LocksRequested("g", client, "h:1", 1_000, (("t", 0),)))
+        replica.take(LocksReleased("g", client, None))
+
+    found = replica.take(*(commit("g", "t", 0, 9, epoch) for epoch in (1, 3, 2)))
+    found += replica.take(commit("g", "t", 1, 9, 1))
+
+    assert found == [OffsetsMoved(0, 1), OffsetsMoved(0, 1), OffsetsMoved(1), OffsetsMoved(0, 1)]
+
+
+def test_each_commit_of_a_record_is_judged_by_itself(replica: Replica) -> None:
+    """Those of a topic that is gone are passed over, by a reset as well."""
+    replica.take(*TOPICS, commit("g", "t", 0, 5))
+    commits = (Commit("g", "t", 0, 4), Commit("g", "gone", 0, 9), Commit("g", "u", 1, 7))
+
+    assert replica.take(OffsetsCommitted(commits)) == [OffsetsMoved(1, 2)]
+    assert replica.state.offsets.of_group("g") == {"t": {0: 5}, "u": {1: 7}}
+    assert replica.take(OffsetsReset(commits)) == [OffsetsMoved(2, 1)]
+    assert replica.state.offsets.of_group("g") == {"t": {0: 4}, "u": {1: 7}}
+
+
+def test_a_topic_takes_its_offsets_along_and_leaves_the_others(replica: Replica) -> None:
+    """In the store as in memory: the fixture compares a restart."""
+    replica.take(*TOPICS)
+    replica.take(commit("g", "t", 0, 1), commit("g", "u", 0, 2), commit("h", "t", 1, 3))
+
+    replica.take(TopicDeleted("t"))
+
+    assert list(replica.state.offsets.rows()) == [("g", "u", 0, 2)]
+    assert list(replica.state.offsets.groups()) == ["g"]
+
+
+def test_a_group_takes_its_offsets_along_when_it_is_told_to(replica: Replica) -> None:
+    """And those of no other group."""
+    replica.take(*TOPICS, GroupSet("g"))
+    replica.take(commit("g", "t", 0, 1), commit("g", "u", 0, 2), commit("h", "t", 1, 3))
+
+    replica.take(GroupDeleted("g", clean_offsets=True))
+
+    assert list(replica.state.offsets.rows()) == [("h", "t", 1, 3)]

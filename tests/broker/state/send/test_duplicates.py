@@ -1,0 +1,92 @@
+"""The window of known sends: how far it moves, and what it forgets."""
+
+import pytest
+
+from orderlymq_broker.state.records import DedupTrimmed, TopicSet, Trimmed
+from orderlymq_broker.state.send.duplicates import (
+    UNIQUE_KEY_LENGTH_MAX,
+    DedupWindow,
+    FirstSend,
+    send_identity,
+)
+from orderlymq_broker.store.kv import Family
+from tests.broker.state.entries import WALL_MS, Replica
+
+
+def filled(replica: Replica, *times: int) -> list[int]:
+    """Send a message at each of *times*; return where they begin."""
+    replica.take(TopicSet("orders", 2, 2))
+    starts = []
+    for number, time in enumerate(times):
+        starts.append(replica.state.physical_end)
+        replica.append(replica.topic_id(), identity=f"I{number}".encode(), timestamp=WALL_MS + time)
+    return starts
+
+
+@pytest.mark.parametrize("floor", [0, 1, 2, 3])
+def test_what_lies_below_the_floor_is_forgotten_and_counted(replica: Replica, floor: int) -> None:
+    """Law: exactly that, in memory and in the store; what begins at the floor stays."""
+    starts = filled(replica, 0, 1, 2)
+    bounds = [*starts, replica.state.physical_end]
+
+    assert replica.take(DedupTrimmed(bounds[floor])) == [Trimmed(floor)]
+
+    left = [f"I{number}".encode() for number in range(floor, 3)]
+    window = replica.state.dedup
+    assert (list(window.sends), len(window)) == (left, 3 - floor)
+    assert len(replica.store.scan(Family.DEDUP, b"", b"\xff" * 9, limit=9)) == 3 - floor
+    assert [row[1] for row in window.rows()] == left
+
+
+@pytest.mark.parametrize(
+    ("count_max", "oldest", "leave"),
+    [
+        (3, 0, 0),
+        (2, 0, 1),
+        (1, 0, 2),
+        (0, 0, 3),
+        (9, 1, 1),
+        (9, 2, 2),
+        (9, 3, 3),
+        (2, 2, 2),
+        (1, 1, 2),
+    ],
+)
+def test_the_window_is_bounded_by_number_and_by_age(
+    replica: Replica, count_max: int, oldest: int, leave: int
+) -> None:
+    """Law: a send leaves when either bound says so; at the bound itself it stays."""
+    starts = filled(replica, 0, 1, 2)
+
+    floor = replica.state.dedup.floor(count_max=count_max, oldest_ms=WALL_MS + oldest)
+
+    assert floor == (starts[leave - 1] + 1 if leave else 0)
+    assert replica.take(DedupTrimmed(floor)) == [Trimmed(leave)]
+
+
+def test_an_empty_window_has_no_floor() -> None:
+    """There is nothing that should leave."""
+    assert DedupWindow().floor(count_max=0, oldest_ms=WALL_MS) == 0
+
+
+def test_an_identity_that_was_forgotten_may_come_again(replica: Replica) -> None:
+    """Law: it is a first send then, with a place of its own."""
+    (start,) = filled(replica, 0)
+    replica.take(DedupTrimmed(start + 1))
+    second = replica.state.physical_end
+
+    replica.append(replica.topic_id(), 1, identity=b"I0", timestamp=WALL_MS + 5)
+
+    assert replica.state.dedup.sends == {b"I0": FirstSend(1, 0, second, WALL_MS + 5)}
+    assert list(replica.restarted().state.dedup.rows()) == [
+        (second, b"I0", 1, 0, second, WALL_MS + 5)
+    ]
+
+
+@pytest.mark.parametrize("length", [0, 1, UNIQUE_KEY_LENGTH_MAX, UNIQUE_KEY_LENGTH_MAX + 1])
+def test_a_key_of_a_usual_length_makes_an_identity(length: int) -> None:
+    """And neither none nor a huge one."""
+    found = send_identity(1, "U" * length, 2, 3)
+
+    usual = 0 < length <= UNIQUE_KEY_LENGTH_MAX
+    assert found == (bytes.fromhex("000000010000000200000003") + b"U" * length if usual else b"")
