@@ -160,7 +160,8 @@ def _processes(
                 )
     progress.console.print(
         f"{name}: {assault.requests} requests, {assault.closed} lasting connections closed, "
-        f"{assault.stalls_of_the_machine} stalls without CPU time, worst stall with it below {assault.worst_stall_s} s, "
+        f"{assault.stalls_of_the_machine} stalls without CPU time, {assault.stalls_seen} with it, the worst below "
+        f"{assault.worst_stall_s} s, "
         f"at most {assault.memory_max >> 20} MiB in a process, {assault.untold} closed without a word in the log, "
         f"{assault.forged_away} times no leader after forged messages of members, history {verdict.counts}"
     )

@@ -60,6 +60,7 @@ class Assault:
     ends: int = 0
     changes: int = 0
     stalls_of_the_machine: int = 0
+    stalls_seen: int = 0
     longest_batch_s: float = 0.0
     worst_stall_s: float = 0.0
     memory_max: int = 0
@@ -267,7 +268,13 @@ class Assault:
         if self._is_silent and self._end_hung(self._repeat(cases)):
             return
         self._check_patience()
-        starved = self._look_at_stalls(cases)
+        stalled, starved = self._look_at_stalls()
+        for name, times in stalled.items():
+            if self._repeats:
+                self._note("an event loop stands still", name, f"{times} times", cases)
+        if stalled and not self._repeats:
+            self.stalls_seen += 1
+            self._again(cases)
         for name, size in self.target.memory().items():
             self.memory_max = max(self.memory_max, size)
             if size > _MEMORY_MAX:
@@ -289,19 +296,20 @@ class Assault:
             self._revive(repeat)
         return bool(hung)
 
-    def _look_at_stalls(self, cases: Sequence[Case]) -> bool:
-        """Note stalls that cost CPU time; return whether there were others, which come from the machine."""
+    def _look_at_stalls(self) -> tuple[dict[str, int], bool]:
+        """Return the stalls that cost CPU time, by process, and whether others came from the machine."""
+        stalled: dict[str, int] = {}
         starved = False
         for name, each in self.target.stalls().items():
             wall, cpu = self._stalls.get(name, (0, 0))
             self.worst_stall_s = max(self.worst_stall_s, each.worst_cpu_s)
             if each.cpu > cpu:
-                self._note("an event loop stands still", name, f"{each.cpu - cpu} times", cases)
+                stalled[name] = each.cpu - cpu
             others = each.wall - wall - (each.cpu - cpu)
             self.stalls_of_the_machine += others
             starved = starved or others > 0
             self._stalls[name] = each.wall, each.cpu
-        return starved
+        return stalled, starved
 
     def _leader_changed(
         self, now: tuple[int, int] | None, cases: Sequence[Case], *, starved: bool
@@ -324,6 +332,10 @@ class Assault:
         if self._repeats:
             self._note("the leader changes", "", f"node and term were {before}, are {now}", cases)
             return
+        self._again(cases)
+
+    def _again(self, cases: Sequence[Case]) -> None:
+        """Send the same cases again: what they bring about twice is theirs."""
         self._repeats = True
         try:
             self.attack(cases)
