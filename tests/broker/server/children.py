@@ -24,6 +24,19 @@ def fork(*mine):
 port = int(sys.argv[1])
 socks = [socket.create_connection((sys.argv[2], port)) for _ in range(int(sys.argv[3]))]
 """
+# Connects to the broker and to another port, both from one port of its own: {} is the other port.
+# Both ends are bound before either connects: only then every kernel lets them share the port.
+SAME_PORT_CLIENT = """
+import socket, sys, time
+
+broker, other = socket.socket(), socket.socket()
+for each in (broker, other):
+    each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+broker.bind((sys.argv[2], 0))
+other.bind(broker.getsockname())
+broker.connect((sys.argv[2], int(sys.argv[1])))
+other.connect((sys.argv[2], {}))
+"""
 WAIT = "\ntime.sleep(60)\n"
 
 
@@ -74,9 +87,10 @@ def client(
     host: str = "127.0.0.1",
     connections: int = 1,
     stdin: int = subprocess.DEVNULL,
+    connect: str = CLIENT,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a client program and accept its connections; *more* is what it does after connecting."""
-    program = CLIENT + more + "\nprint('ready', flush=True)" + WAIT
+    """Run a client program and accept its connections; *more* is what it does after *connect*."""
+    program = connect + more + "\nprint('ready', flush=True)" + WAIT
     words = (sys.executable, "-c", program, str(broker.port), host, str(connections))
     with subprocess.Popen(words, stdin=stdin, stdout=subprocess.PIPE) as process:
         try:

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from orderlymq_broker.server.sockets import Holding, Process, View, proof_of_death, read_process
-from tests.broker.server.children import Broker, client, listening
+from tests.broker.server.children import SAME_PORT_CLIENT, Broker, client, listening
 
 NOBODY = 2**22 + 1
 
@@ -149,23 +149,11 @@ accepted.recv(1)
     words = (sys.executable, "-c", serve, "-m", "orderlymq_broker")
     with listening() as broker, subprocess.Popen(words, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
-        # Another process may have a connection from one of these ports, too: then the next one is tried.
-        same_port = f"""
-for each in socks:
-    second = socket.socket()
-    for end in (each, second):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        second.bind(each.getsockname())
-        break
-    except OSError:
-        second.close()
-second.connect(('127.0.0.1', {int(other.stdout.readline())}))
-"""
+        same_port = SAME_PORT_CLIENT.format(int(other.stdout.readline()))
         try:
-            with client(broker, same_port, connections=5) as process:
-                port = int(other.stdout.readline())
-                (end,) = (each for each in broker.ends if each[1] == port)
+            with client(broker, connect=same_port) as process:
+                (end,) = broker.ends
+                assert end[1] == int(other.stdout.readline())
 
                 found = View().client_of(end, None)
                 forwarded = View().client_of(end, None, forwarded=True)
