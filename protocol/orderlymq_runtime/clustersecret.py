@@ -1,0 +1,68 @@
+"""
+The secret of a cluster: replicas and name servers prove with it that they belong together.
+
+It is text in a file of its own, which the local backend or the operator makes. Whoever knows it is taken for
+a process of the cluster, so only the cluster's own processes may read the file.
+"""
+
+import hmac
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+# Shorter ones could be guessed; longer ones come from a wrong file.
+SECRET_SIZE_MIN: Final = 32
+SECRET_SIZE_MAX: Final = 1024
+_NEW_SECRET_BYTES: Final = 32
+
+
+class ClusterSecretError(ValueError):
+    """The file holds no secret of a cluster; the text names the file and what to do."""
+
+
+def read_cluster_secret(path: Path) -> bytes:
+    """Return the secret that stands in *path*, without white space around it.
+
+    Raises:
+        ClusterSecretError: the file cannot be read, or holds no 32 to 1024 bytes.
+    """
+    try:
+        secret = path.read_bytes().strip()
+    except OSError as error:
+        raise ClusterSecretError(
+            f"cluster_secret_file {path}: {error.strerror}; write 32 or more random characters into it"
+        ) from error
+    if not SECRET_SIZE_MIN <= len(secret) <= SECRET_SIZE_MAX:
+        raise ClusterSecretError(
+            f"cluster_secret_file {path}: it holds {len(secret)} bytes; a secret has "
+            f"{SECRET_SIZE_MIN} to {SECRET_SIZE_MAX}, write random characters into it"
+        )
+    return secret
+
+
+def new_cluster_secret() -> str:
+    """Return a secret for a new cluster."""
+    return secrets.token_hex(_NEW_SECRET_BYTES)
+
+
+def make_cluster_secret(path: Path) -> bytes:
+    """Return the secret in *path*; one that is missing is made first, readable by its owner alone.
+
+    Raises:
+        ClusterSecretError: the file holds no secret, or cannot be made.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return read_cluster_secret(path)
+    except OSError as error:
+        raise ClusterSecretError(f"cluster_secret_file {path}: {error.strerror}") from error
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(new_cluster_secret())
+    return read_cluster_secret(path)
+
+
+def derived_key(secret: bytes, purpose: str) -> bytes:
+    """Return the 32-byte key of one purpose, so that a proof of one kind is none of another."""
+    return hmac.digest(secret, b"orderlymq:" + purpose.encode(), "sha256")

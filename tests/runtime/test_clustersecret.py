@@ -1,0 +1,48 @@
+"""The secret of a cluster: made once, read by its owner, refused when it is none."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from orderlymq_runtime.clustersecret import (
+    ClusterSecretError,
+    derived_key,
+    make_cluster_secret,
+    read_cluster_secret,
+)
+
+
+def test_a_new_secret_is_random_and_its_owners_alone(tmp_path: Path) -> None:
+    first, second = (make_cluster_secret(tmp_path / name) for name in ("a", "b"))
+    assert first != second
+    assert len(first) == 64
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+
+
+def test_a_secret_that_is_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    made = make_cluster_secret(path)
+    assert make_cluster_secret(path) == made == read_cluster_secret(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"short", b"x" * 31 + b"\n", b"x" * 1025])
+def test_what_is_no_secret_is_refused_with_its_path(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(content)
+    with pytest.raises(ClusterSecretError, match=str(path)):
+        read_cluster_secret(path)
+    with pytest.raises(ClusterSecretError, match=str(path)):
+        make_cluster_secret(path)
+
+
+def test_a_missing_file_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ClusterSecretError, match="random characters"):
+        read_cluster_secret(tmp_path / "missing")
+
+
+def test_a_key_is_good_for_one_purpose() -> None:
+    secret = b"s" * 32
+    assert derived_key(secret, "replicas") != derived_key(secret, "names")
+    assert derived_key(secret, "replicas") == derived_key(secret, "replicas")
+    assert len(derived_key(secret, "replicas")) == 32
