@@ -2,7 +2,7 @@
 
 import queue
 
-from orderlymq import Message, OrderedResult
+from orderlymq import Message
 from orderlymq.blocking import Consumer, Producer
 
 PATIENCE_S = 2
@@ -16,7 +16,6 @@ def listener(messages, context):
             paid.add(message.key)
         elif message.text == "deadline":
             verdicts.put(f"{message.key}: {'kept' if message.key in paid else 'closed, unpaid'}")
-    return OrderedResult.SUCCESS
 
 
 consumer = Consumer(

@@ -12,8 +12,8 @@ def listener(messages, context):
         )
         if message.text == "not yet" and message.reconsume_times < 3:
             context.suspend_current_queue_time_ms = 500
-            return OrderedResult.SUSPEND
-    return OrderedResult.SUCCESS
+            return OrderedResult.SUSPEND  # only this queue waits
+    return None  # done
 
 
 Consumer("billing", topics="orders", ordered=True, consume_from="first", listener=listener).run()

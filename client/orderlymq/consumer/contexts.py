@@ -59,7 +59,6 @@ class ConsumeReturn(Enum):
     SUCCESS = "SUCCESS"
     TIME_OUT = "TIME_OUT"
     EXCEPTION = "EXCEPTION"
-    RETURNNULL = "RETURNNULL"
     FAILED = "FAILED"
 
 
@@ -87,15 +86,11 @@ class ConsumeHook:
 
 
 def classify(
-    result: OrderedResult | ConcurrentResult | None,
-    *,
-    raised: bool,
-    duration_ms: int,
-    timeout_ms: int,
+    result: OrderedResult | ConcurrentResult | None, *, duration_ms: int, timeout_ms: int
 ) -> ConsumeReturn:
-    """Return how a call ended; too slow wins over everything that was returned."""
+    """Return how a call ended, None being one that raised; too slow wins over all that was returned."""
     if result is None:
-        return ConsumeReturn.EXCEPTION if raised else ConsumeReturn.RETURNNULL
+        return ConsumeReturn.EXCEPTION
     if duration_ms >= timeout_ms:
         return ConsumeReturn.TIME_OUT
     if result in (OrderedResult.SUSPEND, ConcurrentResult.RECONSUME_LATER):

@@ -314,7 +314,7 @@ class LitePullConsumer:
                 self._start_pulling(position)
 
     def _start_pulling(self, position: _Position) -> None:
-        def lost(_reason: str) -> None:
+        def lost(_error: BaseException) -> None:
             asyncio.get_running_loop().call_later(RESTART_S, self._pull_again, position, task)
 
         work = self._pull_forever(position)

@@ -154,7 +154,7 @@ async def test_two_members_share_the_queues_and_hand_over_without_a_gap(
 async def test_a_failing_listener_sees_the_same_message_again_before_later_ones(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ODL-11, ODL-12, RTY-04: exception, None, SUSPEND; no send-back leaves."""
+    """ODL-11, ODL-12, RTY-04: exception, SUSPEND, nonsense; no send-back leaves."""
     fill(cluster, 3, queues=1)
     inbox = Inbox()
     inbox.answers = [ValueError("bad"), OrderedResult.SUSPEND, "nonsense"]

@@ -121,7 +121,9 @@ async def test_bad_configurations_are_refused_before_any_socket(cluster: FakeClu
     with pytest.raises(SettingError, match="subscribes to no topic"):
         await Consumer("G", cluster.address, listener=Inbox().concurrent).start()
     with pytest.raises(SettingError, match="has no listener"):
-        await Consumer("G", cluster.address, topics="T").start()
+        await Consumer("G", cluster.address, topics="T").run()
+    with pytest.raises(SettingError, match="pass a function"):
+        await Consumer("G", cluster.address, topics="T", listener=7).start()  # type: ignore[arg-type]
     consumer = Consumer("G", cluster.address, topics="T", listener=Inbox().concurrent)
     async with consumer:
         with pytest.raises(StateError, match="maybe started once, RUNNING"):
