@@ -147,25 +147,7 @@ class Consumer:
             stats=self._stats,
         )
         self._calls.filters.extend(filters)
-        self._rebalance = Rebalance(
-            self._instance,
-            self._calls,
-            self.group,
-            self.settings,
-            topics=self._subscriptions,
-            present=lambda: self._core.queues,
-            assigned=self._assigned,
-        )
-        self._executor = Executor(
-            self.group,
-            self._core,
-            self._calls,
-            self._offsets,
-            self._tasks,
-            self._stats,
-            post=self.post,
-            now_ms=_now_ms,
-        )
+        self._rebalance, self._executor = self._make_parts()
         self._inbound = InboundRequests(self)
         named = [topics] if isinstance(topics, str) else topics
         expressions = named if isinstance(named, Mapping) else dict.fromkeys(named, "*")
@@ -464,6 +446,28 @@ class Consumer:
         if self._loop is not None:
             self._loop.begin = pool.slots.release
         return pool
+
+    def _make_parts(self) -> tuple[Rebalance, Executor]:
+        rebalance = Rebalance(
+            self._instance,
+            self._calls,
+            self.group,
+            self.settings,
+            topics=self._subscriptions,
+            present=lambda: self._core.queues,
+            assigned=self._assigned,
+        )
+        executor = Executor(
+            self.group,
+            self._core,
+            self._calls,
+            self._offsets,
+            self._tasks,
+            self._stats,
+            post=self.post,
+            now_ms=_now_ms,
+        )
+        return rebalance, executor
 
     def _default_offsets(self) -> OffsetStore:
         if self._clustering:

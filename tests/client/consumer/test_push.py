@@ -72,7 +72,7 @@ async def test_a_consumer_starts_in_rocketmqs_order_and_says_so(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """PSH-03, LOG-01: offsets loaded, routes, heartbeat, rebalance, locks, offsets, and only then pulls."""
-    caplog.set_level(logging.INFO, "orderlymq.consumer.push")
+    caplog.set_level(logging.INFO, "orderlymq.consumer")
     fill(cluster, 1)
     inbox = Inbox()
 
@@ -109,7 +109,7 @@ async def test_a_queue_held_by_another_is_taken_over_when_it_is_given_back(
     cluster: FakeCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ODL-26, LOG-06, LOG-13: the second member waits, says why, and goes on by itself."""
-    caplog.set_level(logging.INFO, "orderlymq.consumer.push")
+    caplog.set_level(logging.INFO, "orderlymq.consumer")
     fill(cluster, 1)
     cluster.locks["G", QUEUE] = fakecluster.Lock("other", 5, time.monotonic() + 60)
     cluster.epochs["G", QUEUE] = 5
