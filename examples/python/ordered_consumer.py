@@ -11,7 +11,7 @@ def listener(messages, context):
             flush=True,
         )
         if message.text == "not yet" and message.reconsume_times < 3:
-            context.suspend_current_queue_time_ms = 500
+            context.suspend_current_queue_time = 0.5
             return OrderedResult.SUSPEND  # only this queue waits
     return None  # done
 

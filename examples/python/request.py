@@ -13,7 +13,7 @@ async def main() -> None:
                 await producer.reply(message, f"{message.text} costs 12")
 
         async with Consumer("price-desk", topics="questions", listener=listener):
-            reply = await producer.request("questions", "a chair", timeout_ms=20_000)
+            reply = await producer.request("questions", "a chair", timeout=20)
             print(reply.text)
 
 

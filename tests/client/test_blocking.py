@@ -133,7 +133,7 @@ def test_a_listener_that_wants_the_program_to_end_interrupts_it(
             ordered=True,
             consume_from="first",
             listener=listener,
-            settings=ConsumerSettings(suspend_current_queue_time_ms=10),
+            settings=ConsumerSettings(suspend_current_queue_time=0.01),
         ):
             assert done.wait(5)
             assert interrupted.wait(5)
@@ -207,9 +207,9 @@ def test_pull_and_lite_pull_wait_for_messages(cluster: FakeCluster) -> None:
         polled: list[str] = []
         deadline = time.monotonic() + 30
         while len(polled) < 2 and time.monotonic() < deadline:
-            polled += [message.text for message in lite.poll(timeout_ms=500)]
+            polled += [message.text for message in lite.poll(timeout=0.5)]
         lite.pause([queue])
-        assert lite.poll(timeout_ms=10) == []
+        assert lite.poll(timeout=0.01) == []
         lite.resume([queue])
         lite.commit()
         assert lite.committed(queue) == 2

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
+from orderlymq.durations import Duration
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
 
@@ -16,14 +17,14 @@ class OrderedContext:
 
     Attributes:
         auto_commit: False makes SUCCESS provisional until a later call returns COMMIT.
-        suspend_current_queue_time_ms: how long to wait after a failure, 10 to 30000; -1 takes the
+        suspend_current_queue_time: how long to wait after a failure, 0.01 to 30 seconds; None takes the
             consumer's setting.
         still_holds: tells whether the queue's lock is still ours; ask before an effect outside.
     """
 
     queue: MessageQueue
     auto_commit: bool = True
-    suspend_current_queue_time_ms: int = -1
+    suspend_current_queue_time: Duration | None = None
     still_holds: Callable[[], bool] = lambda: True
 
 

@@ -26,6 +26,7 @@ from orderlymq.consumer.contexts import (
     classify,
 )
 from orderlymq.consumer.core.events import ConcurrentResult, Deliver, ListenerDone, OrderedResult
+from orderlymq.durations import milliseconds
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -111,13 +112,14 @@ class ListenerPool:
         """Call the ordered listener."""
         context = OrderedContext(deliver.queue, still_holds=still_holds)
         call = await self._attempted(deliver.messages, context)
+        pause = context.suspend_current_queue_time
         done = ListenerDone(
             deliver.queue,
             deliver.generation,
             deliver.delivery,
             call.result,
             call.raised,
-            suspend_ms=context.suspend_current_queue_time_ms,
+            suspend_ms=-1 if pause is None else milliseconds(pause),
             auto_commit=context.auto_commit,
         )
         return done, call

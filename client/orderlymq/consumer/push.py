@@ -41,6 +41,7 @@ from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings, MessageMo
 from orderlymq.consumer.stats import ConsumerStats, TopicCounters
 from orderlymq.consumer.subscriptions import Subscription, check_group, make_subscription
 from orderlymq.consumer.tracehook import TraceHook
+from orderlymq.durations import milliseconds, seconds
 from orderlymq.errors import (
     OrderlyMQError,
     SettingError,
@@ -276,7 +277,7 @@ class Consumer:
             self._loop.end()
         self.post(Closing())
         try:
-            async with asyncio.timeout(self.settings.shutdown_timeout_ms / 1000):
+            async with asyncio.timeout(seconds(self.settings.shutdown_timeout)):
                 await self._idle.wait()
         except TimeoutError:
             # Their locks are not given back: the listeners still run and may still act.
@@ -380,7 +381,7 @@ class Consumer:
 
     async def _persist_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._instance.settings.persist_consumer_offset_interval_ms / 1000)
+            await asyncio.sleep(seconds(self._instance.settings.persist_consumer_offset_interval))
             await self._executor.persist(list(self._core.queues))
 
     # -- what the instance and brokers ask
@@ -440,7 +441,7 @@ class Consumer:
             ordered=self.ordered,
             workers=workers,
             slots=slots,
-            timeout_ms=self.settings.consume_timeout_minutes * 60_000,
+            timeout_ms=milliseconds(self.settings.consume_timeout),
             hooks=self._hooks,
         )
         if self._loop is not None:

@@ -15,6 +15,7 @@ from orderlymq.connection.instance import ClientInstance
 from orderlymq.consumer.assignment import assign
 from orderlymq.consumer.groupcalls import GroupCalls
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel
+from orderlymq.durations import seconds
 from orderlymq.errors import BrokerError, NameServersUnreachable, TopicNotFound
 from orderlymq.tasks import wait_for
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -61,7 +62,7 @@ class Rebalance:
     async def run(self) -> None:
         """Compute for ever."""
         missing_s = _MISSING_FIRST_S
-        interval_s = self._instance.settings.rebalance_interval_ms / 1000
+        interval_s = seconds(self._instance.settings.rebalance_interval)
         while True:
             self._wanted.clear()
             if await self._compute():

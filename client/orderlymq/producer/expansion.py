@@ -35,9 +35,9 @@ async def through_changes(
     route: Callable[[], Awaitable[TopicRoute]],
     send: Callable[[TopicRoute], Awaitable[SendResult]],
     *,
-    patience_ms: int,
+    patience_s: float,
 ) -> SendResult:
-    """Call *send* with the route of now, again while the topic's queues change, within *patience_ms*.
+    """Call *send* with the route of now, again while the topic's queues change, within *patience_s*.
 
     Raises:
         SendRefused: The change takes longer; nothing is stored.
@@ -49,7 +49,7 @@ async def through_changes(
             return await send(await route())
         except QueuesChanged as changed:
             now_s = time.monotonic()
-            end_s = end_s or now_s + patience_ms / 1000
+            end_s = end_s or now_s + patience_s
             pause_s = _PAUSES_S[min(tries, len(_PAUSES_S) - 1)]
             if now_s + pause_s >= end_s:
                 raise changed.refused from changed

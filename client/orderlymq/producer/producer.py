@@ -18,6 +18,7 @@ from orderlymq.connection.identity import NameServers, make_unique_keys
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
 from orderlymq.connection.wire import is_stored
+from orderlymq.durations import Duration, seconds
 from orderlymq.errors import (
     SendRefused,
     SettingError,
@@ -36,7 +37,7 @@ from orderlymq.producer.outcome import (
     leading_message,
 )
 from orderlymq.producer.recalls import recall_message
-from orderlymq.producer.requestreply import DEFAULT_TIMEOUT_MS, OpenRequests, Reply, reply_message
+from orderlymq.producer.requestreply import DEFAULT_TIMEOUT_S, OpenRequests, Reply, reply_message
 from orderlymq.producer.selectors import RoundRobin, Selector, by_hash, by_selector, pick
 from orderlymq.producer.sendqueue import SendQueue, SendQueueKey
 from orderlymq.producer.tracer import make_tracer
@@ -166,7 +167,7 @@ class Producer:
         selector: Selector | None = None,
         argument: object = None,
         delay_level: int = 0,
-        timeout_ms: int | None = None,
+        timeout: Duration | None = None,
     ) -> SendResult:
         """Send one message and wait until it is stored.
 
@@ -181,7 +182,7 @@ class Producer:
             queue: this queue and no other, or its number in the sorted list of the topic's queues.
             selector: chooses the queue.
             argument: for the selector; the key when there is none.
-            timeout_ms: covers all tries.
+            timeout: covers all tries.
 
         Raises:
             SendRefused: The message is not stored.
@@ -195,13 +196,13 @@ class Producer:
         waiting = self._send_queues.get(self._send_queue_key(message, queue))
         if waiting is not None and selector is None and argument is None:
             # Calls of `send_nowait` came first; this one stays behind them.
-            return await self._enqueue(message, queue, timeout_ms)
+            return await self._enqueue(message, queue, timeout)
         return await self._send(
             message,
             queue,
             selector,
             argument,
-            timeout_ms,
+            timeout,
             self.settings.retry_times_when_send_failed,
         )
 
@@ -216,7 +217,7 @@ class Producer:
         properties: Mapping[str, str] | None = None,
         queue: MessageQueue | int | None = None,
         delay_level: int = 0,
-        timeout_ms: int | None = None,
+        timeout: Duration | None = None,
     ) -> "asyncio.Future[SendResult]":
         """Send without waiting; the future tells the outcome.
 
@@ -235,10 +236,10 @@ class Producer:
         if message.key is None and queue is None:
             retries = self.settings.retry_times_when_send_async_failed
             task = asyncio.create_task(
-                self._send(message, None, None, None, timeout_ms, retries), name="send_nowait"
+                self._send(message, None, None, None, timeout, retries), name="send_nowait"
             )
             return self._track(task)
-        return self._track(self._enqueue(message, queue, timeout_ms))
+        return self._track(self._enqueue(message, queue, timeout))
 
     async def send_oneway(  # noqa: PLR0913 - the same
         self,
@@ -282,7 +283,7 @@ class Producer:
         queue: MessageQueue | int | None = None,
         selector: Selector | None = None,
         argument: object = None,
-        timeout_ms: int | None = None,
+        timeout: Duration | None = None,
     ) -> SendResult:
         """Send messages of one topic as one: all are stored, with consecutive offsets, or none.
 
@@ -308,11 +309,11 @@ class Producer:
                 return chosen_from(route, command)
 
             chosen = self._choose(route, leading, queue, selector, argument)
-            return await self._send_by(route, chosen, build, ids, timeout_ms, retries)
+            return await self._send_by(route, chosen, build, ids, timeout, retries)
 
-        return await self._through_changes(messages[0].topic, once, timeout_ms)
+        return await self._through_changes(messages[0].topic, once, timeout)
 
-    async def recall(self, topic: str, handle: str, *, timeout_ms: int | None = None) -> str:
+    async def recall(self, topic: str, handle: str, *, timeout: Duration | None = None) -> str:
         """Take a message with a time of its own back, by the handle of its `SendResult`.
 
         Returns:
@@ -322,9 +323,9 @@ class Producer:
             SettingError, BrokerError, BrokerUnreachable: As `recalls.recall_message`.
         """
         self._check_running()
-        wanted_ms = self.settings.send_message_timeout_ms if timeout_ms is None else timeout_ms
+        wanted_s = seconds(self.settings.send_message_timeout if timeout is None else timeout)
         whole = self._instance.whole(topic)
-        return await recall_message(self._instance, self.group, whole, handle, wanted_ms)
+        return await recall_message(self._instance, self.group, whole, handle, wanted_s)
 
     # -- requests
 
@@ -336,26 +337,27 @@ class Producer:
         key: str | int | None = None,
         tags: str = "",
         properties: Mapping[str, str] | None = None,
-        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timeout: Duration = DEFAULT_TIMEOUT_S,
     ) -> Reply:
         """Send a message and wait for the reply of its consumer.
 
         Raises:
-            ReplyTimeout: There is no reply within *timeout_ms*, which covers the send too.
+            ReplyTimeout: There is no reply within *timeout*, which covers the send too.
             SendRefused, SendUnknown, TopicNotFound, SettingError: As `send`.
         """
         message = as_message(topic, body, tags, "", properties, 0, key)
         self._check_running()
         if self._requests is None:
             self._requests = OpenRequests(self._instance)
-        end_s = _now_s() + timeout_ms / 1000
-        number = self._requests.open(message, timeout_ms)
+        timeout_s = seconds(timeout)
+        end_s = _now_s() + timeout_s
+        number = self._requests.open(message, timeout_s)
         try:
             await self._route(message.topic)
             await self._requests.identify()
             retries = self.settings.retry_times_when_send_failed
-            await self._send(message, None, None, None, timeout_ms, retries)
-            return await self._requests.answer(number, end_s - _now_s(), timeout_ms)
+            await self._send(message, None, None, None, timeout, retries)
+            return await self._requests.answer(number, end_s - _now_s(), timeout_s)
         finally:
             self._requests.forget(number)
             message.marks = {}
@@ -366,7 +368,7 @@ class Producer:
         body: bytes | str,
         *,
         properties: Mapping[str, str] | None = None,
-        timeout_ms: int | None = None,
+        timeout: Duration | None = None,
     ) -> SendResult:
         """Answer a request that was consumed.
 
@@ -381,7 +383,7 @@ class Producer:
         # Through the broker that carried the request: who asked is surely known there.
         queue = MessageQueue(message.topic, request.queue.broker_name, 0)
         await self._route_of(message.topic)
-        attempts = Attempts(self._deadline(timeout_ms), message.topic)
+        attempts = Attempts(self._deadline(timeout), message.topic)
         command = send_request(message, queue, self._options, _wall_ms())
         answer = await self._try(queue, command, attempts)
         if answer is None or not is_stored(answer.code):
@@ -396,7 +398,7 @@ class Producer:
         queue: MessageQueue | int | None,
         selector: Selector | None,
         argument: object,
-        timeout_ms: int | None,
+        timeout: Duration | None,
         retries: int,
     ) -> SendResult:
         self._prepare(message)
@@ -408,21 +410,21 @@ class Producer:
 
             chosen = self._choose(route, message, queue, selector, argument)
             key = message.unique_key
-            return await self._send_by(route, chosen, build, key, timeout_ms, retries)
+            return await self._send_by(route, chosen, build, key, timeout, retries)
 
-        work = self._through_changes(message.topic, once, timeout_ms)
+        work = self._through_changes(message.topic, once, timeout)
         return await work if self._tracer is None else await self._tracer.follow(message, work)
 
     async def _through_changes(
         self,
         topic: str,
         send: Callable[[TopicRoute], Awaitable[SendResult]],
-        timeout_ms: int | None,
+        timeout: Duration | None,
     ) -> SendResult:
-        patience_ms = self.settings.queue_change_patience_ms if timeout_ms is None else timeout_ms
+        patience_s = seconds(self.settings.queue_change_patience if timeout is None else timeout)
         whole = self._instance.whole(topic)
         return await through_changes(
-            self._instance, whole, lambda: self._route_of(whole), send, patience_ms=patience_ms
+            self._instance, whole, lambda: self._route_of(whole), send, patience_s=patience_s
         )
 
     async def _send_by(
@@ -431,10 +433,10 @@ class Producer:
         chosen: MessageQueue | None,
         build: Build,
         message_id: str,
-        timeout_ms: int | None,
+        timeout: Duration | None,
         retries: int,
     ) -> SendResult:
-        attempts = Attempts(self._deadline(timeout_ms), route.publish[0].topic)
+        attempts = Attempts(self._deadline(timeout), route.publish[0].topic)
         if chosen is not None:
             return await self._send_to(chosen, build, message_id, attempts)
         return await self._send_anywhere(route, build, message_id, attempts, retries)
@@ -493,7 +495,7 @@ class Producer:
             attempts.note_no_address(queue.broker_name)
             return None
         try:
-            answer = await self._instance.invoke(address, command, max(1, int(remaining_s * 1000)))
+            answer = await self._instance.invoke(address, command, max(0.001, remaining_s))
         except RemotingError as error:
             attempts.note_failure(address, error)
             return None
@@ -547,19 +549,19 @@ class Producer:
         return route
 
     def _enqueue(
-        self, message: Message, queue: MessageQueue | int | None, timeout_ms: int | None
+        self, message: Message, queue: MessageQueue | int | None, timeout: Duration | None
     ) -> "asyncio.Future[SendResult]":
         name = self._send_queue_key(message, queue)
         waiting = self._send_queues.get(name)
         if waiting is None:
 
-            async def send(each: Message, within_ms: int | None) -> SendResult:
-                return await self._send(each, queue, None, None, within_ms, 0)
+            async def send(each: Message, within: Duration | None) -> SendResult:
+                return await self._send(each, queue, None, None, within, 0)
 
             waiting = self._send_queues[name] = SendQueue(
                 send, lambda: self._send_queues.pop(name, None)
             )
-        return waiting.enter(message, timeout_ms)
+        return waiting.enter(message, timeout)
 
     def _send_queue_key(self, message: Message, queue: MessageQueue | int | None) -> SendQueueKey:
         key = None if queue is not None else message.key
@@ -581,9 +583,9 @@ class Producer:
         if self._state != "RUNNING":
             raise StateError(f"the producer is closed (state {self._state})")
 
-    def _deadline(self, timeout_ms: int | None) -> float:
-        wanted_ms = self.settings.send_message_timeout_ms if timeout_ms is None else timeout_ms
-        return _now_s() + wanted_ms / 1000
+    def _deadline(self, timeout: Duration | None) -> float:
+        wanted = self.settings.send_message_timeout if timeout is None else timeout
+        return _now_s() + seconds(wanted)
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic in the order that selectors see."""

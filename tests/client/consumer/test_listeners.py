@@ -70,7 +70,7 @@ def cancel_myself() -> None:
 
 
 ENDS = (asyncio.CancelledError(), GeneratorExit(), StopIteration(), Bare(), ValueError("no"))
-SOON = ConsumerSettings(suspend_current_queue_time_ms=10)
+SOON = ConsumerSettings(suspend_current_queue_time=0.01)
 
 
 @pytest.mark.parametrize("error", ENDS, ids=repr)
@@ -255,7 +255,7 @@ async def test_a_filter_or_an_interceptor_that_fails_ends_no_work_for_good(
 
     instance = ClientInstance(
         cluster.address,
-        ClientSettings(persist_consumer_offset_interval_ms=1_000),
+        ClientSettings(persist_consumer_offset_interval=1),
         before_request=before,
     )
     async with Consumer(

@@ -16,7 +16,7 @@ from tests.client.fakecluster import FakeCluster, running, until
 from tests.client.inbox import fill
 from tests.client.messages import QUEUE, messages
 
-SOON = ConsumerSettings(suspend_current_queue_time_ms=10)
+SOON = ConsumerSettings(suspend_current_queue_time=0.01)
 
 
 @pytest.fixture
