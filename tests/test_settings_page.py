@@ -195,9 +195,8 @@ def sdk_table(kind: type) -> str:
         bounds = ""
         if meta.get("low") is not None:
             off = meta["off"]
-            bounds = f"{meta['low']:.10g} to {meta['high']:.10g}" + (
-                "" if off is None else f", or {off}"
-            )
+            limits = f"{_shown(meta['low'])} to {_shown(meta['high'])}"
+            bounds = limits + ("" if off is None else f", or {off}")
         rocketmq = f"`{meta['rocketmq']}`" if meta.get("rocketmq") else ""
         effect = words.get(name) or EFFECTS.get(name)
         assert effect, f"say what {name} does, in EFFECTS or where it is declared"
@@ -229,7 +228,7 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
 
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
 def client_tables() -> str:
