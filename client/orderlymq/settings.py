@@ -101,6 +101,7 @@ class ProducerSettings:
         retry_another_broker_when_not_store_ok: also when the message was stored with another status than
             OK; refused for sends by key, selector or queue, where it would break the order.
         compress_level: zlib, 1 fast to 9 small.
+        send_buffer_bytes: bodies of sends that nobody waits for; `send_nowait` refuses what passes it.
         queue_change_patience: how long a send without a time-out of its own waits while the number of
             queues of its topic is being changed; each try then has the usual time.
     """
@@ -117,6 +118,8 @@ class ProducerSettings:
     )
     max_message_size_bytes: int = _key(4 * 1024 * 1024, "maxMessageSize", 1, 15 * 1024 * 1024)
     queue_change_patience: Duration = _time(120, "", 0)
+
+    send_buffer_bytes: int = _key(64 * 1024 * 1024, "", 1, 2**40)
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -9,13 +9,14 @@ many queues it was chosen, so that no broker takes one that was chosen from an o
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 from orderlymq.connection.instance import ClientInstance
 from orderlymq.connection.routes import TopicRoute
-from orderlymq.message import SendResult
 from orderlymq.producer.outcome import QueuesChanged
 from orderlymq_protocol.frame.command import RemotingCommand
+
+T = TypeVar("T")
 
 QUEUE_TOTAL: Final = "omqQueueTotal"
 # How soon a refused send looks again: first at once, for the list may be old and the change over.
@@ -33,10 +34,10 @@ async def through_changes(
     instance: ClientInstance,
     topic: str,
     route: Callable[[], Awaitable[TopicRoute]],
-    send: Callable[[TopicRoute], Awaitable[SendResult]],
+    send: Callable[[TopicRoute], Awaitable[T]],
     *,
     patience_s: float,
-) -> SendResult:
+) -> T:
     """Call *send* with the route of now, again while the topic's queues change, within *patience_s*.
 
     Raises:
