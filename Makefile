@@ -148,6 +148,15 @@ lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	    $$(case $$extra in (compile | spark | kubernetes) echo --constraint requirements/dev.lock;; esac) \
 	    pyproject.toml -o requirements/$$extra.lock; done
 
+.PHONY: dist
+dist: $(VENV)/.dev ## Build what is delivered into dist/: four wheels, the chart, bills of materials, checksums
+	@$(BIN)/python -c 'import cyclonedx_py' 2>/dev/null || $(BIN)/pip -q --disable-pip-version-check install cyclonedx-bom==7.5.0
+	@$(BIN)/python -m release.dist dist
+
+.PHONY: test-dist
+test-dist: dist ## Install each wheel of dist/ in an empty environment and use it; downloads Spark, too
+	@$(BIN)/python -m release.trial dist
+
 .PHONY: clean
 clean: ## Remove the environment, caches and the local cluster's data
 	rm -rf $(VENV) .orderlymq .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist
