@@ -297,6 +297,8 @@ class World:
         return False
 
     def _is_done(self) -> bool:
+        if not any(each.alive and each.loop.serving for each in self.replicas.values()):
+            return False
         busy = [each for each in self.producers if not each.is_idle]
         if busy or not all(each.is_idle for each in self.dealers):
             return False
