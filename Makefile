@@ -143,7 +143,7 @@ pages: $(VENV)/.dev ## Write the generated pages of docs/ anew
 lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	@$(BIN)/pip -q install uv
 	@for extra in run dev compile spark kubernetes; do \
-	  $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate \
+	  $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-strip-extras --universal --python-version 3.11 --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) \
 	    $$(case $$extra in (compile | spark | kubernetes) echo --constraint requirements/dev.lock;; esac) \
 	    pyproject.toml -o requirements/$$extra.lock; done
