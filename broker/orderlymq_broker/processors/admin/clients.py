@@ -14,6 +14,7 @@ from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.sessions import Session
 from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.observe.listeners import RUNNING_INFO_VERSION
 from orderlymq_broker.state.groups.members import subscription_data
 from orderlymq_broker.state.records import MemberSeen
 from orderlymq_protocol.body import fastjson
@@ -39,8 +40,6 @@ from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message
 
 # As long as RocketMQ waits: a client may have to gather the stacks of all its threads.
 CLIENT_TIMEOUT_MS: Final = 10_000
-# V3_1_8_SNAPSHOT, the first that answers 307.
-RUNNING_INFO_VERSION: Final = 62
 
 
 class ClientAdministration:

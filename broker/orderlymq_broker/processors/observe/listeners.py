@@ -26,7 +26,7 @@ ASKED_MAX: Final = 16
 TIMEOUT_MS: Final = 4_000
 ERROR_LENGTH_MAX: Final = 300
 # V3_1_8_SNAPSHOT, the first that answers 307.
-_VERSION_MIN: Final = 62
+RUNNING_INFO_VERSION: Final = 62
 # Others may take a request that they do not know for an error of their own.
 _ANSWERING: Final = frozenset(
     {LanguageCode.JAVA, LanguageCode.CPP, LanguageCode.PYTHON, LanguageCode.GO}
@@ -109,7 +109,11 @@ class ListenerWatch:
         sessions = self._context.sessions
         presence = sessions.presence.get(member)
         session = sessions.get(presence.connection) if presence is not None else None
-        if session is None or session.language not in _ANSWERING or session.version < _VERSION_MIN:
+        if (
+            session is None
+            or session.language not in _ANSWERING
+            or session.version < RUNNING_INFO_VERSION
+        ):
             return []
         command = RemotingCommand(
             RequestCode.GET_CONSUMER_RUNNING_INFO,
