@@ -147,7 +147,9 @@ class ClientAdministration:
     def consume_directly(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 309: have a consumer handle one message now."""
         header = ConsumeMessageDirectlyHeader.from_ext(request.ext)
-        client_id = header.client_id or self._anybody(header.consumer_group)
+        members = self._context.state.members.of_group(header.consumer_group)
+        # When the tool leaves the choice to us, it is always the same member.
+        client_id = header.client_id or min(members, default="")
         session = self._find(header.consumer_group, client_id)
         command = RemotingCommand(
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
@@ -202,10 +204,6 @@ class ClientAdministration:
             )
 
         return session
-
-    def _anybody(self, group: str) -> str:
-        """Return a member when the tool leaves the choice to us, always the same one."""
-        return min(self._context.state.members.of_group(group), default="")
 
     def _load(self, message_id: str) -> bytes:
         problem = f"message <{message_id}> not found here; give its offset id, as queries show it"

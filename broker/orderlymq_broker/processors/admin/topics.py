@@ -120,14 +120,14 @@ class TopicAdministration:
 
     def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 351: one topic's configuration, in 5.x's form."""
-        topic = self._find(TopicHeader.from_ext(request.ext).topic)
+        topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
         value = {**config_of(topic).to_json_value(), "attributes": topic.config.attributes}
 
         return answer(request, peer, body=fastjson.dumps(value))
 
     def stats(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 202: bounds and last store time of every queue, empty ones too."""
-        topic = self._find(TopicHeader.from_ext(request.ext).topic)
+        topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
         table = {}
         for queue_id in range(topic.queue_count):
             queue = topic.queues.get(queue_id)
@@ -172,13 +172,6 @@ class TopicAdministration:
             self._changing -= names
 
         return change(self._context, records, request, peer, ended=ended)
-
-    def _find(self, name: str) -> Topic:
-        topic = self._context.state.topics.get(name)
-        if topic is None:
-            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
-
-        return topic
 
     def _judge(self, config: TopicConfig, attributes: str | None) -> TopicSet:
         """Return the record that makes a topic so.
@@ -257,6 +250,19 @@ class TopicAdministration:
         reserved = (settings.cluster, settings.group, reply_topic(settings.cluster))
 
         return name in reserved or is_system_topic(name)
+
+
+def find_topic(context: Context, name: str) -> Topic:
+    """Return a topic.
+
+    Raises:
+        RequestRefused: there is none (17).
+    """
+    topic = context.state.topics.get(name)
+    if topic is None:
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+
+    return topic
 
 
 def config_of(topic: Topic) -> TopicConfig:
