@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import access_to
-from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl, range_ddl
+from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.offsets import (
     QueueRange,
@@ -72,7 +72,9 @@ class OrderlyMQDataSource(DataSource):
     def schema(self) -> str:
         """Return the columns that the options ask for."""
         options = parse_source(self.options)
-        return range_ddl() if options.ranges_only else ddl(options.columns)
+        if options.ranges_only:
+            return ddl(tuple(RANGE_COLUMNS), RANGE_COLUMNS)
+        return ddl(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
