@@ -91,12 +91,6 @@ class DeadLetter:
     overtaken: bool | None = None
 
     @property
-    def redrives(self) -> int:
-        """Return how often it was redriven before."""
-        text = self.message.properties.get(REDRIVES, "0")
-        return int(text) if text.isdecimal() else 0
-
-    @property
     def order(self) -> tuple[Any, ...]:
         """Return what sorts the letters of one key by their origin."""
         place = self.message.queue, self.message.queue_offset
@@ -120,6 +114,12 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
             letter.origin = _origin(admin, topic, message)
             found.append(letter)
     return found
+
+
+def redrives_of(message: ReceivedMessage) -> int:
+    """Return how often a message was redriven."""
+    text = message.properties.get(REDRIVES, "0")
+    return int(text) if text.isdecimal() else 0
 
 
 def marked_letters(

@@ -26,7 +26,13 @@ from orderlymq_protocol.names import dlq_topic
 from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.jobs.deadletters import REDRIVES, DeadLetter, marked_letters, messages
+from orderlymq_spark.jobs.deadletters import (
+    REDRIVES,
+    DeadLetter,
+    marked_letters,
+    messages,
+    redrives_of,
+)
 from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import hold_checkpoint
@@ -186,8 +192,7 @@ def _message(item: Item, letter: ReceivedMessage) -> Message:
         for name, value in letter.properties.items()
         if name not in RESERVED_NAMES and name != SHARDING_KEY and not name.startswith("DLQ_")
     }
-    times = own.get(REDRIVES, "0")
-    own[REDRIVES] = str((int(times) if times.isdecimal() else 0) + 1)
+    own[REDRIVES] = str(redrives_of(letter) + 1)
     return Message(
         topic=item.topic,
         body=letter.body,
@@ -268,10 +273,10 @@ def _decide(
 ) -> tuple[Decision, str]:
     if not topic:
         return "skip", "it does not tell its topic; set spec.target"
-    if letter.redrives >= redrives_max:
-        return "hold", f"it was redriven {letter.redrives} times already (maxRedrives)"
-    if letter.overtaken and on_overtaken == "skip":
-        return "skip", "a later message of its key was consumed"
-    if letter.overtaken and on_overtaken == "hold-key":
-        return "hold", "a later message of its key was consumed"
+    redrives = redrives_of(letter.message)
+    if redrives >= redrives_max:
+        return "hold", f"it was redriven {redrives} times already (maxRedrives)"
+    if letter.overtaken and on_overtaken != "send":
+        decision: Decision = "skip" if on_overtaken == "skip" else "hold"
+        return decision, "a later message of its key was consumed"
     return "send", ""

@@ -306,16 +306,23 @@ def merge_attributes(kept: dict[str, str], changes: str | None) -> dict[str, str
 
 
 def _check_numbers(config: TopicConfig) -> None:
-    counts: Sequence[int] = (config.read_queue_nums, config.write_queue_nums)
-    if not all(0 < count <= QUEUES_MAX for count in counts):
-        problem = f"readQueueNums and writeQueueNums must be between 1 and {QUEUES_MAX}"
-    elif config.read_queue_nums < config.write_queue_nums:
-        problem = (
+    counts = (config.read_queue_nums, config.write_queue_nums)
+    for is_allowed, problem in (
+        (
+            all(0 < count <= QUEUES_MAX for count in counts),
+            f"readQueueNums and writeQueueNums must be between 1 and {QUEUES_MAX}",
+        ),
+        (
+            config.read_queue_nums >= config.write_queue_nums,
             f"readQueueNums {config.read_queue_nums} is less than writeQueueNums "
-            f"{config.write_queue_nums}: nobody could read the queues beyond; raise it"
-        )
-    elif config.perm & ~_PERM_ALL:
-        problem = f"perm {config.perm} is unknown; add up 4 (read), 2 (write) and 1 (inherit)"
-    else:
-        return
-    raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"topic[{config.topic_name}]: {problem}")
+            f"{config.write_queue_nums}: nobody could read the queues beyond; raise it",
+        ),
+        (
+            not config.perm & ~_PERM_ALL,
+            f"perm {config.perm} is unknown; add up 4 (read), 2 (write) and 1 (inherit)",
+        ),
+    ):
+        if not is_allowed:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"topic[{config.topic_name}]: {problem}"
+            )

@@ -162,14 +162,15 @@ def _number(value: object) -> int | None:
 
 def in_words(row: Mapping[str, Any]) -> str:
     """Say what is known of the listener of a blocked queue; empty when nothing is."""
-    words = []
-    if row["listenerTries"]:
-        words.append(f"its listener has failed {row['listenerTries']} times")
-    if row["listenerError"]:
-        words.append(f"last with {row['listenerError']}")
-    if row["listenerTries"] == 0:
-        words.append("its listener has not failed there: it still runs, or was not called")
-    if row["listenerTries"] is None and row["cached"] is not None:
-        words.append(f"its consumer has {row['cached']} messages of it and tells no errors")
+    tries, error, cached = row["listenerTries"], row["listenerError"], row["cached"]
+    words = (
+        (tries, f"its listener has failed {tries} times"),
+        (error, f"last with {error}"),
+        (tries == 0, "its listener has not failed there: it still runs, or was not called"),
+        (
+            tries is None and cached is not None,
+            f"its consumer has {cached} messages of it and tells no errors",
+        ),
+    )
 
-    return ", ".join(words)
+    return ", ".join(text for applies, text in words if applies)

@@ -7,6 +7,7 @@ a second has passed, or ten for the groups. A figure exists once it has moved, a
 ``admin/statistics.py``.
 """
 
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Final
@@ -112,11 +113,7 @@ class Series:
         return self.grown(now_ms, span_ms) * SECOND_MS / max(SECOND_MS, min(counted_ms, lived_ms))
 
     def _covering(self, span_ms: int) -> Buckets:
-        minute, hour, day = self._buckets
-        if span_ms <= MINUTE_MS:
-            return minute
-
-        return hour if span_ms <= HOUR_MS else day
+        return self._buckets[bisect_left((MINUTE_MS, HOUR_MS), span_ms)]
 
 
 class Figures:
