@@ -101,11 +101,6 @@ class ClusterAccess:
         await admin.start()
         return admin
 
-    def close(self) -> None:
-        """End the connections and the thread."""
-        self.thread.run(self._admin.close())
-        self.thread.close()
-
     # -- what there is
 
     def topics(self, names: Iterable[str], pattern: str = "") -> tuple[str, ...]:
@@ -124,16 +119,8 @@ class ClusterAccess:
         """
         return tuple(queue for topic in topics for queue in self.route(topic).subscribe)
 
-    def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of a topic in the order that keys are hashed over.
-
-        Raises:
-            TopicNotFound: No broker has it.
-        """
-        return self.route(topic).publish
-
     def route(self, topic: str) -> TopicRoute:
-        """Return a topic's queues, fresh.
+        """Return a topic's queues, fresh; `publish` has them in the order that keys are hashed over.
 
         Raises:
             TopicNotFound: No broker has it.
@@ -222,10 +209,6 @@ class ClusterAccess:
         for at in range(0, len(unique_keys), _LOOKS_AT_ONCE):
             found += await self._patiently(partial(ask, unique_keys[at : at + _LOOKS_AT_ONCE]))
         return found
-
-    def progress(self, group: str) -> dict[MessageQueue, Any]:
-        """Return how far a group is, as the administrator sees it."""
-        return self.wait(lambda: self._admin.progress(group))
 
     # -- messages
 

@@ -107,7 +107,7 @@ def run_stream(
         status.phase = "Running"
         try:
             with _stopped_by_signals(query):
-                while not _ended(query):
+                while not query.awaitTermination(_WAIT_S):
                     _note(status, query, spec, gauges)
             status.phase = "Finished"
         except StreamingQueryException as error:
@@ -134,10 +134,6 @@ def cause(error: StreamingQueryException) -> str:
     if own and ": " in text:
         text = text.partition(": ")[2]
     return text[:_CAUSE_MAX]
-
-
-def _ended(query: StreamingQuery) -> bool:
-    return bool(query.awaitTermination(_WAIT_S))
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def run(name: str, spec: SkewSpec, spark: SparkStarter) -> Outcome:
         keyed["count"].to_numpy(dtype=np.int64),
     )
     total = int(table["count"].sum())
-    queues = len(access_to(Connect(spec.source.bootstrap)).publish_queues(spec.source.topic))
+    queues = len(access_to(Connect(spec.source.bootstrap)).route(spec.source.topic).publish)
     advice = advise(
         loads,
         spec.candidates,
