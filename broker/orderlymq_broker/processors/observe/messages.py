@@ -65,12 +65,10 @@ class Frequent(Generic[Item]):
     def __init__(self, room: int) -> None:
         self._room = room
         self.counts: dict[Item, int] = {}
-        self.total = 0
 
     def add(self, item: Item) -> None:
         """Count an item."""
         counts = self.counts
-        self.total += 1
         if item in counts:
             counts[item] += 1
         elif len(counts) < self._room:
