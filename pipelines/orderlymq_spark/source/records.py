@@ -85,9 +85,6 @@ def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
     stored = b"".join(chunks)
     content = np.frombuffer(stored, np.uint8)
     front = _cut(content, starts, _FRONT)
-    wanted = (front["queue_offset"] >= start) & (front["queue_offset"] < end)
-    if not wanted.all():
-        starts, ends, front = starts[wanted], ends[wanted], front[wanted]
     born_more = np.where(front["sys_flag"] & sysflag.BORN_HOST_IPV6, _IPV6_MORE, 0)
     more = born_more + np.where(front["sys_flag"] & sysflag.STORE_HOST_IPV6, _IPV6_MORE, 0)
     bodies_at = starts + more + _BODY_AT
@@ -99,6 +96,15 @@ def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
     properties_at = bodies_end + _topic_part(content, front["magic"], bodies_end, starts)
     _check(properties_at <= ends, starts)
     _check(properties_at + _cut(content, properties_at - 2, _INT16) == ends, starts)
+    # What is damaged is an error also outside the range: its offset may be what is damaged.
+    wanted = (front["queue_offset"] >= start) & (front["queue_offset"] < end)
+    if not wanted.all():
+        starts, ends, front, store_ms, tail = (
+            each[wanted] for each in (starts, ends, front, store_ms, tail)
+        )
+        bodies_at, bodies_end, properties_at = (
+            each[wanted] for each in (bodies_at, bodies_end, properties_at)
+        )
     names = ("queue_offset", "physical_offset", "flag", "sys_flag", "born_ms")
     numbers = {name: front[name].astype(np.int64) for name in names}
     numbers["store_ms"] = store_ms.astype(np.int64)
