@@ -22,8 +22,10 @@ class Json(Generic[T]):
     """JSON of a type that pydantic knows: a model, a dataclass, a TypedDict, `list[int]`."""
 
     def __init__(self, kind: type[T]) -> None:
-        from pydantic import TypeAdapter  # noqa: PLC0415 - only programs with typed bodies pay for it
-
+        try:
+            from pydantic import TypeAdapter  # noqa: PLC0415 - only programs with typed bodies pay
+        except ImportError as error:
+            raise ImportError(f"{error}; install it with: pip install 'orderlymq[json]'") from error
         self._kind = kind
         self._adapter: TypeAdapter[T] = TypeAdapter(kind)
 

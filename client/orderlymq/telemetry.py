@@ -9,7 +9,6 @@ links to each. Without `instrument()` nothing of this is imported.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from orderlymq import __version__
 from orderlymq.consumer.contexts import ConsumeContext
 from orderlymq.message import Message, SendResult
 from orderlymq.observers import install
@@ -28,7 +27,7 @@ def instrument(provider: TracerProvider | None = None) -> Callable[[], None]:
     Args:
         provider: makes the spans; the program's own when None.
     """
-    return install(_Spans(trace.get_tracer("orderlymq", __version__, provider)))
+    return install(_Spans(trace.get_tracer("orderlymq", tracer_provider=provider)))
 
 
 class _Spans:
