@@ -35,6 +35,12 @@ from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
 
 Port = Annotated[int, Field(ge=1024, le=65535)]
 
+ANY_NAMESPACE: Final = "*"
+NAMESPACES_MAX: Final = 64  # that may use one cluster; "*" stands for more
+AllowedNamespace = Annotated[
+    str,
+    StringConstraints(pattern=r"^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)$", min_length=1, max_length=63),
+]
 GROUPS_MAX: Final = 64  # of one cluster; a client sends one heartbeat per group
 NAME_SERVERS_MAX: Final = 5
 REPLICAS_MAX: Final = 5
@@ -289,6 +295,11 @@ class ClusterSpec(Model):
         default=Local(),
         description="Addresses when the cluster runs as processes on one machine.",
         json_schema_extra=IMMUTABLE,
+    )
+    allowed_namespaces: Annotated[list[AllowedNamespace], Field(max_length=NAMESPACES_MAX)] = Field(
+        default=[],
+        description="Other namespaces whose Topics, ConsumerGroups, Users and Pipelines may name this Cluster; "
+        '"*" allows all. A namespace that is listed may do what the own one may; only in Kubernetes.',
     )
     image: Image | None = Field(
         default=None,

@@ -75,7 +75,15 @@ def kube_revision(cluster: Cluster, image: str) -> str:
     spec = cluster.spec
     said = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for meaningless in (
-        *("groups", "replicasPerGroup", "local", "update", "scaleDown", "image"),
+        *(
+            "groups",
+            "replicasPerGroup",
+            "local",
+            "update",
+            "scaleDown",
+            "image",
+            "allowedNamespaces",
+        ),
         *("imagePullPolicy", "imagePullSecrets"),
     ):
         said.pop(meaningless, None)

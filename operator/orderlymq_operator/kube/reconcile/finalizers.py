@@ -33,8 +33,10 @@ class Finalizers:
 
     async def settle(self, state: DesiredState) -> None:
         """Give every living object the finalizer that its deletion policy asks for."""
-        for item in state.subjects.values():
-            if item.manifest is None:
+        for item in state.strangers.values():
+            await self.release(item)  # nothing is deleted in the brokers for them
+        for subject, item in state.subjects.items():
+            if item.manifest is None or subject in state.strangers:
                 continue
             needed = is_deleted_with(item.manifest)
             if needed and FINALIZER not in item.finalizers:
