@@ -63,7 +63,7 @@ class OperatorProcess:
         self._reconciler = ClusterReconciler(
             api,
             self._inventory,
-            Defaults(settings.image, settings.pull_policy),
+            Defaults(settings.image, settings.pull_policy, settings.namespace),
             metrics,
             Credentials(api, lambda: self._election.token, self._election.overtaken),
             self._zone_of,

@@ -19,6 +19,7 @@ from orderlymq_operator.resources.meta import (
     rule,
     rules,
 )
+from orderlymq_operator.resources.network import Network
 from orderlymq_operator.resources.quantities import Duration, Quantity
 from orderlymq_operator.resources.workload import (
     BROKER_RESOURCES,
@@ -295,6 +296,9 @@ class ClusterSpec(Model):
         default=Local(),
         description="Addresses when the cluster runs as processes on one machine.",
         json_schema_extra=IMMUTABLE,
+    )
+    network: Network = Field(
+        default=Network(), description="Who may reach the pods; only in Kubernetes."
     )
     allowed_namespaces: Annotated[list[AllowedNamespace], Field(max_length=NAMESPACES_MAX)] = Field(
         default=[],

@@ -52,6 +52,13 @@ class SmallCluster:
         )
         self.reconciler.inventory.invalidate()
 
+    def change(self, **spec: Any) -> None:
+        """Change fields of the Cluster's spec, as a person would."""
+        found = self.server.find(CLUSTERS, *KEY)
+        assert found is not None
+        self.server.put(CLUSTERS, {**found, "spec": {**found["spec"], **spec}})
+        self.reconciler.inventory.invalidate()
+
     def condition(self, kind: str) -> Json:
         """Return one condition of the Cluster."""
         found = self.server.find(CLUSTERS, *KEY)

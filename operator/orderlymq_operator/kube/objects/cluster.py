@@ -56,6 +56,7 @@ class Environment:
         revision: of settings and image that new pods of brokers get.
         name_server_revision: likewise of name servers.
         name_server_claim: size of the volumes when the StatefulSet was made.
+        operator_namespace: where the operator runs, which must reach the pods.
     """
 
     image: str
@@ -64,6 +65,7 @@ class Environment:
     name_server_revision: str = ""
     groups: Mapping[str, GroupForm] = field(default_factory=dict)
     name_server_claim: str = _NAME_SERVER_CLAIM
+    operator_namespace: str = "default"
 
 
 def kube_revision(cluster: Cluster, image: str) -> str:
@@ -83,6 +85,7 @@ def kube_revision(cluster: Cluster, image: str) -> str:
             "scaleDown",
             "image",
             "allowedNamespaces",
+            "network",
         ),
         *("imagePullPolicy", "imagePullSecrets"),
     ):
