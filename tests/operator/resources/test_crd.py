@@ -157,8 +157,7 @@ def test_what_must_not_change_is_guarded_by_rules() -> None:
         "Pipeline.spec.storage.accessMode",
         "Pipeline.spec.storage.claimName",
         "Pipeline.spec.storage.className",
-                    "Pipeline.spec.storage.size",
-        }
+        "Pipeline.spec.storage.size",
     }
 
 
