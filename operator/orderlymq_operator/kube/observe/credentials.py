@@ -8,7 +8,6 @@ is made once and is kept in a Secret of the Cluster.
 import asyncio
 import base64
 import secrets
-import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -18,6 +17,7 @@ from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.cluster import operator_secret
 from orderlymq_operator.kube.objects.pods import OPERATOR_KEY, SECRET_KEY, TLS_KEYS
 from orderlymq_operator.kube.observe.desired import DesiredState
+from orderlymq_operator.kube.observe.keypair import KeyPair
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
 from orderlymq_operator.resources.user import fingerprint
@@ -36,7 +36,7 @@ class Credentials:
         self._api = api
         self._token = token
         self._overtaken = overtaken
-        # By the authority that is trusted; None for plain connections.
+        # By the key pair that they are opened with; None for plain connections.
         self._clients: dict[str | None, RemotingClient] = {}
 
     async def admin(self, cluster: Cluster) -> Admin:
@@ -66,8 +66,8 @@ class Credentials:
         missing = [key for key in TLS_KEYS if not _value(found, key)]
         if missing:
             return f"Secret {name!r} has no {' and no '.join(missing)}"
-        usable = _is_authority(_value(found, "ca.crt") or "")
-        return "" if usable else f"ca.crt in Secret {name!r} is no certificate"
+        wrong = _key_pair(cluster, found).trouble()
+        return f"Secret {name!r} cannot be used: {wrong}" if wrong else ""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -78,15 +78,12 @@ class Credentials:
         if tls.secret_name is None or tls.mode != "Enforcing":
             return self._clients.setdefault(None, RemotingClient())
         found = await self._api.get(SECRETS, cluster.metadata.namespace, tls.secret_name)
-        authority = _value(found, "ca.crt") or ""
-        if not _is_authority(authority):
-            authority = ""  # `missing_certificate` says so, and no pod runs yet
-        if authority not in self._clients:
-            context = ssl.create_default_context(cadata=authority or None)
-            # Pods are called by address; who they are says the authority of the cluster.
-            context.check_hostname = False
-            self._clients[authority] = RemotingClient(tls=context)
-        return self._clients[authority]
+        pair = _key_pair(cluster, found)
+        if pair.trouble():
+            pair = KeyPair("")  # `missing_certificate` says so, and no pod runs yet
+        if pair.digest not in self._clients:
+            self._clients[pair.digest] = RemotingClient(tls=pair.context())
+        return self._clients[pair.digest]
 
     async def _operator_secret(self, cluster: Cluster) -> str:
         namespace, name = cluster.metadata.namespace, names.operator_secret(cluster)
@@ -124,12 +121,13 @@ class Credentials:
         }
 
 
-def _is_authority(text: str) -> bool:
-    try:
-        ssl.create_default_context(cadata=text)
-    except (ssl.SSLError, ValueError):
-        return False
-    return bool(text)
+def _key_pair(cluster: Cluster, secret: Json | None) -> KeyPair:
+    """Return what connections to *cluster* are opened with."""
+    authority = _value(secret, "ca.crt") or ""
+    if cluster.spec.tls.client_auth == "None":
+        return KeyPair(authority)
+    certificate, key = _value(secret, "tls.crt") or "", _value(secret, "tls.key") or ""
+    return KeyPair(authority, certificate, key)
 
 
 def _value(secret: Json | None, key: str) -> str | None:

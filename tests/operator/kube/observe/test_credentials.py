@@ -11,11 +11,13 @@ from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.resources import Json
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.tls import ClientAuth, ServerTls
 from tests.operator.examples import cluster
 from tests.operator.kube.apiserver import absent, serving_api
 from tests.operator.scripted import serving
-from tests.runtime.certificates import make_authority
+from tests.runtime.certificates import make_authority, make_certificate
 
+ASKS: dict[str, ClientAuth] = {"None": "none", "Optional": "optional", "Required": "required"}
 TLS = {"mode": "Enforcing", "secretName": "pair"}
 
 
@@ -76,3 +78,48 @@ async def test_a_cluster_that_waits_for_its_key_pair_leaves_plain_ones_alone(
 
     async with serving({RequestCode.ORDERLYMQ_LOCK_TABLE: nothing}) as (_, address):
         assert await plain.locks(address) == []
+
+
+@pytest.mark.parametrize("client_auth", ["None", "Optional", "Required"])
+async def test_brokers_that_ask_for_a_certificate_get_the_cluster_s(
+    access: Credentials, secrets: Secrets, tmp_path: Path, client_auth: str
+) -> None:
+    """With clientAuth Required a cluster of Kubernetes could not be managed at all once."""
+    files = make_certificate(make_authority(tmp_path), "replica")
+    assert files.certificate is not None
+    assert files.key is not None
+    assert files.ca is not None
+    secrets.texts["pair"] = {
+        "tls.crt": files.certificate.read_text(),
+        "tls.key": files.key.read_text(),
+        "ca.crt": files.ca.read_text(),
+    }
+    guarded = cluster(tls={**TLS, "clientAuth": client_auth})
+
+    def nothing(request: RemotingCommand) -> RemotingCommand:
+        return request.reply(body=b'{"locks": []}')
+
+    tls = ServerTls(files, "enforcing", ASKS[client_auth])
+    answers = {RequestCode.ORDERLYMQ_LOCK_TABLE: nothing}
+    async with serving(answers, tls) as (_, address):
+        assert await access.missing_certificate(guarded) == ""
+        assert await (await access.admin(guarded)).locks(address) == []
+
+
+async def test_a_key_that_is_not_the_certificate_s_is_told(
+    access: Credentials, secrets: Secrets, tmp_path: Path
+) -> None:
+    """Before a pod is made that could not serve."""
+    authority = make_authority(tmp_path)
+    one, other = (make_certificate(authority, name) for name in ("one", "other"))
+    assert one.certificate is not None
+    assert other.key is not None
+    secrets.texts["pair"] = {
+        "tls.crt": one.certificate.read_text(),
+        "tls.key": other.key.read_text(),
+        "ca.crt": authority.read_text(),
+    }
+    guarded = cluster(tls={**TLS, "clientAuth": "Required"})
+
+    assert "no certificate and its key" in await access.missing_certificate(guarded)
+    await access.admin(guarded)  # trusts nobody until the Secret is right
