@@ -21,6 +21,7 @@ from orderlymq_operator.resources.meta import (
 )
 from orderlymq_operator.resources.network import Network
 from orderlymq_operator.resources.quantities import Duration, Quantity
+from orderlymq_operator.resources.security import Security, contradictions
 from orderlymq_operator.resources.workload import (
     BROKER_RESOURCES,
     NAME_SERVER_RESOURCES,
@@ -291,6 +292,7 @@ class ClusterSpec(Model):
     )
     lock: Lock = Field(default=Lock(), description="Queue locks of ordered consumers.")
     tls: Tls = Field(default=Tls(), description="TLS towards clients.")
+    security: Security = Field(default=Security(), description="Which security is promised.")
     config: Config = Field(default=Config(), description="Settings of the brokers.")
     local: Local = Field(
         default=Local(),
@@ -333,6 +335,13 @@ class ClusterSpec(Model):
             )
         _check_one_meaning(self)
         _check_ports(self.local, self.groups)
+        for text in contradictions(
+            self.security,
+            tls_mode=self.tls.mode,
+            acl=self.config.acl_enable,
+            namespaces=self.allowed_namespaces,
+        ):
+            raise ValueError(text)
         return self
 
 

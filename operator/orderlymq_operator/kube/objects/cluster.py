@@ -94,6 +94,7 @@ def kube_revision(cluster: Cluster, image: str) -> str:
         ("storage", ("size", "deleteClaim", "className")),
         ("nameServers", ("resources",)),
         ("lock", ("takeover",)),
+        ("security", ("profile",)),
     ):
         for name in fields:
             said.get(part, {}).pop(name, None)
