@@ -7,6 +7,7 @@ that the chart's rights do not allow.
 """
 
 import copy
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -151,6 +152,12 @@ class ObjectServer:
             **found["metadata"],
             "resourceVersion": str(self._version),
         }
+        if "stringData" in found:
+            texts = {
+                key: b64encode(text.encode()).decode() for key, text in found["stringData"].items()
+            }
+            found = {key: value for key, value in found.items() if key != "stringData"}
+            found["data"] = {**found.get("data", {}), **texts}
         if found.get("kind") == "Service":
             found = {**found, "spec": {"clusterIP": "10.96.0.7", **found["spec"]}}
         generation = before.get("metadata", {}).get("generation", 0)

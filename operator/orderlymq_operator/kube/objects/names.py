@@ -67,6 +67,11 @@ def operator_secret(cluster: Cluster) -> str:
     return f"{cluster.metadata.name}-operator"
 
 
+def user_secret(user: str) -> str:
+    """Return the name of the Secret that is made for a User which names none."""
+    return f"{user}-user"
+
+
 def pod_name(group: str, node: int) -> str:
     """Return the pod of a replica; nodes count from 1, pods from 0."""
     return f"{group}-{node - 1}"

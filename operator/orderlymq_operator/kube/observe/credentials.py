@@ -9,11 +9,13 @@ import asyncio
 import base64
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.objects import names
+from orderlymq_operator.kube.objects.accounts import account_secret, is_of
 from orderlymq_operator.kube.objects.cluster import operator_secret
 from orderlymq_operator.kube.objects.pods import OPERATOR_KEY, SECRET_KEY, TLS_KEYS
 from orderlymq_operator.kube.observe.desired import DesiredState
@@ -103,6 +105,8 @@ class Credentials:
         return {user.metadata.name: text for user, text in zip(users, found, strict=True)}
 
     async def _secret(self, state: DesiredState, user: User) -> str | None:
+        if user.spec.secret_from is None:
+            return await self._made_secret(user)
         source = user.spec.secret_from.secret
         if source is None:
             return None
@@ -110,6 +114,20 @@ class Credentials:
         found = await self._api.get(SECRETS, namespace, source.name)
         text = (_value(found, source.key) or "").strip()
         return text if len(text) >= SECRET_LENGTH_MIN else None
+
+    async def _made_secret(self, user: User) -> str | None:
+        """Return what the operator has made for a User that names no Secret; make it where it is missing."""
+        namespace, _, name = user.metadata.name.partition("/")
+        secret = names.user_secret(name)
+        found = await self._api.get(SECRETS, namespace, secret)
+        if found is None:
+            made = account_secret(user, namespace, name, secrets.token_hex(_SECRET_BYTES))
+            with suppress(ConflictError):  # another operator was first
+                await self._api.create(SECRETS, namespace, made)
+            found = await self._api.get(SECRETS, namespace, secret)
+        if found is None or not is_of(user, found):
+            return None
+        return _value(found, SECRET_KEY)
 
     @staticmethod
     def fingerprints(state: DesiredState, found: dict[str, str | None]) -> dict[str, str | None]:
