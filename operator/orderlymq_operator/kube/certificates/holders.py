@@ -45,7 +45,7 @@ def holders(cluster: Cluster) -> dict[str, tuple[Holder, ...]]:
     """
     name, namespace = cluster.metadata.name, cluster.metadata.namespace
     servers = names.name_server_set(cluster)
-    found = {
+    found: dict[str, tuple[Holder, ...]] = {
         servers: (
             Holder(
                 NAME_SERVER,

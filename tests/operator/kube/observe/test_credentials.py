@@ -14,7 +14,7 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.tls import ClientAuth, ServerTls
 from tests.operator.examples import cluster
 from tests.operator.kube.apiserver import absent, serving_api
-from tests.operator.scripted import serving
+from tests.operator.scripted import Answer, serving
 from tests.runtime.certificates import make_authority, make_certificate
 
 ASKS: dict[str, ClientAuth] = {"None": "none", "Optional": "optional", "Required": "required"}
@@ -100,7 +100,7 @@ async def test_brokers_that_ask_for_a_certificate_get_the_cluster_s(
         return request.reply(body=b'{"locks": []}')
 
     tls = ServerTls(files, "enforcing", ASKS[client_auth])
-    answers = {RequestCode.ORDERLYMQ_LOCK_TABLE: nothing}
+    answers: dict[int, Answer] = {RequestCode.ORDERLYMQ_LOCK_TABLE: nothing}
     async with serving(answers, tls) as (_, address):
         assert await access.missing_certificate(guarded) == ""
         assert await (await access.admin(guarded)).locks(address) == []
