@@ -11,8 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
-from orderlymq_runtime.settingsfile import SettingsError, read_settings
-from orderlymq_runtime.tls import TlsSettings
+from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
 
 # Ranges that a file must keep to; the text of an error names the field.
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -117,7 +116,7 @@ class PodSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     siblings: list[str] = []
 
 
-class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One replica of one group.
 
     Attributes:
@@ -142,7 +141,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     address: Address
     http: Address
     data_dir: Path
-    name_servers: list[Address] = []
+    name_servers: list[Address] = msgspec.field(default_factory=list)
     bind: Literal["leader", "always"] = "leader"
     listen: Address | None = None
     raft_listen: Address | None = None
@@ -159,7 +158,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     timers: TimerSettings = TimerSettings()
     storage: StorageSettings = StorageSettings()
     access: AccessSettings = AccessSettings()
-    tls: TlsSettings = TlsSettings()
     shutdown_max_ms: Positive = 12_000  # from SIGTERM on; then the process ends, whatever hangs
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"
