@@ -1,0 +1,1 @@
+"""An attacker's programs against real processes and sockets: each rule says what a stranger cannot do."""
