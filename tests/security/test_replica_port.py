@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,13 @@ from orderlymq_broker.replication.handshake import Identity, proof
 from orderlymq_broker.replication.links import Refused, dial
 from orderlymq_broker.replication.snapshots import Offer
 from orderlymq_broker.replication.transport import Transport
-from orderlymq_broker.settings import Address
+from orderlymq_broker.settings import Address, BrokerSettings
 from orderlymq_broker.store.snapshot import Manifest
 from orderlymq_raft import Membership, Message
 from orderlymq_raft.messages import Append
 from orderlymq_raft.types import Entry, EntryKind, Index, NodeId, Term
 from orderlymq_runtime.tls import InternalTls, PeerTls, TlsFiles, TlsSettings, client_context
+from tests.broker.test_app import get, running
 from tests.ports import free_ports
 from tests.runtime.certificates import make_authority, make_certificate
 from tests.security.strangers import PATIENCE_S, Stranger, greeting
@@ -189,6 +191,36 @@ async def test_an_impostor_that_is_called_hears_no_log() -> None:
             await dial(member(), NodeId(1), address, "raft")
 
     assert said == [FrameKind.HELLO, FrameKind.PROOF]
+
+
+@pytest.mark.parametrize("secret", [b"", bytes(32)], ids=["alone", "with a secret"])
+async def test_a_broker_keeps_its_term_and_its_log(tmp_path: Path, secret: bytes) -> None:
+    """The whole process: nobody leads term 50, and what the stranger sent stands in no log."""
+    client, http, raft = (Address("127.0.0.1", port) for port in free_ports(3))
+    settings = BrokerSettings(
+        cluster="C",
+        group="g",
+        node_id=1,
+        peers={1: raft},
+        address=client,
+        http=http,
+        data_dir=tmp_path / "data",
+        cluster_secret=secret,
+    )
+    async with running(settings) as process:
+        async with asyncio.timeout(PATIENCE_S):
+            while (await get(settings, "readyz"))[0] != HTTPStatus.OK:
+                pass
+        before = process.instance.node.status()
+        for purpose, frames in (("raft", append_of_term_50(2)), ("snapshot", forged_offer())):
+            async with Stranger(raft) as stranger:
+                await stranger.prove(greeting(1, purpose=purpose))  # type: ignore[arg-type] # of two words
+                await stranger.say(frames)
+                assert await stranger.answers() == [FrameKind.REFUSED]
+
+        after = process.instance.node.status()
+        assert (after.term, after.leader) == (before.term, NodeId(1))
+        assert process.instance.loop.serving
 
 
 # -- who has seen others speak ---------------------------------------------------------------------
