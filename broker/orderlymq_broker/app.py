@@ -148,16 +148,7 @@ class BrokerProcess:
         stack.push_async_callback(self._liveness.close)
         stack.push_async_callback(self._admin_requests.close)
         stack.push_async_callback(self._assigning.close)
-        self._registration = Registration(
-            self.instance.state,
-            settings.name_servers,
-            cluster=settings.cluster,
-            group=settings.group,
-            address=settings.address,
-            period_s=settings.timers.register_ms / 1000,
-            tls=settings.tls.peer_context(),
-            supervisor=self._supervisor,
-        )
+        self._registration = Registration(self.instance.state, settings, self._supervisor)
         stack.push_async_callback(self._registration.close)
         await self._listen()
         self._registration.start()

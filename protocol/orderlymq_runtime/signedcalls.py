@@ -12,6 +12,7 @@ from typing import Final
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.signing import Signer
 from orderlymq_runtime.client import RemotingClient
+from orderlymq_runtime.clustersecret import NAME_SERVERS, derived_key
 
 _NONCE_BYTES: Final = 16
 
@@ -24,6 +25,11 @@ def new_signer(key: str, secret: bytes) -> Signer:
         clock_ms=lambda: time.time_ns() // 1_000_000,
         nonce=lambda: secrets.token_hex(_NONCE_BYTES),
     )
+
+
+def name_server_signer(cluster_secret: bytes) -> Signer:
+    """Return what signs changes at the name servers of a cluster."""
+    return new_signer(NAME_SERVERS, derived_key(cluster_secret, NAME_SERVERS))
 
 
 async def invoke_signed(
