@@ -341,9 +341,10 @@ class BrokerProcess:
     def refusal(self, line: Line, command: RemotingCommand) -> RemotingCommand | None:
         """Return the answer to a request that its sender may not make."""
         try:
-            self.instance.core.access.admit(command, Peer(line.id, *line.peer))
+            peer = Peer(line.id, *line.peer)
+            self.instance.core.access.admit(command, peer, self._clock.now().wall_ms)
         except RequestRefused as refused:
-            return command.reply(refused.code, remark=refused.remark)
+            return command.reply(refused.code, ext=refused.ext, remark=refused.remark)
         return None
 
     def may_answer(self) -> bool:

@@ -14,12 +14,14 @@ from orderlymq_nameserver.kv import ORDER_TOPIC_CONFIG
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_protocol.signing import (
+    KEY,
     SERVER,
     ReplayGuard,
     SignatureRefused,
     is_signed,
     verified,
 )
+from orderlymq_runtime.clustersecret import NAME_SERVERS
 
 # What RocketMQ's brokers and its tools ask about one broker name; a mixed fleet may leave it unsigned.
 OF_ONE_BROKER: Final = frozenset(
@@ -76,7 +78,8 @@ class Proofs:
         """
         if self._key is None:
             return False
-        if is_signed(request.ext):
+        # Clients with an account sign what they ask brokers and name servers alike; that counts there alone.
+        if is_signed(request.ext) and request.ext.get(KEY) == NAME_SERVERS:
             try:
                 self._guard.take(verified(request, (self._key,)), wall_ms)
             except SignatureRefused as refused:

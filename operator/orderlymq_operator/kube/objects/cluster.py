@@ -264,7 +264,7 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
 
 
 def operator_secret(cluster: Cluster, text: str) -> Json:
-    """Return the Secret with which the operator signs its requests to brokers with access control."""
+    """Return the Secret with which the operator signs its requests to brokers."""
     made = _object(cluster, "v1", "Secret", names.operator_secret(cluster), names.BROKER)
     made["type"] = "Opaque"
     made["stringData"] = {SECRET_KEY: text}

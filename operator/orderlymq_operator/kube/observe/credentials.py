@@ -1,8 +1,8 @@
 """
 Connections to brokers and the secrets of Users: signatures and certificates by Cluster.
 
-Rule: secrets are read when a reconcile begins and never kept. The operator's own secret of a Cluster with access control
-is made once and is kept in a Secret of the Cluster.
+Rule: secrets are read when a reconcile begins and never kept. The operator's own secret of a Cluster is made once
+and is kept in a Secret of the Cluster.
 """
 
 import asyncio
@@ -46,8 +46,6 @@ class Credentials:
             ApiError: a Secret cannot be read now.
         """
         client = await self._client(cluster)
-        if not cluster.spec.config.acl_enable:
-            return Admin(client, operator_token=self._token(), overtaken=self._overtaken)
         secret = await self._operator_secret(cluster)
         return Admin(client, OPERATOR_KEY, secret, self._token(), self._overtaken)
 
