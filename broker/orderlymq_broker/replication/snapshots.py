@@ -32,7 +32,8 @@ from orderlymq_broker.replication.frames import (
     decode_header,
     encode_frame,
 )
-from orderlymq_broker.replication.transport import Identity, Refused, dial
+from orderlymq_broker.replication.handshake import Identity
+from orderlymq_broker.replication.links import Refused, dial
 from orderlymq_broker.settings import Address
 from orderlymq_broker.store.kv import StoreError
 from orderlymq_broker.store.rocks import RocksStore

@@ -20,8 +20,8 @@ CLUSTER_SECRET_VARIABLE: Final = "ORDERLYMQ_CLUSTER_SECRET_FILE"  # noqa: S105 -
 _DATA_DIRECTORY: Final = ".orderlymq"
 # Files of the local backend: where its supervisor answers while it runs, and the two secrets.
 _SUPERVISOR: Final = "supervisor.json"
-_OPERATOR_SECRET: Final = "operator.secret"
-_CLUSTER_SECRET: Final = "cluster.secret"
+_OPERATOR_SECRET: Final = "operator.secret"  # noqa: S105 - the name of a file
+_CLUSTER_SECRET: Final = "cluster.secret"  # noqa: S105 - the name of a file
 
 
 def operator_credentials() -> Credentials:

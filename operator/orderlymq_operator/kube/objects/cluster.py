@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from orderlymq_operator.kube.objects import names
 from orderlymq_operator.kube.objects.pods import (
+    IDENTITY_KEY,
     NODES_MAX,
     SECRET_KEY,
     broker_pod,
@@ -265,9 +266,18 @@ def group_set(cluster: Cluster, group: str, environment: Environment) -> Json:
 
 def operator_secret(cluster: Cluster, text: str) -> Json:
     """Return the Secret with which the operator signs its requests to brokers."""
-    made = _object(cluster, "v1", "Secret", names.operator_secret(cluster), names.BROKER)
+    return _secret(cluster, names.operator_secret(cluster), SECRET_KEY, text)
+
+
+def identity_secret(cluster: Cluster, text: str) -> Json:
+    """Return the Secret that replicas and name servers of a cluster know each other by."""
+    return _secret(cluster, names.identity_secret(cluster), IDENTITY_KEY, text)
+
+
+def _secret(cluster: Cluster, name: str, key: str, text: str) -> Json:
+    made = _object(cluster, "v1", "Secret", name, names.BROKER)
     made["type"] = "Opaque"
-    made["stringData"] = {SECRET_KEY: text}
+    made["stringData"] = {key: text}
     return made
 
 

@@ -26,6 +26,8 @@ _SECRET: Final = "/etc/orderlymq-operator"  # noqa: S105 - a folder
 _TOKEN: Final = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a folder
 OPERATOR_KEY: Final = OPERATOR_ACCOUNT
 SECRET_KEY: Final = "secretKey"  # noqa: S105 - the name of a key
+_IDENTITY: Final = "/etc/orderlymq-identity"
+IDENTITY_KEY: Final = "secret"
 # What the Secret of a cluster's key pair holds, as Secrets of cert-manager do.
 TLS_KEYS: Final = ("tls.crt", "tls.key", "ca.crt")
 
@@ -56,6 +58,7 @@ def broker_settings(
             "operator_key": OPERATOR_KEY,
             "operator_secret_file": f"{_SECRET}/{SECRET_KEY}",
         },
+        "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
         "group": group,
         "node_id": node,
@@ -104,6 +107,7 @@ def name_server_settings(cluster: Cluster) -> dict[str, Any]:
         "listen": _address("0.0.0.0", names.NAME_SERVER_PORT),  # noqa: S104 - it is a pod
         "http": _address("0.0.0.0", names.HTTP_PORT),  # noqa: S104
         "kv_path": f"{_DATA}/kv.json",
+        "cluster_secret_file": f"{_IDENTITY}/{IDENTITY_KEY}",
         "tls": _tls(cluster),
         "log_level": cluster.spec.config.log_level,
         "log_format": cluster.spec.config.log_format,
@@ -148,9 +152,8 @@ def broker_pod(
     volumes = [
         _volume("settings", _SETTINGS, {"configMap": {"name": group}}),
         _volume("token", _TOKEN, _token_source()),
+        _volume("operator", _SECRET, _secret_source(names.operator_secret(cluster))),
     ]
-    secret = {"secret": {"secretName": names.operator_secret(cluster), "defaultMode": 0o440}}
-    volumes.append(_volume("operator", _SECRET, secret))
     pod = _pod(cluster, container, volumes, names.BROKER, group)
     pod["spec"]["serviceAccountName"] = names.broker_account(cluster)
     pod["metadata"]["annotations"] |= {names.ANNOTATION_REVISION: revision}
@@ -214,9 +217,10 @@ def _pod(
     group: str | None,
 ) -> Json:
     spec = cluster.spec
+    identity = _secret_source(names.identity_secret(cluster))
+    volumes = [*volumes, _volume("identity", _IDENTITY, identity)]
     if spec.tls.secret_name is not None:
-        source = {"secret": {"secretName": spec.tls.secret_name, "defaultMode": 0o440}}
-        volumes = [*volumes, _volume("tls", _TLS, source)]
+        volumes.append(_volume("tls", _TLS, _secret_source(spec.tls.secret_name)))
     made, mounts = [source for source, _ in volumes], [mount for _, mount in volumes]
     container["volumeMounts"] = [
         {"name": "data", "mountPath": _DATA},
@@ -281,6 +285,10 @@ def _placement(cluster: Cluster, component: str, group: str | None) -> Json:
 
 def _volume(name: str, path: str, source: Json) -> tuple[Json, Json]:
     return {"name": name, **source}, {"name": name, "mountPath": path, "readOnly": True}
+
+
+def _secret_source(name: str) -> Json:
+    return {"secret": {"secretName": name, "defaultMode": 0o440}}
 
 
 def _token_source() -> Json:

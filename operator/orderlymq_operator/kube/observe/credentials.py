@@ -1,8 +1,8 @@
 """
 Connections to brokers and the secrets of Users: signatures and certificates by Cluster.
 
-Rule: secrets are read when a reconcile begins and never kept. The operator's own secret of a Cluster is made once
-and is kept in a Secret of the Cluster.
+Rule: secrets are read when a reconcile begins and never kept. What a Cluster's processes know each other by, and the
+operator's own secret of a Cluster, are made once and are kept in Secrets of the Cluster.
 """
 
 import asyncio
@@ -10,13 +10,14 @@ import base64
 import secrets
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from orderlymq_operator.brokers.admin import Admin
 from orderlymq_operator.kube.api import Api, ConflictError
 from orderlymq_operator.kube.objects import names
-from orderlymq_operator.kube.objects.cluster import operator_secret
-from orderlymq_operator.kube.objects.pods import OPERATOR_KEY, SECRET_KEY, TLS_KEYS
+from orderlymq_operator.kube.objects.cluster import identity_secret, operator_secret
+from orderlymq_operator.kube.objects.pods import IDENTITY_KEY, OPERATOR_KEY, SECRET_KEY, TLS_KEYS
 from orderlymq_operator.kube.observe.desired import DesiredState
 from orderlymq_operator.kube.resources import SECRETS, Json
 from orderlymq_operator.resources.kinds import Cluster, User
@@ -40,14 +41,27 @@ class Credentials:
         self._clients: dict[str | None, RemotingClient] = {}
 
     async def admin(self, cluster: Cluster) -> Admin:
-        """Return what calls the brokers and name servers of *cluster*.
+        """Return what calls the brokers and name servers of *cluster*; its secrets are there from then on.
 
         Raises:
-            ApiError: a Secret cannot be read now.
+            ApiError: a Secret cannot be read or made now.
         """
+        identity = await self._made_once(
+            cluster, names.identity_secret(cluster), partial(identity_secret, cluster)
+        )
         client = await self._client(cluster)
-        secret = await self._operator_secret(cluster)
-        return Admin(client, OPERATOR_KEY, secret, self._token(), self._overtaken)
+        found = await self._made_once(
+            cluster, names.operator_secret(cluster), partial(operator_secret, cluster)
+        )
+        secret = _value(found, SECRET_KEY) or ""
+        return Admin(
+            client,
+            OPERATOR_KEY,
+            secret,
+            self._token(),
+            self._overtaken,
+            cluster_secret=(_value(identity, IDENTITY_KEY) or "").strip().encode(),
+        )
 
     async def missing_certificate(self, cluster: Cluster) -> str:
         """Return what keeps the pods of *cluster* from getting their key pair; empty when nothing does.
@@ -86,16 +100,19 @@ class Credentials:
             self._clients[authority] = RemotingClient(tls=context)
         return self._clients[authority]
 
-    async def _operator_secret(self, cluster: Cluster) -> str:
-        namespace, name = cluster.metadata.namespace, names.operator_secret(cluster)
+    async def _made_once(
+        self, cluster: Cluster, name: str, make: Callable[[str], Json]
+    ) -> Json | None:
+        namespace = cluster.metadata.namespace
         found = await self._api.get(SECRETS, namespace, name)
-        if found is None:
-            made = operator_secret(cluster, secrets.token_hex(_SECRET_BYTES))
-            try:
-                found = await self._api.create(SECRETS, namespace, made)
-            except ConflictError:
-                found = await self._api.get(SECRETS, namespace, name)
-        return _value(found, SECRET_KEY) or ""
+        if found is not None:
+            return found
+        try:
+            return await self._api.create(
+                SECRETS, namespace, make(secrets.token_hex(_SECRET_BYTES))
+            )
+        except ConflictError:
+            return await self._api.get(SECRETS, namespace, name)
 
     async def secrets(self, state: DesiredState) -> dict[str, str | None]:
         """Return what the Secrets of the Users hold; None where that is no secret."""
