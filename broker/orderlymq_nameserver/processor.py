@@ -181,7 +181,7 @@ class NameServerCore:
         Raises:
             NotSigned: It is not.
         """
-        if not self._proofs.needed:
+        if not self._proofs.needed or self._holds_already(request):
             return
         signed = self._proofs.judge(request, wall_ms)
         name = request.ext.get("brokerName", "")
@@ -193,6 +193,24 @@ class NameServerCore:
             raise NotSigned(
                 f"the broker name {name} belongs to a broker that signs; give this one another name"
             )
+
+    def _holds_already(self, request: RemotingCommand) -> bool:
+        """Tell whether what is asked is so already: then it may be asked without a signature.
+
+        RocketMQ's tools delete a topic at brokers, and ask here what those have told already.
+        """
+        topic = request.ext.get("topic", "")
+        if request.code == RequestCode.DELETE_TOPIC_IN_NAMESRV:
+            return self.routes.route(topic) is None
+        key = request.ext.get("key", "")
+        if request.ext.get("namespace") != ORDER_TOPIC_CONFIG:
+            return False
+        if request.code == RequestCode.DELETE_KV_CONFIG:
+            return self.kv.get(ORDER_TOPIC_CONFIG, key) is None
+        return (
+            request.code == RequestCode.PUT_KV_CONFIG
+            and self.kv.get(ORDER_TOPIC_CONFIG, key) == request.ext.get("value")
+        )
 
     def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
         """Tell whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.

@@ -106,5 +106,6 @@ def _what_to_do(code: int) -> str:
         )
     return (
         f"request {code} changes where clients go and needs the signature of the cluster; change the "
-        "Topic or Cluster resource, or use `orderlymq` with the cluster's secret"
+        "Topic or Cluster resource, or use `orderlymq` where `orderlymq up` runs (ORDERLYMQ_DATA_DIR "
+        "names its data directory), elsewhere with ORDERLYMQ_CLUSTER_SECRET_FILE"
     )

@@ -154,7 +154,8 @@ class AccessControl:
         if not is_signed(request.ext):
             text = (
                 f"request code={request.code} needs a signature of version 2 by the operator's account or an "
-                "administrator; use `orderlymq`, with the credentials of one"
+                "administrator; use `orderlymq` with the credentials of one, or where `orderlymq up` runs "
+                "(ORDERLYMQ_DATA_DIR names its data directory)"
             )
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, EXCEPTION + text, ext)
         access_key = request.ext.get(KEY, "")
