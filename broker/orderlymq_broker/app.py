@@ -127,7 +127,7 @@ class BrokerProcess:
             self._peer_identity,
             self,
             lambda: self.instance.loop.is_recovering,
-            settings.tls.between_peers(),
+            settings.between_peers(),
             self._supervisor,
         )
         stack.push_async_callback(self._transport.close)
@@ -501,8 +501,9 @@ class BrokerProcess:
 
     def snapshot_caller(self, node: NodeId, connection: FrameConnection) -> None:
         """Take a snapshot in."""
-        if self._swapping:
-            _log.info("closing a snapshot of node %d: one is being installed", node)
+        if self._swapping or not self.instance.node.hears(node):
+            reason = "one is being installed" if self._swapping else "it is no member"
+            _log.info("closing a snapshot of node %d: %s", node, reason)
             connection.close()
         else:
             self._receiver.accept(node, connection)

@@ -12,6 +12,7 @@ import msgspec
 
 from orderlymq_protocol.brokerkeys import LOCK_LEASE_MS_MIN
 from orderlymq_runtime.settingsfile import ServerSettings, SettingsError, read_settings
+from orderlymq_runtime.tls import InternalTls, PeerTls, TlsError
 
 # Ranges that a file must keep to; the text of an error names the field.
 Port: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
@@ -133,6 +134,7 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
         http: address of /healthz, /readyz, /metrics and /status.
         name_servers: all of them; the replica registers with each.
         raft_listen: where to hear the other replicas when it differs from the own entry of *peers*.
+        internal_tls: mutual TLS between the replicas; without it `tls` decides how they speak.
         pod: the pod that is labelled while this replica leads; none outside Kubernetes.
     """
 
@@ -147,6 +149,7 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     bind: Literal["leader", "always"] = "leader"
     listen: Address | None = None
     raft_listen: Address | None = None
+    internal_tls: InternalTls | None = None
     pod: PodSettings | None = None
     join: bool = False  # a replica added later starts without a vote until it is a member
     auto_create_topic: bool = True
@@ -164,14 +167,27 @@ class BrokerSettings(ServerSettings, frozen=True, kw_only=True, forbid_unknown_f
     log_level: str = "INFO"
     log_format: Literal["text", "json"] = "text"
 
+    def between_peers(self) -> PeerTls | None:
+        """Return what replicas speak to each other with, None for plain.
+
+        Raises:
+            TlsError: a file cannot be used.
+        """
+        return (self.internal_tls or self.tls).between_peers()
+
 
 def load(path: Path) -> BrokerSettings:
     """Read settings from a JSON file.
 
     Raises:
-        SettingsError: they cannot be used, or the operator's secret is missing.
+        SettingsError: they cannot be used, or the operator's secret or a certificate is missing.
     """
-    return _with_secret(read_settings(path, BrokerSettings))
+    settings = _with_secret(read_settings(path, BrokerSettings))
+    try:
+        settings.between_peers()
+    except TlsError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    return settings
 
 
 def _with_secret(settings: BrokerSettings) -> BrokerSettings:

@@ -1,1 +1,1 @@
-"""Programs of attackers: each succeeded once and fails now."""
+"""An attacker's programs against real processes and sockets: each rule says what a stranger cannot do."""

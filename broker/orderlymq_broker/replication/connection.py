@@ -68,8 +68,12 @@ class FrameConnection(asyncio.Protocol):
                     return
                 self.on_frame(self, frame)
         except (FrameCorrupt, ProtocolViolation) as error:
-            self._on_violation(self, error)
-            self.abort()
+            self.violated(error)
+
+    def violated(self, error: Exception) -> None:
+        """Close it, for the peer has sent what no replica sends."""
+        self._on_violation(self, error)
+        self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the owner once."""

@@ -55,6 +55,7 @@ class Identity:
             NodeId(settings.node_id),
             settings.peers[settings.node_id],
             derived_key(secret, "replicas"),
+            is_certified=settings.internal_tls is not None,
         )
 
     def certificate_name(self, node: NodeId) -> str:

@@ -37,7 +37,11 @@ from orderlymq_broker.replication.frames import (
 )
 from orderlymq_broker.replication.handshake import Identity, is_proof, new_nonce, proof, shown
 from orderlymq_broker.replication.links import PeerLink
-from orderlymq_broker.replication.unproven import UnprovenConnections
+from orderlymq_broker.replication.unproven import (
+    GREETING_TIMEOUT_S,
+    UNPROVEN_MAX,
+    UnprovenConnections,
+)
 from orderlymq_broker.settings import Address
 from orderlymq_raft.messages import Message
 from orderlymq_raft.types import NodeId
@@ -48,6 +52,8 @@ from orderlymq_runtime.tls import PeerTls, SniffingListener
 
 _log = logging.getLogger(__name__)
 
+# Connections that the kernel holds for this process; where strangers fill it, a member calls again.
+_BACKLOG: Final = 512
 # What is said on a connection for raft messages beside them.
 _FORWARDING: Final = frozenset(
     {
@@ -128,12 +134,25 @@ class Transport:
         try:
             if self._tls is None:
                 self._server = await loop.create_server(
-                    self._accept, address.host, address.port, reuse_address=True
+                    self._accept,
+                    address.host,
+                    address.port,
+                    reuse_address=True,
+                    backlog=_BACKLOG,
                 )
             else:
-                sock = socket.create_server((address.host, address.port), reuse_port=False)
+                sock = socket.create_server(
+                    (address.host, address.port), backlog=_BACKLOG, reuse_port=False
+                )
                 sock.setblocking(False)
-                self._server = SniffingListener(sock, self._tls.server, self._accept, self._refused)
+                self._server = SniffingListener(
+                    sock,
+                    self._tls.server,
+                    self._accept,
+                    self._refused,
+                    greetings_max=UNPROVEN_MAX,
+                    silence_max_s=GREETING_TIMEOUT_S,
+                )
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
@@ -165,6 +184,11 @@ class Transport:
         """Return what *node* is called with, None for plain: the way its link goes."""
         link = self._links.get(node)
         return None if link is None else link.context()
+
+    @property
+    def strangers(self) -> int:
+        """Return how many connections are open whose callers have not proven who they are."""
+        return len(self._unproven)
 
     def is_connected(self, node: NodeId) -> bool:
         """Tell whether the link to *node* is up."""
@@ -224,6 +248,7 @@ class Transport:
         connection.abort()
 
     def _refused(self, reason: str) -> None:
+        self.closes += 1
         self._close_log.note("a replica that called", "tls", reason, logging.WARNING)
 
     def _accepted_closed(self, connection: FrameConnection) -> None:

@@ -11,6 +11,7 @@ from orderlymq_operator.kube.observe.credentials import Credentials
 from orderlymq_operator.kube.resources import Json
 from orderlymq_protocol.codes import RequestCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_runtime.clustersecret import SECRET_SIZE_MIN
 from tests.operator.examples import cluster
 from tests.operator.kube.apiserver import absent, serving_api
 from tests.operator.scripted import serving
@@ -24,6 +25,7 @@ class Secrets:
 
     def __init__(self) -> None:
         self.texts: dict[str, dict[str, str]] = {}
+        self.made: list[str] = []
 
     async def answer(self, request: web.Request) -> web.Response:
         """Serve a read."""
@@ -34,6 +36,14 @@ class Secrets:
         found: Json = {"metadata": {"name": "pair"}, "data": data}
         return web.json_response(found)
 
+    async def create(self, request: web.Request) -> web.Response:
+        """Keep what is made."""
+        found: Json = await request.json()
+        name = found["metadata"]["name"]
+        self.made.append(name)
+        self.texts[name] = found["stringData"]
+        return web.json_response(found, status=201)
+
 
 @pytest.fixture
 def secrets() -> Secrets:
@@ -42,7 +52,9 @@ def secrets() -> Secrets:
 
 @pytest.fixture
 async def access(secrets: Secrets) -> AsyncIterator[Credentials]:
-    async with serving_api(web.get("/{path:.*}", secrets.answer)) as api:
+    async with serving_api(
+        web.get("/{path:.*}", secrets.answer), web.post("/{path:.*}", secrets.create)
+    ) as api:
         made = Credentials(api, lambda: 1)
         yield made
         await made.close()
@@ -76,3 +88,17 @@ async def test_a_cluster_that_waits_for_its_key_pair_leaves_plain_ones_alone(
 
     async with serving({RequestCode.ORDERLYMQ_LOCK_TABLE: nothing}) as (_, address):
         assert await plain.locks(address) == []
+
+
+async def test_what_processes_know_each_other_by_is_made_once(
+    access: Credentials, secrets: Secrets
+) -> None:
+    """A second secret would part the replicas that were started with the first."""
+    await access.admin(cluster())
+    first = dict(secrets.texts["demo-identity"])
+
+    await access.admin(cluster())
+
+    assert secrets.made == ["demo-identity"]
+    assert secrets.texts["demo-identity"] == first
+    assert len(first["secret"]) >= SECRET_SIZE_MIN
