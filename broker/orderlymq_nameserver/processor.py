@@ -207,10 +207,9 @@ class NameServerCore:
             return False
         if request.code == RequestCode.DELETE_KV_CONFIG:
             return self.kv.get(ORDER_TOPIC_CONFIG, key) is None
-        return (
-            request.code == RequestCode.PUT_KV_CONFIG
-            and self.kv.get(ORDER_TOPIC_CONFIG, key) == request.ext.get("value")
-        )
+        return request.code == RequestCode.PUT_KV_CONFIG and self.kv.get(
+            ORDER_TOPIC_CONFIG, key
+        ) == request.ext.get("value")
 
     def knows_too_little(self, request: RemotingCommand, now_ms: int) -> bool:
         """Tell whether the answer to a question for a route had better wait, `HOLD_MAX_MS` at most.

@@ -23,6 +23,7 @@ from orderlymq_broker.core.bodylimits import read_heartbeat
 from orderlymq_broker.core.context import Context, RequestRefused
 from orderlymq_broker.core.effects import Peer
 from orderlymq_broker.processors.admin.addresses import AddressPatternError, address_matcher
+from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.strategies import AssignmentRequest
 from orderlymq_broker.state.admin.accessrecords import AccountSet
 from orderlymq_protocol.body.clients import LockBatchRequest
@@ -30,6 +31,9 @@ from orderlymq_protocol.body.declaration import ModelError
 from orderlymq_protocol.body.fastjson import JsonError
 from orderlymq_protocol.codes import RequestCode, ResponseCode
 from orderlymq_protocol.frame.command import RemotingCommand
+from orderlymq_protocol.header.catalogue import HeaderError, ViewMessageHeader
+from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message_id
+from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import RETRY_PREFIX, TRACE_TOPIC, is_retry_topic
 from orderlymq_protocol.signing import (
     KEY,
@@ -197,8 +201,7 @@ class AccessControl:
 
         return self._context.state.access.accounts.get(access_key)
 
-    @staticmethod
-    def _check_permissions(request: RemotingCommand, account: AccountSet) -> None:
+    def _check_permissions(self, request: RemotingCommand, account: AccountSet) -> None:
         key = account.access_key
         if account.admin:
             return
@@ -209,7 +212,7 @@ class AccessControl:
             _deny(
                 f"Need admin permission for request code={request.code}, but accessKey={key} is not"
             )
-        for need in needs_of(request):
+        for need in (*needs_of(request), *self._needs_of_message(request)):
             if not need.is_group and need.name == TRACE_TOPIC and need.permission == PUB:
                 continue
             named = (account.group_perms if need.is_group else account.topic_perms).get(need.name)
@@ -220,6 +223,21 @@ class AccessControl:
             default = account.default_group_perm if need.is_group else account.default_topic_perm
             if not PERMISSIONS[default] & need.permission:
                 _deny(f"No default permission for {need}; accessKey={key} has {default}")
+
+    def _needs_of_message(self, request: RemotingCommand) -> list[Need]:
+        """Return what a request needs that names a message by its place: to read the message's own topic."""
+        ext, physical = request.ext, -1
+        try:
+            if request.code == RequestCode.VIEW_MESSAGE_BY_ID:
+                physical = ViewMessageHeader.from_ext(ext).offset
+            elif request.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                physical = decode_offset_message_id(ext.get("msgId", ""))[2]
+        except (HeaderError, MessageIdError):
+            return []  # its handler says what is wrong
+        if not 0 <= physical < self._context.state.physical_end:
+            return []
+        stored = read_message(self._context.reader, physical)
+        return [] if stored is None else [_topic(decode_record(stored).topic, SUB)]
 
 
 def signature(ext: Mapping[str, str], body: bytes, secret_key: str) -> str:
@@ -300,6 +318,9 @@ _NEEDS: Final[Mapping[int, Callable[[RemotingCommand], list[Need]]]] = {
     RequestCode.LITE_PULL_MESSAGE: _fields(topic="topic", group="consumerGroup"),
     RequestCode.UPDATE_CONSUMER_OFFSET: _fields(topic="topic", group="consumerGroup"),
     RequestCode.QUERY_MESSAGE: _fields(topic="topic"),
+    RequestCode.QUERY_CONSUME_QUEUE: _fields(topic="topic"),
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _fields(group="consumerGroup"),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _fields(group="consumerGroup"),
     RequestCode.CONSUMER_SEND_MSG_BACK: _fields(group="group"),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _fields(group="consumerGroup"),
     RequestCode.UNREGISTER_CLIENT: _fields(group="consumerGroup"),
