@@ -66,6 +66,8 @@ class Cluster:
     def register(self, who: Identity = GROUP_A, body: RegisterBrokerBody | None = None) -> None:
         body = body or registration(3, topic("orders", 8, order=True), topic("TBW102"))
         assert self.ask_signed(register_request(who, body)).code == 0
+        queue_list = {"namespace": ORDER_TOPIC_CONFIG, "key": "orders", "value": "group-a:8"}
+        assert self.ask_signed(request(100, queue_list)).code == 0
 
 
 @pytest.fixture
@@ -221,3 +223,13 @@ async def test_over_sockets_a_signer_learns_the_mark_by_itself() -> None:
 
         assert (signed.code, unsigned.code, stranger.code) == (0, NO_PERMISSION, NO_PERMISSION)
     await client.close()
+
+
+def test_what_holds_already_may_be_asked_unsigned(cluster: Cluster) -> None:
+    """mqadmin deletes a topic at its brokers and then here, and that is no change any more."""
+    same = {"namespace": ORDER_TOPIC_CONFIG, "key": "orders", "value": "group-a:8"}
+
+    assert cluster.ask(request(100, same)).code == 0
+    assert cluster.ask(request(102, {"namespace": ORDER_TOPIC_CONFIG, "key": "gone"})).code == 0
+    assert cluster.ask(request(216, {"topic": "gone"})).code == 0
+    assert cluster.core.kv.table(ORDER_TOPIC_CONFIG) == {"orders": "group-a:8"}
