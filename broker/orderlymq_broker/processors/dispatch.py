@@ -216,11 +216,11 @@ class BrokerCore:
         creations: int = 0,
     ) -> list[Effect]:
         try:
-            if creations == 0 and self.access.enabled:
-                self.access.admit(request, peer)
+            if creations == 0:
+                self.access.admit(request, peer, now.wall_ms)
             return handler(request, peer, now)
         except RequestRefused as refused:
-            return answer(request, peer, refused.code, remark=refused.remark)
+            return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
         except CreateFirst as first:
             if creations == CREATIONS_MAX:
                 remark = "what the request needs was deleted while it was being created; try again"
@@ -275,6 +275,7 @@ class BrokerCore:
 
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
+        self.access.start(now.wall_ms)
         self.locks.start(now)
         self.rebalance.start(now)
         self.delays.start(now)
