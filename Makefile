@@ -77,17 +77,17 @@ mutants: $(VENV)/.dev ## Change the core in small ways, tell who notices; PATHS=
 	@$(BIN)/python -m tests.mutants $(PATHS) --share $(or $(SHARE),1) --seeds $(or $(SEEDS),0) --write $(ARGS)
 
 .PHONY: hostile
-hostile: $(VENV)/.dev ## Send what no client would, by SEED, for MINUTES (default 4) or REQUESTS=; CASE= repeats one; see docs/hostile.md
+hostile: $(VENV)/.dev ## Send what no client would, by SEED, for MINUTES (default 4) or REQUESTS=; CASE= repeats one; see docs/evidence/hostile.md
 	@$(BIN)/python -m tests.hostile --seed $(or $(SEED),1) $(if $(REQUESTS),--requests $(REQUESTS),$(if $(CASE),,--minutes $(or $(MINUTES),4))) \
 	  $(if $(CASE),--case $(CASE)) $(if $(CASES),--cases $(CASES)) $(if $(GUARDED),--guarded) $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(VENV)/.dev ## Fuzz every decoder, guided by coverage, SECONDS in all (default 60); see docs/hostile.md
+fuzz: $(VENV)/.dev ## Fuzz every decoder, guided by coverage, SECONDS in all (default 60); see docs/evidence/hostile.md
 	@$(BIN)/pip -q --disable-pip-version-check install atheris==2.3.0
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(ARGS)
 
 .PHONY: nemesis
-nemesis: $(VENV)/.dev ## Break real processes for MINUTES (default 4) by the schedule of SEED; see docs/nemesis/README.md
+nemesis: $(VENV)/.dev ## Break real processes for MINUTES (default 4) by the schedule of SEED; see docs/evidence/nemesis/README.md
 	@$(BIN)/python -m tests.nemesis --minutes $(or $(MINUTES),4) --seed $(or $(SEED),1) --replicas $(or $(REPLICAS),0)
 
 .PHONY: handover
@@ -110,9 +110,9 @@ test-compiled: compiled ## Run the tests of protocol, raft and broker on the com
 	  -m "not interpreted" -n $(or $(JOBS),2) --dist loadscope
 
 .PHONY: bench
-bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write docs/benchmarks.md; QUICK=1 for minutes, ARGS= for more
+bench: $(VENV)/.dev ## Compare with RocketMQ, NATS, RabbitMQ and Kafka, write docs/explanation/benchmarks.md; QUICK=1 for minutes, ARGS= for more
 	@$(if $(QUICK),:,$(MAKE) -s compiled) || echo "No compiled copy here: its lines are left out"
-	@$(BIN)/python -m bench.compare $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
+	@$(BIN)/python -m bench.compare $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-ci
 bench-ci: $(VENV)/.dev ## Do a minute of the comparison's work, ours alone, to show that it works
@@ -124,12 +124,12 @@ profile: $(VENV)/.dev ## Draw flame graphs of leader, follower and consumer unde
 	@$(BIN)/python -m bench.profiles $(ARGS)
 
 .PHONY: bench-spark
-bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/benchmarks.md; QUICK=1 only prints
-	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
+bench-spark: $(VENV)/.dev ## Measure topic to DataFrame, to Parquet, audit and compaction, into docs/explanation/benchmarks.md; QUICK=1 only prints
+	@$(BIN)/python -m bench.spark $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: bench-spark-memory
-bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tell what each process holds, in docs/benchmarks.md; QUICK=1 prints 0.25 GiB
-	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick,--write docs/benchmarks.md) $(ARGS)
+bench-spark-memory: $(VENV)/.dev ## Read 10 GiB with Spark workers of 1 GiB, tell what each process holds, in docs/explanation/benchmarks.md; QUICK=1 prints 0.25 GiB
+	@$(BIN)/python -m bench.sparkmemory $(if $(QUICK),--quick,--write docs/explanation/benchmarks.md) $(ARGS)
 
 .PHONY: crds
 crds: $(VENV)/.dev ## Generate the CRDs of the chart from the manifest models; crds/ links to them

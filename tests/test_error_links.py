@@ -50,9 +50,9 @@ def test_an_error_shows_its_section_in_the_traceback_and_not_in_its_text() -> No
     error = TopicNotFound("no broker has the topic x")
 
     assert str(error) == "no broker has the topic x"
-    assert error.__notes__ == ["See docs/troubleshooting.md#topicnotfound"]
-    assert SendUnknown("x").__notes__ == ["See docs/troubleshooting.md#sendunknown"]
-    assert BrokerError(1, "no").__notes__ == ["See docs/troubleshooting.md#brokererror"]
+    assert error.__notes__ == ["See docs/reference/errors.md#topicnotfound"]
+    assert SendUnknown("x").__notes__ == ["See docs/reference/errors.md#sendunknown"]
+    assert BrokerError(1, "no").__notes__ == ["See docs/reference/errors.md#brokererror"]
 
 
 def test_a_subclass_without_a_section_leads_to_its_parents() -> None:

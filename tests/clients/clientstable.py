@@ -1,5 +1,5 @@
 """
-The table of docs/clients.md: which client does what with us, written by the tests that saw it.
+The table of docs/evidence/clients.md: which client does what with us, written by the tests that saw it.
 
 `pytest tests/clients --write-clients-table` writes it. A run replaces the rows of the tests that it ran
 and keeps the others, so the page can be brought up to date client by client.
@@ -14,7 +14,7 @@ from typing import Final
 import pytest
 
 HERE: Final = Path(__file__).parent
-PAGE: Final = HERE.parents[1] / "docs" / "clients.md"
+PAGE: Final = HERE.parents[1] / "docs" / "evidence" / "clients.md"
 OPTION: Final = "--write-clients-table"
 
 JAVA: Final = "Java (rocketmq-client)"

@@ -218,7 +218,7 @@ class Assault:
         try:
             self.target.group.wait_for_leader()
         except AssertionError:
-            # A known limit, see docs/hostile.md: addresses and messages in the name of members are believed.
+            # A known limit, see docs/evidence/hostile.md: addresses and messages in the name of members are believed.
             self.forged_away += 1
             self.target.revive()
         self._begin()

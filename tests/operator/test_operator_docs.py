@@ -1,5 +1,5 @@
 """
-docs/operator.md tells what can be set, what conditions say and what alarms mean; tests compare it with the code.
+docs/reference/operator.md tells what can be set, what conditions say and what alarms mean; tests compare it with the code.
 
 `python -m tests.operator.test_operator_docs` writes the tables again; the text environment them is written by hand.
 """
@@ -16,7 +16,7 @@ from orderlymq_operator.resources.conditions import REASONS
 from orderlymq_operator.resources.kinds import KINDS
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "operator.md"
+PAGE: Final = ROOT / "docs" / "reference" / "operator.md"
 _ALARMS: Final = ROOT / "charts" / "orderlymq" / "files" / "alarms.yaml"
 
 
