@@ -139,13 +139,26 @@ crds: $(VENV)/.dev ## Generate the CRDs of the chart from the manifest models; c
 pages: $(VENV)/.dev ## Write the generated pages of docs/ anew
 	@for page in $(GENERATED); do page=$${page%.py}; $(BIN)/python -m $${page//\//.}; done
 
+.PHONY: docs
+docs: $(VENV)/.docs ## Build the site of docs/ in build/site; every warning is an error
+	@$(BIN)/mkdocs --quiet build --strict
+
+.PHONY: docs-serve
+docs-serve: $(VENV)/.docs ## Serve the site of docs/ on 127.0.0.1:8000 and follow changes
+	@$(BIN)/mkdocs serve
+
+.PHONY: pictures
+pictures: $(VENV)/.dev ## Draw the architecture and record the demo for docs/pictures; ports of the quick start must be free
+	@$(BIN)/python docs/pictures/architecture.py
+	@$(BIN)/python docs/pictures/demo.py
+
 .PHONY: lock
 lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	@$(BIN)/pip -q install uv
-	@for extra in run dev compile spark kubernetes; do \
+	@for extra in run dev compile spark kubernetes docs; do \
 	  $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) \
-	    $$(case $$extra in (compile | spark | kubernetes) echo --constraint requirements/dev.lock;; esac) \
+	    $$(case $$extra in (compile | spark | kubernetes | docs) echo --constraint requirements/dev.lock;; esac) \
 	    pyproject.toml -o requirements/$$extra.lock; done
 
 .PHONY: clean
@@ -163,6 +176,11 @@ $(VENV)/.run: requirements/run.lock pyproject.toml | $(VENV)/bin/python
 	@echo "Installing what the cluster needs (once; requirements/run.lock)"
 	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/run.lock
 	@$(BIN)/pip -q --disable-pip-version-check install --no-deps -e .
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.lock | $(VENV)/.run
+	@echo "Installing what the site of docs/ needs (once; requirements/docs.lock)"
+	@$(BIN)/pip -q --disable-pip-version-check install -r requirements/docs.lock
 	@touch $@
 
 # With Spark, whose tests are among the tests: 500 MB, once. They are skipped when there is no Java.
