@@ -8,7 +8,8 @@ ALONE  := --ignore=tests/clients --ignore=tests/spark
 SHELL  := /bin/bash
 # The tests that compare a generated page with what it is made from.
 GENERATED := tests/test_source_map.py tests/test_features_page.py tests/test_settings_page.py \
-  tests/broker/test_protocol_docs.py
+  tests/broker/test_protocol_docs.py tests/operator/test_operator_docs.py tests/docs/test_commands_page.py \
+  tests/docs/test_metrics_page.py tests/docs/test_figures.py
 
 .DEFAULT_GOAL := help
 
@@ -136,7 +137,7 @@ crds: $(VENV)/.dev ## Generate the CRDs of the chart from the manifest models; c
 	@$(BIN)/python -m orderlymq_operator.resources.crd
 
 .PHONY: pages
-pages: $(VENV)/.dev ## Write the generated pages of docs/ anew
+pages: $(VENV)/.dev ## Write the generated pages of docs/ again
 	@for page in $(GENERATED); do page=$${page%.py}; $(BIN)/python -m $${page//\//.}; done
 
 .PHONY: docs

@@ -26,7 +26,9 @@ The exit code says how a command ended; [errors](errors.md#exit-codes) explains 
 """
 
 
-def walk(command: click.Command, parent: click.Context | None, name: str) -> Iterator[click.Context]:
+def walk(
+    command: click.Command, parent: click.Context | None, name: str
+) -> Iterator[click.Context]:
     """Yield the context of a command and of everything below it, in alphabetical order."""
     context = click.Context(
         command, info_name=name, parent=parent, max_content_width=100, terminal_width=100
@@ -46,7 +48,9 @@ def contexts() -> list[click.Context]:
 
 def render() -> str:
     """Return the page."""
-    codes = "\n".join(f"| {code.value} | {code.name.lower().replace('_', ' ')} |" for code in ExitCode)
+    codes = "\n".join(
+        f"| {code.value} | {code.name.lower().replace('_', ' ')} |" for code in ExitCode
+    )
     parts = [HEAD, f"\n| code | meaning |\n| ---: | --- |\n{codes}\n"]
     for context in contexts():
         level = "##" if context.command_path.count(" ") < 2 else "###"
