@@ -142,11 +142,11 @@ pages: $(VENV)/.dev ## Write the generated pages of docs/ again
 
 .PHONY: docs
 docs: $(VENV)/.docs ## Build the site of docs/ in build/site; every warning is an error
-	@$(BIN)/mkdocs --quiet build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
 
 .PHONY: docs-serve
 docs-serve: $(VENV)/.docs ## Serve the site of docs/ on 127.0.0.1:8000 and follow changes
-	@$(BIN)/mkdocs serve
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve
 
 .PHONY: pictures
 pictures: $(VENV)/.dev ## Draw the architecture and record the demo for docs/pictures; ports of the quick start must be free

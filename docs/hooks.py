@@ -22,8 +22,12 @@ def repository() -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Give mkdocs the address of the repository."""
+    """Give mkdocs the address of the repository, and every decision a place in the navigation."""
     config.repo_url = repository()
+    pages = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+    (explanation,) = (entry["Explanation"] for entry in config.nav if "Explanation" in entry)
+    (decisions,) = (entry["Decisions"] for entry in explanation if "Decisions" in entry)
+    decisions += [f"adr/{page.name}" for page in pages]
     return config
 
 
