@@ -71,7 +71,13 @@ def test_the_refusals_of_the_command_have_a_section() -> None:
     assert exists(refusal.docs)
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.name)
+FACES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *(ROOT / name / "README.md" for name in ("e2e", "examples/python")),
+]
+
+
+@pytest.mark.parametrize("page", [*FACES, *sorted(DOCS.rglob("*.md"))], ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     """Files and anchors, as the pages stand."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
