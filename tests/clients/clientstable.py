@@ -92,18 +92,19 @@ class ClientsTable:
 def row_of(item: pytest.Item) -> Row | None:
     """Return the row that a test stands for, None for one that starts no client."""
     name = item.nodeid.partition("::")[2]
-    words, _, parameters = name.partition("[")
-    feature = words.removeprefix("test_").replace("_", " ")
+    title, _, parameters = name.partition("[")
+    feature = title.removeprefix("test_").replace("_", " ")
     client = next(iter(_clients(item)), None)
     if client is None:
         return None
-    version = client[1] or parameters.rstrip("]").split("-")[0]
+    words = parameters.rstrip("]").split("-")
+    version = client[1] or next((word for word in words if word[:1].isdigit()), words[0])
     values = item.callspec.params if hasattr(item, "callspec") else {}
     if "each" in values:
         return client[0], version, f"`{values['each'].command}`"
     if "name" in values:
         return client[0], version, values["name"]
-    rest = [part for part in parameters.rstrip("]").split("-") if part and part != version]
+    rest = [word for word in words if word and word != version]
     return client[0], version, f"{feature} ({', '.join(rest)})" if rest else feature
 
 

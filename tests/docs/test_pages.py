@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 import pytest
+from docs.hooks import repository
 from docs.pictures.architecture import PICTURE, draw
 
 import orderlymq
@@ -147,6 +148,27 @@ def bare(program: str) -> str:
         if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
             node.returns = None
     return ast.unparse(tree)
+
+
+@pytest.mark.parametrize("page", ["README.md", "SECURITY.md", "docs/tutorials/kubernetes.md"])
+def test_the_oldest_kubernetes_is_that_of_the_chart(page: str) -> None:
+    """Chart.yaml refuses anything older."""
+    oldest = re.search(
+        r'kubeVersion: ">=(\d+\.\d+)', (ROOT / "charts/orderlymq/Chart.yaml").read_text()
+    )
+
+    assert oldest
+    assert f"Kubernetes {oldest[1]}" in (ROOT / page).read_text().replace("** ", " ")
+
+
+def test_the_address_of_the_project_is_that_of_its_package() -> None:
+    """One placeholder until the owner confirms it."""
+    address = repository()
+    pages = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
+
+    for page in [*pages, *PAGES]:
+        named = re.findall(r"https://github.com/orderlymq/[\w-]+", page.read_text())
+        assert set(named) <= {address}
 
 
 def test_the_readme_stays_short() -> None:
