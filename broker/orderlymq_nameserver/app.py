@@ -24,7 +24,8 @@ from orderlymq_protocol.frame.command import RemotingCommand
 from orderlymq_runtime.connection import Connection, failure_reply
 from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.server import RemotingServer
-from orderlymq_runtime.traffic import Traffic, TrafficCollector
+from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.trafficmetrics import TrafficCollector
 
 _log = logging.getLogger(__name__)
 

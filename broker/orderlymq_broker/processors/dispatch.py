@@ -34,7 +34,7 @@ from orderlymq_broker.processors.groups.members import Ends, MembershipProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.groups.parked import ParkedKeyProcessor
 from orderlymq_broker.processors.groups.rebalance import RebalanceNotifier
-from orderlymq_broker.processors.observe.status import Rates, status
+from orderlymq_broker.processors.observe.status import status
 from orderlymq_broker.processors.observe.watch import Watch
 from orderlymq_broker.processors.schedule.delaylevels import DelayService
 from orderlymq_broker.processors.schedule.recalls import RecallProcessor
@@ -115,7 +115,6 @@ class BrokerCore:
                 state.transactions.first_open,
             ),
         )
-        self.rates = Rates(self.context)
         self.watch = Watch(self.context, self.locks, self.queries, self.calls)
         followers = Followers(self.context)
         self._handlers = self._handlers_of_a_leader()
@@ -385,7 +384,6 @@ class BrokerCore:
         """Do what is due; called about every 100 ms."""
         if not self.context.leading:
             return []
-        self.rates.tick(now)
         self.administration.figures.tick(now)
 
         return [
@@ -419,7 +417,11 @@ class BrokerCore:
 
     def group_status(self) -> dict[str, Any]:
         """Return what operators want to see, ready for JSON."""
-        found = status(self.context, self.rates, held_pulls=self.pulls.held_count)
+        found = status(
+            self.context,
+            self.administration.figures.per_second,
+            held_pulls=self.pulls.held_count,
+        )
 
         return {**found, "watch": self.watch.report()}
 

@@ -60,7 +60,7 @@ class _Writer:
         topics = {options.topic or row["topic"] for row in rows}
         if None in topics:
             raise OptionError("a row has no topic, and the option topic is not set")
-        queues = {topic: access.publish_queues(topic) for topic in sorted(topics)}
+        queues = {topic: access.route(topic).publish for topic in sorted(topics)}
         found = queue_messages(
             rows,
             queues,

@@ -13,10 +13,9 @@ from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.jobs.deadletters import redrive
-from orderlymq_spark.jobs.deadletters import report as deadletters
-from orderlymq_spark.jobs.deadletters.letters import DeadLetter
-from orderlymq_spark.jobs.deadletters.plan import Plan, make_plan
+from orderlymq_spark.jobs import deadletters, redrive
+from orderlymq_spark.jobs.deadletters import DeadLetter
+from orderlymq_spark.jobs.redrive import Plan, make_plan
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
 from tests.spark.topics import Topics
 

@@ -1,7 +1,9 @@
 """
 Pipeline redrive: dead letters back to their topic, per key in origin order.
 
-Rules: the first run makes the plan and writes it down; without `send: true` that is all. A run that sends
+Rules of the plan: per key in the order of the origins; a letter that was overtaken is sent, skipped, or holds its whole
+key, as the spec says; a letter that came back too often stays. A plan is made once and then only carried out; each
+item has an identity of its own, so carrying it out again sends nothing twice. Rules of the runs: the first run makes the plan and writes it down; without `send: true` that is all. A run that sends
 carries out the written plan, item by item: what the journal or the brokers' index knows is not sent again; a
 key stops at its first failure, and the rest of it is held for the next run.
 """
@@ -9,8 +11,12 @@ key stops at its first failure, and the rest of it is held for the next run.
 import json
 import os
 import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from orderlymq.blocking import Producer
 from orderlymq.errors import SendError
@@ -20,19 +26,64 @@ from orderlymq_protocol.names import dlq_topic
 from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.errors import OptionError
-from orderlymq_spark.jobs.deadletters.letters import (
+from orderlymq_spark.jobs.deadletters import (
     REDRIVES,
-    dead_letters,
-    mark_overtaken,
+    DeadLetter,
+    marked_letters,
     messages,
+    redrives_of,
 )
-from orderlymq_spark.jobs.deadletters.plan import Item, Plan, make_plan
 from orderlymq_spark.options import Connect
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import hold_checkpoint
 from orderlymq_spark.specs import RedriveSpec
 
 _SHOWN: Final = 20
+
+Decision = Literal["send", "skip", "hold"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One dead letter in a plan.
+
+    Attributes:
+        identity: the unique key that its new message gets.
+        reason: why it is not sent.
+    """
+
+    broker: str
+    queue_id: int
+    offset: int
+    topic: str
+    key: str | None
+    identity: str
+    decision: Decision
+    reason: str = ""
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Return where the dead letter lies."""
+        return self.broker, self.queue_id, self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a redrive will do."""
+
+    plan_id: str
+    group: str
+    items: tuple[Item, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Plan":
+        """Read `to_json`."""
+        items = tuple(Item(**each) for each in value["items"])
+        return cls(value["plan_id"], value["group"], items)
 
 
 def run(name: str, spec: RedriveSpec, spark: SparkStarter) -> Outcome:
@@ -55,11 +106,7 @@ def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStart
         if plan.group != spec.group:
             raise OptionError(f"{spec.plan} is a plan of the group {plan.group}; name another file")
         return plan
-    letters = dead_letters(access, spec.group)
-    if spec.keys is not None:
-        letters = [letter for letter in letters if letter.message.key in spec.keys]
-    if letters:
-        mark_overtaken(spark(), access, spec.group, letters)
+    letters = marked_letters(access, spec.group, spark, spec.keys)
     plan = make_plan(
         f"{name}-{time.time_ns()}",
         spec.group,
@@ -73,7 +120,7 @@ def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStart
 
 
 def _dry(spec: RedriveSpec, plan: Plan) -> Outcome:
-    counts = _counts([item.decision for item in plan.items])
+    counts: Counter[str] = Counter(item.decision for item in plan.items)
     lines = [
         f"The plan {spec.plan}: {_say(counts) or 'no dead letters'}. Nothing was sent; set send: true to send."
     ]
@@ -111,7 +158,7 @@ def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess) -> Outcome:
                     stopped.add((item.topic, item.key))
             if spec.rate is not None and outcomes[-1] == "sent":
                 time.sleep(1 / spec.rate)
-    counts = _counts(outcomes)
+    counts = Counter(outcomes)
     lines = [f"The plan {spec.plan}: {_say(counts) or 'nothing to send'}."]
     lines += failures[:_SHOWN]
     data = {"plan": str(spec.plan), **counts, "failures": failures}
@@ -145,8 +192,7 @@ def _message(item: Item, letter: ReceivedMessage) -> Message:
         for name, value in letter.properties.items()
         if name not in RESERVED_NAMES and name != SHARDING_KEY and not name.startswith("DLQ_")
     }
-    times = own.get(REDRIVES, "0")
-    own[REDRIVES] = str((int(times) if times.isdecimal() else 0) + 1)
+    own[REDRIVES] = str(redrives_of(letter) + 1)
     return Message(
         topic=item.topic,
         body=letter.body,
@@ -175,9 +221,62 @@ class Journal:
         self.done.add(identity)
 
 
-def _counts(words: list[Any]) -> dict[str, int]:
-    return {word: words.count(word) for word in dict.fromkeys(words)}
-
-
-def _say(counts: dict[str, int]) -> str:
+def _say(counts: Mapping[Any, int]) -> str:
     return ", ".join(f"{number} {word}" for word, number in counts.items())
+
+
+# -- the plan
+
+
+def make_plan(
+    plan_id: str,
+    group: str,
+    letters: Sequence[DeadLetter],
+    *,
+    target: str | None,
+    on_overtaken: Literal["skip", "send", "hold-key"],
+    redrives_max: int,
+) -> Plan:
+    """Decide about every letter; *target* None means each one's own topic."""
+    items: list[Item] = []
+    held: set[tuple[str, str]] = set()
+    for letter in sorted(letters, key=lambda each: each.order):
+        topic = target or letter.topic
+        key = letter.message.key
+        decision, reason = _decide(letter, topic, on_overtaken, redrives_max)
+        if decision == "send" and key is not None and (topic, key) in held:
+            decision, reason = "hold", "an earlier message of its key is held"
+        if decision == "hold" and key is not None:
+            held.add((topic, key))
+        queue = letter.message.queue
+        place = (
+            f"{plan_id}\x00{queue.broker_name}\x00{queue.queue_id}\x00{letter.message.queue_offset}"
+        )
+        identity = blake2b(place.encode(), digest_size=16).hexdigest().upper()
+        items.append(
+            Item(
+                queue.broker_name,
+                queue.queue_id,
+                letter.message.queue_offset,
+                topic,
+                key,
+                identity,
+                decision,
+                reason,
+            )
+        )
+    return Plan(plan_id, group, tuple(items))
+
+
+def _decide(
+    letter: DeadLetter, topic: str, on_overtaken: str, redrives_max: int
+) -> tuple[Decision, str]:
+    if not topic:
+        return "skip", "it does not tell its topic; set spec.target"
+    redrives = redrives_of(letter.message)
+    if redrives >= redrives_max:
+        return "hold", f"it was redriven {redrives} times already (maxRedrives)"
+    if letter.overtaken and on_overtaken != "send":
+        decision: Decision = "skip" if on_overtaken == "skip" else "hold"
+        return decision, "a later message of its key was consumed"
+    return "send", ""

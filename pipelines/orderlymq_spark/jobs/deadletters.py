@@ -1,11 +1,12 @@
 """
-Dead letters and where they came from: what the reports and the redrive share.
+Pipeline dead-letters: why messages of a group were given up, by key, and which of them were overtaken.
 
-Rule: a dead letter's origin is found by its message id in the brokers' index, never guessed. An origin that
+The redrive finds its letters here, too. Rule: a dead letter's origin is found by its message id in the brokers' index, never guessed. An origin that
 has aged out is older than all that are found, so such letters stand first in their key.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from orderlymq.blocking import AdminClient
+from orderlymq.cli.session import iso
 from orderlymq.connection.wire import read_record
 from orderlymq.errors import TopicNotFound
 from orderlymq.message import ReceivedMessage
@@ -21,12 +23,57 @@ from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message import properties as names
 from orderlymq_protocol.message.record import iter_records
 from orderlymq_protocol.names import dlq_topic
-from orderlymq_spark.cluster.access import ClusterAccess
+from orderlymq_spark.cluster.access import ClusterAccess, access_to
 from orderlymq_spark.frames import read_batch
 from orderlymq_spark.offsets import ranges, to_json
+from orderlymq_spark.options import Connect
+from orderlymq_spark.run.outcome import Outcome, SparkStarter
+from orderlymq_spark.specs import DeadLetterSpec
 
 REDRIVES: Final = "OMQ_REDRIVES"
 """The property that counts how often a message was redriven."""
+_TOP: Final = 10
+
+
+def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
+    """Make the report."""
+    letters = marked_letters(access_to(Connect(spec.bootstrap)), spec.group, spark)
+    topics = Counter(letter.topic for letter in letters)
+    tries = Counter(letter.message.reconsume_times for letter in letters)
+    keys = Counter(letter.message.key for letter in letters)
+    times = [letter.message.store_timestamp for letter in letters]
+    data: dict[str, Any] = {
+        "group": spec.group,
+        "deadLetters": len(letters),
+        "byTopic": dict(topics),
+        "byTries": {str(number): count for number, count in sorted(tries.items())},
+        "byKey": [{"key": key, "count": count} for key, count in keys.most_common(_TOP)],
+        "overtaken": sum(letter.overtaken is True for letter in letters),
+        "originGone": sum(letter.origin is None for letter in letters),
+        "firstAt": iso(min(times)) if times else None,
+        "lastAt": iso(max(times)) if times else None,
+        "letters": [
+            {
+                "place": f"{m.queue.broker_name}:{m.queue.queue_id}@{m.queue_offset}",
+                "topic": letter.topic,
+                "key": m.key,
+                "messageId": m.message_id,
+                "origin": None if letter.origin is None else [*letter.origin[0], letter.origin[1]],
+                "overtaken": letter.overtaken,
+                "tries": m.reconsume_times,
+            }
+            for letter in letters
+            for m in (letter.message,)
+        ],
+    }
+    lines = [f"{len(letters)} dead letters of {spec.group}"]
+    lines += [f"  from {topic}: {count}" for topic, count in topics.most_common()]
+    lines += [f"  after {number} tries: {count}" for number, count in sorted(tries.items())]
+    lines += [f"  key {key}: {count}" for key, count in keys.most_common(_TOP)]
+    lines.append(f"  overtaken by a later message of their key: {data['overtaken']}")
+    if data["originGone"]:
+        lines.append(f"  whose origin has aged out: {data['originGone']}")
+    return Outcome("\n".join(lines), data)
 
 
 @dataclass(slots=True)
@@ -42,12 +89,6 @@ class DeadLetter:
     topic: str
     origin: tuple[MessageQueue, int] | None = None
     overtaken: bool | None = None
-
-    @property
-    def redrives(self) -> int:
-        """Return how often it was redriven before."""
-        text = self.message.properties.get(REDRIVES, "0")
-        return int(text) if text.isdecimal() else 0
 
     @property
     def order(self) -> tuple[Any, ...]:
@@ -72,6 +113,24 @@ def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
             letter = DeadLetter(message, topic)
             letter.origin = _origin(admin, topic, message)
             found.append(letter)
+    return found
+
+
+def redrives_of(message: ReceivedMessage) -> int:
+    """Return how often a message was redriven."""
+    text = message.properties.get(REDRIVES, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def marked_letters(
+    access: ClusterAccess, group: str, spark: SparkStarter, keys: Sequence[str] | None = None
+) -> list[DeadLetter]:
+    """Return the dead letters of a group, or those of some keys, and which were overtaken."""
+    found = dead_letters(access, group)
+    if keys is not None:
+        found = [letter for letter in found if letter.message.key in keys]
+    if found:
+        mark_overtaken(spark(), access, group, found)
     return found
 
 
