@@ -10,13 +10,15 @@ from typing import Final
 
 import click
 import pytest
+import yaml
 from docs.hooks import repository
 from docs.pictures.architecture import PICTURE, draw
 
 import orderlymq
+from orderlymq_operator.resources.conditions import REASONS
 from orderlymq_operator.resources.manifests import parse
 from tests.docs.test_commands_page import contexts
-from tests.docs.tutorial import ROOT
+from tests.docs.tutorial import ROOT, TUTORIALS, commands
 
 DOCS: Final = ROOT / "docs"
 # Recorded in their time: decisions and runs say what was so when they were written.
@@ -148,6 +150,28 @@ def bare(program: str) -> str:
         if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
             node.returns = None
     return ast.unparse(tree)
+
+
+def test_the_tutorial_for_kubernetes_names_what_its_manifests_make() -> None:
+    """A scenario in e2e/ runs the same manifests; this keeps the words of the page to them."""
+    made = {
+        f"{each['kind'].lower()}/{each['metadata']['name']}"
+        for name in ("quickstart.yaml", "orders-app.yaml")
+        for each in yaml.safe_load_all((ROOT / "examples" / name).read_text())
+    }
+    text = " ".join(commands(TUTORIALS / "kubernetes.md")).replace(".orderlymq.io", "")
+    named = set(re.findall(r"\b(cluster|topic|consumergroup|deploy)/([\w-]+)", text))
+
+    assert {f"{kind.replace('deploy', 'deployment')}/{name}" for kind, name in named} <= made
+    assert len(named) == 5
+
+
+def test_every_condition_on_a_page_exists() -> None:
+    """By the type that a manifest's status has, or by its reason."""
+    known = {each for reason in REASONS for each in (reason.name, *reason.conditions)}
+    for page in PAGES:
+        named = re.findall(r"conditions? `(\w+)`", page.read_text())
+        assert set(named) <= known, page.name
 
 
 @pytest.mark.parametrize("page", ["README.md", "SECURITY.md", "docs/tutorials/kubernetes.md"])
