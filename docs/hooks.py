@@ -22,8 +22,9 @@ def repository() -> str:
 
 
 def on_config(config: Any) -> Any:
-    """Give mkdocs the address of the repository, and every decision a place in the navigation."""
-    config.repo_url = repository()
+    """Link the repository, and give every decision a place in the navigation."""
+    # Not as repo_url: with that, each page of the theme asks GitHub for numbers of stars.
+    config.extra["social"] = [{"icon": "fontawesome/brands/git-alt", "link": repository()}]
     pages = sorted((ROOT / "docs" / "adr").glob("0*.md"))
     (explanation,) = (entry["Explanation"] for entry in config.nav if "Explanation" in entry)
     (decisions,) = (entry["Decisions"] for entry in explanation if "Decisions" in entry)
@@ -31,14 +32,15 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Point links that leave docs/ to the repository."""
     folder = os.path.dirname(f"docs/{page.file.src_uri}")
+    address = repository()
 
     def leave(match: re.Match[str]) -> str:
         target = os.path.normpath(os.path.join(folder, match[2]))
         if target.startswith("docs/") and Path(target).suffix != ".py":
             return match[0]
-        return f"{match[1]}{config.repo_url}/blob/main/{target}{match[3]}"
+        return f"{match[1]}{address}/blob/main/{target}{match[3]}"
 
     return LINK.sub(leave, markdown)
