@@ -1,5 +1,5 @@
 """
-docs/settings.md names every setting, with unit, default, range and effect; a test compares it with the code.
+docs/reference/settings.md names every setting, with unit, default, range and effect; a test compares it with the code.
 
 `python -m tests.test_settings_page` writes the page anew.
 """
@@ -22,7 +22,7 @@ from orderlymq_operator.resources.cluster import Config
 from orderlymq_protocol.brokerkeys import BROKER_KEYS, BrokerKey, Use
 from tests.broker.processors.administering import AdminShell
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "settings.md"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 
 HEAD: Final = """\
 # Settings

@@ -9,7 +9,7 @@ its name in the docs, and each error leads there.
 
 from typing import ClassVar, Final, Literal
 
-TROUBLESHOOTING: Final = "docs/troubleshooting.md"
+TROUBLESHOOTING: Final = "docs/reference/errors.md"
 
 
 class OrderlyMQError(Exception):

@@ -2,7 +2,7 @@
 Be hostile: `python -m tests.hostile --seed 7`, first to the cores without sockets, then to real processes.
 
 `--minutes` or `--requests` bound the run against processes; half of it is with access control. `--case` repeats one
-case, with `--cases` so many from it on. The exit code is 1 when something was found; docs/hostile.md tells more.
+case, with `--cases` so many from it on. The exit code is 1 when something was found; docs/evidence/hostile.md tells more.
 """
 
 import argparse

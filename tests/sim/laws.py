@@ -1,6 +1,6 @@
 """
 What must always hold, checked while a run goes on (the numbers are those of the invariants in
-``docs/guarantees.md``).
+``docs/explanation/guarantees.md``).
 
 The rule: a check knows nothing of how the cores do it. A small model reads the committed log once, in
 its order, and says what locks, offsets and places must be; everything that a replica applies and that a

@@ -35,7 +35,9 @@ class Retry(Model):
     """What happens to a message whose consumer fails."""
 
     max_times: Annotated[int, Field(ge=-1, le=10_000)] = Field(
-        default=16, description="Deliveries before the message becomes a dead letter."
+        default=16,
+        description="Deliveries of a concurrent group's message before it becomes a dead letter, where the "
+        "client names no number. An ordered consumer tries without limit unless its client sets one.",
     )
     queues: Annotated[int, Field(ge=0, le=64)] = Field(
         default=1, description="Queues of the group's retry topic; 0 drops failures."

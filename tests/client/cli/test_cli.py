@@ -98,7 +98,7 @@ def test_without_a_cluster_every_command_says_what_to_do(arguments: list[str]) -
     assert (text.exit_code, as_json.exit_code) == (ExitCode.UNREACHABLE, ExitCode.UNREACHABLE)
     assert text.stderr.startswith("Error: ")
     assert text.stderr.count("\n") == 2
-    assert text.stderr.endswith("\nSee: docs/troubleshooting.md#nameserversunreachable\n")
+    assert text.stderr.endswith("\nSee: docs/reference/errors.md#nameserversunreachable\n")
     assert "orderlymq up" in text.stderr
     found = json.loads(as_json.stdout)
     assert (found["exitCode"], found["docs"]) == (4, text.stderr.split()[-1])
