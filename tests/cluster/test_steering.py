@@ -80,7 +80,7 @@ async def test_leadership_moves_on_request_and_fails_nothing(
     async with asyncio.TaskGroup() as tasks:
         for sender in senders:
             tasks.create_task(sender.send(200, pause_s=0.002))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(group.wait_for_status, leader, heldPulls=1)
         began = time.monotonic()
         moved = await invoke(client, group.address, command, 5.0)
         report(f"moved in {1000 * (time.monotonic() - began):.0f} ms")
