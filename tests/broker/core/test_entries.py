@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from orderlymq_broker.core import entries as entries_module
 from orderlymq_broker.core.draft import Draft
 from orderlymq_broker.core.effects import Propose
 from orderlymq_broker.core.entries import (
@@ -324,6 +325,43 @@ def test_what_waits_is_due_its_delay_after_its_store_time(shell: Shell) -> None:
         codes.append(record.tags_code)
 
     assert codes == [7, 1_000, 1_005]
+
+
+def test_what_was_given_and_never_applied_is_given_again_by_the_next_leadership(
+    shell: Shell,
+) -> None:
+    """Law: offsets begin from the applied log; those of entries that were lost are void."""
+    create(shell, ORDERS)
+    entries, begin_at = shell.core.context.entries, shell.core.context.entries.physical_next
+    given = []
+    for _ in range(2):
+        proposal = Propose([message(shell.state.topics.by_name["orders"])])
+        assert entries.admit(proposal) is None
+        built = entries.build([proposal], 1_000)
+        entries.proposed(built)
+        given += [
+            (each.queue_offset, each.physical)
+            for each in decode_records(split_entry(built.data).meta)
+            if isinstance(each, Append)
+        ]
+        entries.reset(begin_at)
+
+    assert given == [(0, begin_at), (0, begin_at)]
+
+
+def test_a_proposal_without_messages_counts_what_it_takes(shell: Shell) -> None:
+    """And one of messages alone its records and the room beside them."""
+    create(shell, ORDERS)
+    entries = shell.core.context.entries
+    records: list[Record] = [DelayProgress(1, 0, 2), MemberLeft("g", "c")]
+    plain = Propose([*records])
+    draft = message(shell.state.topics.by_name["orders"])
+    sent = Propose([draft])
+
+    assert (entries.admit(plain), entries.admit(sent)) == (None, None)
+
+    assert plain.size == len(encode_records(records))
+    assert sent.size == draft.lay_out(entries._store_host) + entries_module._APPEND_SIZE
 
 
 def test_bytes_count_until_the_fate_of_their_proposal_is_known(shell: Shell) -> None:
