@@ -71,7 +71,7 @@ async def test_leadership_moves_on_request_and_fails_nothing(
     group = make_group()
     senders = [Sender(client, group.address, f"s{number}", number) for number in range(1, 8)]
     await Sender(client, group.address, "first", 0).send(1)
-    leader = group.leader()
+    leader = group.wait_for_leader()
     target = next(node for node in group.brokers if node != leader)
     consumer = RemotingClient()
     held = asyncio.create_task(consumer.invoke(group.address, long_poll(1), 20.0))
