@@ -424,3 +424,8 @@ def test_a_membership_change_that_cannot_be_meant_is_refused() -> None:
     replica.node.transfer_leadership(PEER)
     with pytest.raises(ProposalRefused, match="being transferred"):
         replica.node.propose_membership(RemoveNode(OTHER))
+
+
+def test_a_round_trip_that_was_not_measured_is_none() -> None:
+    """Who waits for company asks before anything was committed, too."""
+    assert solo().node.round_trip_ticks == 0
