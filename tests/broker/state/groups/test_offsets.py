@@ -97,3 +97,11 @@ def test_a_group_takes_its_offsets_along_when_it_is_told_to(replica: Replica) ->
     replica.take(GroupDeleted("g", clean_offsets=True))
 
     assert list(replica.state.offsets.rows()) == [("h", "t", 1, 3)]
+
+
+def test_all_that_moves_is_counted(replica: Replica) -> None:
+    """Two of three commits of one record."""
+    replica.take(*TOPICS, commit("g", "t", 0, 5))
+    commits = (Commit("g", "t", 0, 4), Commit("g", "t", 1, 9), Commit("g", "u", 1, 7))
+
+    assert replica.take(OffsetsCommitted(commits)) == [OffsetsMoved(2, 1)]
