@@ -29,7 +29,7 @@ test: $(VENV)/.dev ## Run the tests of this project alone, JOBS (default 3) at a
 
 .PHONY: test-long
 test-long: $(VENV)/.dev ## Run the tests of this project alone that take tens of seconds each
-	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long
+	@$(BIN)/python -m pytest $(TESTS) $(ALONE) -m long -n $(or $(JOBS),2) --dist loadscope
 
 .PHONY: coverage
 coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, with a report of what they cover
@@ -37,7 +37,7 @@ coverage: $(VENV)/.dev ## Run the tests of this project alone, one at a time, wi
 
 .PHONY: test-clients
 test-clients: $(VENV)/.dev ## Run the tests with RocketMQ's own clients: Java, mqadmin, Go, Node
-	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile
+	@$(BIN)/python -m pytest tests/clients -n $(or $(JOBS),2) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test-suite
 test-suite: $(VENV)/.dev ## Run RocketMQ's own integration tests and examples of every version against our brokers

@@ -579,8 +579,8 @@ class BrokerProcess:
 
     def change_membership(self, change: MembershipChange, address: Address | None) -> int:
         """Propose a change of the members; *address* is where a new one is called."""
+        index = self.instance.loop.change_membership(change)
         if address is not None and self._book.learn(change.node, address):
             self._save_book()
-        index = self.instance.loop.change_membership(change)
         self._call_peers()
         return index

@@ -17,7 +17,12 @@ from tests.clients.console import Scene, busy_scene
 from tests.clients.localcluster import LocalCluster
 from tests.clients.programs import Java, missing
 
-pytestmark = [pytest.mark.java, pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.java,
+    pytest.mark.cluster,
+    pytest.mark.lengthy,
+    pytest.mark.timeout(240),
+]
 
 GENERATIONS: Final = ("4.9.8", "5.3.3")
 

@@ -184,6 +184,18 @@ class Group:
             time.sleep(0.02)
         raise AssertionError(f"no leader within {START_TIMEOUT_S} s\n{self.logs()}")
 
+    def wait_for_status(
+        self, node: int, *, timeout_s: float = 20.0, **wanted: object
+    ) -> dict[str, Any]:
+        """Wait until a replica's status has these values."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            found = self.status(node)
+            if found is not None and {name: found[name] for name in wanted} == wanted:
+                return found
+            assert time.monotonic() < deadline, f"{found} has not {wanted}\n{self.logs()}"
+            time.sleep(0.02)
+
     def wait_until_equal(self, timeout_s: float = 20.0) -> list[dict[str, Any]]:
         """Wait until all running replicas have applied the same."""
         deadline = time.monotonic() + timeout_s

@@ -155,6 +155,9 @@ def _processes(
             # A replica that lies can break any promise: the history ends before it.
             target.end_clients()
             verdict = target.judge()
+            if problem := target.cannot_start_again():
+                law = "what was kept keeps a process from starting again"
+                findings.add(law, "", problem, f"make hostile SEED={options.seed}")
             if options.case is None and not options.clients_only:
                 assault.call_as_liar(0, _CALLS)
         finally:

@@ -105,7 +105,8 @@ def _run(
         "-p",
         "no:xdist",
         "-o",
-        "timeout=60",
+        # A busy machine leaves a run in the background little, and the tracer takes more: no rule is broken by that.
+        "timeout=600",
     ]
     code = pytest.main([*switches, *area.tests], plugins=[trials])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
