@@ -33,7 +33,7 @@ SHOWN_MAX: Final = 256
 RETRY: Final = "retry"
 SKIP: Final = "skip"
 
-_NAMES: Final = {
+NAMES: Final = {
     LaneState.READY: "ready",
     LaneState.IN_HAND: "inHand",
     LaneState.PARKED: "parked",
@@ -160,7 +160,7 @@ class LaneOverview:
             queue.place[2],
             lane.number,
             lane.key,
-            _NAMES[lane.state],
+            NAMES[lane.state],
             lane.first,
             lane.owed,
             lane.tries,

@@ -17,6 +17,7 @@ from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
+from orderlymq_broker.processors.lanes.overview import NAMES
 from orderlymq_broker.processors.observe.failures import Failures
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.loads import Loads
@@ -141,6 +142,16 @@ class Watch:
                 [
                     ((group,), count)
                     for group, count in list(self._context.state.parked.counts().items())[
+                        :SERIES_MAX
+                    ]
+                ],
+            ),
+            "lanes": Series(
+                "Key lanes of a group that are not idle, by state",
+                ("group", "state"),
+                [
+                    ((group, NAMES[state]), count)
+                    for (group, state), count in list(self._context.state.lanes.counts().items())[
                         :SERIES_MAX
                     ]
                 ],

@@ -162,6 +162,11 @@ def test_the_table_of_lanes_counts_what_it_does_not_name() -> None:
         ("z", "inHand", ""),
     ]
     assert shell.call(RequestCode.ORDERLYMQ_LANES, {"consumerGroup": "billig"}).code == 26
+    assert dict(shell.core.watch.series()["lanes"].rows) == {
+        (GROUP, "held"): 1,
+        (GROUP, "parked"): 1,
+        (GROUP, "inHand"): 1,
+    }
 
 
 def test_offsets_that_an_administrator_sets_are_where_the_lanes_begin() -> None:
