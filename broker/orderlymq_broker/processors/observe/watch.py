@@ -139,22 +139,12 @@ class Watch:
             "held_keys": Series(
                 "Keys of a group that are held behind a dead letter",
                 ("group",),
-                [
-                    ((group,), count)
-                    for group, count in list(self._context.state.parked.counts().items())[
-                        :SERIES_MAX
-                    ]
-                ],
+                self._held_keys(),
             ),
             "lanes": Series(
                 "Key lanes of a group that are not idle, by state",
                 ("group", "state"),
-                [
-                    ((group, NAMES[state]), count)
-                    for (group, state), count in list(self._context.state.lanes.counts().items())[
-                        :SERIES_MAX
-                    ]
-                ],
+                self._lanes(),
             ),
             "failing_messages": Series(
                 "Messages of a group that failed several times in the last hour",
@@ -190,6 +180,16 @@ class Watch:
                 [((topic,), shares[1]) for topic, shares in self._shares()],
             ),
         }
+
+    def _held_keys(self) -> list[tuple[tuple[str, ...], float]]:
+        counts = list(self._context.state.parked.counts().items())
+
+        return [((group,), count) for group, count in counts[:SERIES_MAX]]
+
+    def _lanes(self) -> list[tuple[tuple[str, ...], float]]:
+        counts = list(self._context.state.lanes.counts().items())
+
+        return [((group, NAMES[state]), count) for (group, state), count in counts[:SERIES_MAX]]
 
     # -- events ------------------------------------------------------------------------------------
 
