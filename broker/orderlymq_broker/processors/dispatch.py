@@ -380,7 +380,7 @@ class BrokerCore:
                 ]
             case TopicChanged(deleted=True) | GroupChanged(deleted=True):
                 # What waits for a topic or group that is gone would wait for nothing.
-                return [*self.pulls.wake_gone(), *self.lanes.looked_again(now)]
+                return [*self.pulls.wake_gone(), *self.lanes.look_again(now)]
             case _:
                 return []
 
