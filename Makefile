@@ -143,10 +143,19 @@ pages: $(VENV)/.dev ## Write the generated pages of docs/ anew
 lock: $(VENV)/.dev ## Pin the newest allowed dependencies in requirements/*.lock
 	@$(BIN)/pip -q install uv
 	@for extra in run dev compile spark kubernetes; do \
-	  $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --no-header --no-annotate \
+	  $(BIN)/uv pip compile -q --upgrade --generate-hashes --no-strip-extras --universal --python-version 3.11 --no-header --no-annotate \
 	    --no-emit-index-url --no-emit-find-links $$([ $$extra = run ] || echo --extra $$extra) \
 	    $$(case $$extra in (compile | spark | kubernetes) echo --constraint requirements/dev.lock;; esac) \
 	    pyproject.toml -o requirements/$$extra.lock; done
+
+.PHONY: dist
+dist: $(VENV)/.dev ## Build what is delivered into dist/: four wheels, the chart, bills of materials, checksums
+	@$(BIN)/python -c 'import cyclonedx_py' 2>/dev/null || $(BIN)/pip -q --disable-pip-version-check install cyclonedx-bom==7.5.0
+	@$(BIN)/python -m release.dist dist
+
+.PHONY: test-dist
+test-dist: dist ## Install each wheel of dist/ in an empty environment and use it; downloads Spark, too
+	@$(BIN)/python -m release.trial dist
 
 .PHONY: clean
 clean: ## Remove the environment, caches and the local cluster's data

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from orderlymq_broker.processors.observe.watch import Series
+from orderlymq_broker.processors.observe.status import Series
 from orderlymq_broker.replication.ports import LoopFigures
 
 # From a fast disk's sync to an election.

@@ -4,11 +4,10 @@ The columns of a topic: names, types, and their order. Pure.
 Rule: the order here is the order everywhere; Spark compares it with every batch. `source.batches` fills them.
 """
 
-import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from orderlymq_spark.errors import OptionError
+from orderlymq_spark.errors import OptionError, hint
 
 COLUMNS: Final = {
     "topic": "string",
@@ -50,9 +49,7 @@ def check_columns(
     """
     for name in wanted:
         if name not in COLUMNS:
-            near = difflib.get_close_matches(name, COLUMNS, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(COLUMNS)}"
-            raise OptionError(f"there is no column {name!r}; {hint}")
+            raise OptionError(f"there is no column {name!r}; {hint(name, COLUMNS)}")
     chosen = wanted or [
         name
         for name in COLUMNS
@@ -61,11 +58,6 @@ def check_columns(
     return tuple(name for name in COLUMNS if name in chosen)
 
 
-def ddl(columns: Sequence[str]) -> str:
+def ddl(columns: Sequence[str], kinds: Mapping[str, str] = COLUMNS) -> str:
     """Return the schema as Spark's DDL."""
-    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns)
-
-
-def range_ddl() -> str:
-    """Return the schema of rows that name ranges."""
-    return ", ".join(f"{name} {kind}" for name, kind in RANGE_COLUMNS.items())
+    return ", ".join(f"{name} {kinds[name]}" for name in columns)

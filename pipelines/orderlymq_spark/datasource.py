@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.cluster.access import access_to
-from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl, range_ddl
+from orderlymq_spark.columns import COLUMNS, RANGE_COLUMNS, ddl
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.offsets import (
     QueueRange,
@@ -72,7 +72,9 @@ class OrderlyMQDataSource(DataSource):
     def schema(self) -> str:
         """Return the columns that the options ask for."""
         options = parse_source(self.options)
-        return range_ddl() if options.ranges_only else ddl(options.columns)
+        if options.ranges_only:
+            return ddl(tuple(RANGE_COLUMNS), RANGE_COLUMNS)
+        return ddl(options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader."""
@@ -116,14 +118,6 @@ def _arrow_schema(schema: StructType) -> pa.Schema:
     return pa.schema(fields)
 
 
-class RangePartition(InputPartition):
-    """What one task reads."""
-
-    def __init__(self, part: QueueRange) -> None:
-        super().__init__(part)
-        self.part = part
-
-
 class _RangeReader:
     """Reads ranges in tasks; shared by batch and stream."""
 
@@ -138,10 +132,11 @@ class _RangeReader:
             DataLost: Some are gone and `failOnDataLoss` is true.
             SourceUnavailable: The cluster stayed away.
         """
-        assert isinstance(partition, RangePartition)
+        part = partition.value
+        assert isinstance(part, QueueRange)
         if self._options.ranges_only:
-            return iter((range_row(self._schema, partition.part),))
-        return read_range(self._options, self._schema, partition.part)
+            return iter((range_row(self._schema, part),))
+        return read_range(self._options, self._schema, part)
 
 
 class OrderlyMQReader(_RangeReader, DataSourceReader):
@@ -157,7 +152,7 @@ class OrderlyMQReader(_RangeReader, DataSourceReader):
         found = continued(start, *access.bounds(queues))
         report_loss(options, found.missing, ())
         parts = split(ranges(found.start, end), options.partitions_min)
-        return [RangePartition(part) for part in parts]
+        return [InputPartition(part) for part in parts]
 
 
 class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -250,7 +245,7 @@ class OrderlyMQStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigge
         report_loss(options, gone, removed)
         start_at = {queue: min(found.start[queue], ends[queue]) for queue in lows}
         parts = ranges(start_at, {queue: min(ends[queue], highs[queue]) for queue in lows})
-        return [RangePartition(part) for part in split(parts, options.partitions_min)]
+        return [InputPartition(part) for part in split(parts, options.partitions_min)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Show the progress at the brokers, when a group is named; the checkpoint is the truth."""

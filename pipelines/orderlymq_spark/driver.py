@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 from orderlymq.errors import OrderlyMQError, SettingError
 from orderlymq_spark.jobs.catalogue import run
-from orderlymq_spark.run.outcome import Outcome
 from orderlymq_spark.run.report import DriverReport, serve
 from orderlymq_spark.specs import Pipeline, SparkSettings, parse_pipeline, read_pipeline
 
@@ -76,10 +75,6 @@ def _run(given: argparse.Namespace, report: DriverReport) -> int:
         # Spark raises many kinds; the reader of the log needs the whole of it.
         traceback.print_exc()
         return _failed(report, error, FAILED)
-    return _ended(report, outcome)
-
-
-def _ended(report: DriverReport, outcome: Outcome) -> int:
     report.end(outcome)
     sys.stdout.write(outcome.text + "\n")
     return DONE if outcome.passed else FOUND

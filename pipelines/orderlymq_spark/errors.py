@@ -4,6 +4,9 @@ What can go wrong in a pipeline, named by what to do next.
 Rule: all derive from the SDK's error, so the command turns each into one sentence and an exit code.
 """
 
+import difflib
+from collections.abc import Iterable, Mapping
+
 from orderlymq.errors import OrderlyMQError, SettingError
 
 
@@ -32,3 +35,14 @@ class CheckpointInUse(OrderlyMQError):  # noqa: N818 - says what happened
 
 class SinkConflict(OrderlyMQError):  # noqa: N818 - says what happened
     """What is published contradicts what would be published now; nothing was changed."""
+
+
+def hint(
+    given: str, known: Iterable[str], shown: Mapping[str, str] | None = None, *, cutoff: float = 0.6
+) -> str:
+    """Return what an unknown name was meant to be, or all known ones; *shown* says how to write them."""
+    names = list(known)
+    near = difflib.get_close_matches(given, names, 1, cutoff)
+    if near:
+        return f"did you mean {shown[near[0]] if shown else near[0]}?"
+    return f"known: {', '.join(shown.values() if shown else names)}"

@@ -5,20 +5,19 @@ Rule: an unknown name is refused with the nearest known one; a value is refused 
 are compared without case, as Spark does.
 """
 
-import difflib
 import json
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
 from orderlymq.settings import DEFAULT_NAME_SERVER, ClientSettings
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.tags import TagExpressionError, TagFilter
 from orderlymq_spark.columns import check_columns
-from orderlymq_spark.errors import OptionError
+from orderlymq_spark.errors import OptionError, hint
 from orderlymq_spark.localpath import local_path
 from orderlymq_spark.offsets import from_json, queues_from_json
 
@@ -71,6 +70,7 @@ _UNITS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _RETRY_TIMEOUT_MS: Final = 120_000  # a name server that is away for a minute ends nothing
 
 Strategy: TypeAlias = Literal["error", "latest"]
+Word: TypeAlias = Literal["earliest", "latest", "group", "offsets", "timestamp"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Connect:
 class Bound:
     """A start or an end: one of the words, explicit offsets, or a time."""
 
-    word: Literal["earliest", "latest", "group", "offsets", "timestamp"]
+    word: Word
     offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
     timestamp_ms: int = 0
     strategy: Strategy = "error"
@@ -162,9 +162,9 @@ class _Reader:
                 continue
             if lower.startswith("client.") or lower.removeprefix("auth.") in _AUTH:
                 continue
-            near = difflib.get_close_matches(lower, names, 1, 0.5)
-            hint = f"did you mean {names[near[0]]}?" if near else f"known: {', '.join(known)}"
-            raise OptionError(f"the {what} has no option {lower!r}; {hint}")
+            raise OptionError(
+                f"the {what} has no option {lower!r}; {hint(lower, names, names, cutoff=0.5)}"
+            )
 
     def text(self, name: str, default: str = "") -> str:
         return self._values.get(name.lower(), default).strip()
@@ -210,7 +210,8 @@ class _Reader:
                 key = name.removeprefix("auth.")
                 client.append((key.replace("key", "_key").replace("env", "_env"), value))
             elif name.startswith("client."):
-                client.append((_snake(name.removeprefix("client.")), value))
+                key = name.removeprefix("client.")
+                client.append((key.replace("-", "_").replace(".", "_"), value))
         return Connect(
             self.text("bootstrap", DEFAULT_NAME_SERVER),
             tuple(client),
@@ -232,7 +233,10 @@ def parse_source(given: Mapping[str, str]) -> SourceOptions:
         topics = tuple(sorted({queue.topic for queue in queues}))
     if bool(topics) == bool(pattern):
         raise OptionError("give one of topic, topics, topicsPattern and queues")
-    _check_pattern(pattern)
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise OptionError(f"topicsPattern is no regular expression: {error}") from error
     start = _bound(read, "starting", "earliest", ("earliest", "latest", "group"), "error")
     group = read.text("group")
     if (start.word == "group") != bool(group):
@@ -341,26 +345,8 @@ def _bound(
         raise OptionError(f"give {side}Offsets or {side}Timestamp, not both")
     if timestamp:
         moment = parse_timestamp_ms(timestamp, f"{side}Timestamp")
-        found: Strategy = "error" if chosen == "error" else "latest"
-        return Bound(word="timestamp", timestamp_ms=moment, strategy=found)
+        return Bound(word="timestamp", timestamp_ms=moment, strategy=cast("Strategy", chosen))
     if offsets.startswith("{"):
         name = f"{side}Offsets"
         return Bound(word="offsets", offsets=from_json(read.json(name), name))
-    match read.word(f"{side}Offsets", default, *words):
-        case "latest":
-            return Bound(word="latest")
-        case "group":
-            return Bound(word="group")
-        case _:
-            return Bound(word="earliest")
-
-
-def _check_pattern(pattern: str) -> None:
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise OptionError(f"topicsPattern is no regular expression: {error}") from error
-
-
-def _snake(name: str) -> str:
-    return name.replace("-", "_").replace(".", "_")
+    return Bound(word=cast("Word", read.word(f"{side}Offsets", default, *words)))

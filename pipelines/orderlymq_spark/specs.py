@@ -6,7 +6,6 @@ unknown field is refused with the nearest known one; what only Kubernetes obeys 
 pipeline does stands in the module that `jobs.catalogue` names.
 """
 
-import difflib
 import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -16,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from orderlymq.settings import DEFAULT_NAME_SERVER
-from orderlymq_spark.errors import OptionError
+from orderlymq_spark.errors import OptionError, hint
 from orderlymq_spark.localpath import LocalPath
 from orderlymq_spark.options import as_texts, parse_duration_ms, parse_source
 
@@ -264,9 +263,7 @@ def parse_pipeline(document: object, where: str = "the manifest") -> Pipeline:
     kind = spec.get("type") if isinstance(spec, dict) else None
     model = SPECS.get(str(kind))
     if model is None:
-        near = difflib.get_close_matches(str(kind), SPECS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(SPECS)}"
-        raise OptionError(f"{where}: spec.type is {kind!r}; {hint}")
+        raise OptionError(f"{where}: spec.type is {kind!r}; {hint(str(kind), SPECS)}")
     try:
         name = Metadata.model_validate(document.get("metadata") or {}).name
         found = model.model_validate(spec)
@@ -285,12 +282,9 @@ def _sentence(error: ValidationError, model: type[PipelineSpec]) -> str:
     for each in error.errors():
         place = ".".join(str(part) for part in each["loc"])
         if each["type"] == "extra_forbidden":
-            names = [field.alias or name for name, field in model.model_fields.items()]
-            names += [field.alias or name for name, field in Source.model_fields.items()]
-            names += KUBERNETES_ONLY
-            near = difflib.get_close_matches(str(each["loc"][-1]), names, 1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(names)}"
-            texts.append(f"spec.{place} is unknown; {hint}")
+            fields = [*model.model_fields.items(), *Source.model_fields.items()]
+            names = [*(field.alias or name for name, field in fields), *KUBERNETES_ONLY]
+            texts.append(f"spec.{place} is unknown; {hint(str(each['loc'][-1]), names)}")
         else:
             texts.append(f"{place}: {each['msg'].removeprefix('Value error, ')}")
     return "; ".join(texts)

@@ -1,16 +1,12 @@
 """
-Counters of remoting traffic, readable by Prometheus.
+Counters of remoting traffic.
 
 Rule: counting costs an integer addition. The hot path adds to plain fields of `Traffic`; only a scrape
-turns them into metrics. No registry is global: the process that owns one registers `TrafficCollector`.
+turns them into metrics (``trafficmetrics.py``), so that a client needs no metrics library.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 
 # Not frozen: these are counters, touched for every chunk that is read.
@@ -25,39 +21,3 @@ class Traffic:
     bytes_in: int = 0
     bytes_out: int = 0
     errors: Counter[str] = field(default_factory=Counter)
-
-
-class TrafficCollector(Collector):
-    """Show several `Traffic` objects of one process, told apart by the label ``role``."""
-
-    def __init__(self, traffic_by_role: dict[str, Traffic]) -> None:
-        self._traffic_by_role = traffic_by_role
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the counters as they stand now."""
-        prefix = "orderlymq_remoting_"
-        gauge = GaugeMetricFamily(prefix + "connections", "Open connections", labels=["role"])
-        opened = CounterMetricFamily(
-            prefix + "connections_opened", "Connections opened since the start", labels=["role"]
-        )
-        frames = CounterMetricFamily(
-            prefix + "frames", "Frames received and sent", labels=["role", "direction"]
-        )
-        octets = CounterMetricFamily(
-            prefix + "bytes", "Bytes received and sent", labels=["role", "direction"]
-        )
-        errors = CounterMetricFamily(
-            prefix + "errors",
-            "Connections that this process closed or lost and calls that failed, by kind",
-            labels=["role", "kind"],
-        )
-        for role, traffic in self._traffic_by_role.items():
-            gauge.add_metric([role], traffic.connections)
-            opened.add_metric([role], traffic.accepted)
-            frames.add_metric([role, "in"], traffic.frames_in)
-            frames.add_metric([role, "out"], traffic.frames_out)
-            octets.add_metric([role, "in"], traffic.bytes_in)
-            octets.add_metric([role, "out"], traffic.bytes_out)
-            for kind, count in sorted(traffic.errors.items()):
-                errors.add_metric([role, kind], count)
-        return [gauge, opened, frames, octets, errors]

@@ -3,7 +3,7 @@
 from prometheus_client import generate_latest
 
 from orderlymq_broker.metrics import BrokerMetrics, Reading
-from orderlymq_broker.processors.observe.watch import Series
+from orderlymq_broker.processors.observe.status import Series
 
 
 def test_series_with_labels_are_shown_with_their_text() -> None:

@@ -1,6 +1,7 @@
 """Real processes on loopback: a name server and the replicas of one group, for tests and benches."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from orderlymq.connection.administrator import CLUSTER_SECRET_VARIABLE
+from orderlymq_runtime.clustersecret import make_cluster_secret
 from tests.ports import free_ports
 
 START_TIMEOUT_S = 20.0
@@ -77,8 +80,14 @@ class Group:
             self.raft_ports[node] = next(ports)
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / "name-server.json"
+        make_cluster_secret(self.cluster_secret)
         path.write_text(
-            json.dumps({"listen": {"host": "127.0.0.1", "port": self.name_server_port}})
+            json.dumps(
+                {
+                    "listen": {"host": "127.0.0.1", "port": self.name_server_port},
+                    "cluster_secret_file": str(self.cluster_secret),
+                }
+            )
         )
         arguments = ["-m", "orderlymq_nameserver", "--settings", str(path)]
         self.name_server = Child(arguments, self.directory / "name-server.log")
@@ -92,6 +101,10 @@ class Group:
     @property
     def name_server_address(self) -> str:
         return f"127.0.0.1:{self.name_server_port}"
+
+    @property
+    def cluster_secret(self) -> Path:
+        return self.directory / "cluster.secret"
 
     def data_dir(self, node: int) -> Path:
         return self.directory / f"node-{node}"
@@ -108,6 +121,7 @@ class Group:
             "address": {"host": "127.0.0.1", "port": self.port},
             "http": {"host": "127.0.0.1", "port": self.http_ports[node]},
             "data_dir": str(self.data_dir(node)),
+            "cluster_secret_file": str(self.cluster_secret),
             "name_servers": [{"host": "127.0.0.1", "port": self.name_server_port}],
             **self.overrides,
         }
@@ -132,6 +146,8 @@ class Group:
         self.stop()
 
     def start(self) -> None:
+        # Administrators of the tests, and their programs, sign with it.
+        os.environ[CLUSTER_SECRET_VARIABLE] = str(self.cluster_secret)
         self.name_server.start()
         for child in self.brokers.values():
             child.start()
@@ -181,6 +197,7 @@ class Group:
         raise AssertionError(f"replicas differ: {found}\n{self.logs()}")
 
     def stop(self) -> None:
+        os.environ.pop(CLUSTER_SECRET_VARIABLE, None)
         for child in self.brokers.values():
             if child.is_running:
                 child.signal(signal.SIGTERM)

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry
 
 from orderlymq_runtime.http import HealthServer
 from orderlymq_runtime.server import PortInUseError
-from orderlymq_runtime.traffic import Traffic, TrafficCollector
+from orderlymq_runtime.traffic import Traffic
+from orderlymq_runtime.trafficmetrics import TrafficCollector
 
 
 async def get(address: tuple[str, int], path: str) -> tuple[int, str]:

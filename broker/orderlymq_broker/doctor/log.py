@@ -86,6 +86,12 @@ class Report(msgspec.Struct):
         if len(self.findings) < FINDINGS_MAX:
             self.findings.append(Finding(check, str(place), str(problem)))
 
+    def judge(self, check: str, place: object, *rules: tuple[bool, object]) -> None:
+        """Note a finding for each rule that is broken; a rule is whether it is kept, and the problem if not."""
+        for is_kept, problem in rules:
+            if not is_kept:
+                self.add(check, place, problem)
+
     def count(self, what: str) -> None:
         """Note that one more of *what* was looked at."""
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -152,14 +158,18 @@ def examine_positions(reader: Reader, report: Report) -> Positions:
             Membership.decode(values[layout.META_MEMBERSHIP])
         except ValueError as error:
             report.add("positions", "META membership", error)
-    if applied.index < compaction.index:
-        report.add(
-            "positions",
-            "META",
+    report.judge(
+        "positions",
+        "META",
+        (
+            applied.index >= compaction.index,
             f"the log begins behind {compaction.index}, but only {applied.index} is applied",
-        )
-    if not applied.floor <= applied.physical_end:
-        report.add("positions", "META", f"the retention floor passes the end: {applied}")
+        ),
+        (
+            applied.floor <= applied.physical_end,
+            f"the retention floor passes the end: {applied}",
+        ),
+    )
 
     return Positions(applied, compaction, commit)
 
@@ -192,43 +202,55 @@ class LogExamination:
             except (StoreError, ValueError) as error:
                 self._report.add("raft log", f"entry after {self.last}", error)
                 self.last += 1
-        if positions.applied.index > self.last:
-            self._wrong(f"{positions.applied.index} is applied, the log ends at {self.last}")
-        if positions.commit > self.last:
-            self._wrong(f"{positions.commit} is committed, the log ends at {self.last}")
-        if positions.applied.physical_end > self.physical_end:
-            self._wrong(
-                f"messages are applied up to {positions.applied.physical_end}, those of the log "
-                f"end at {self.physical_end}"
-            )
+        applied = positions.applied
+        self._judge(
+            (
+                applied.index <= self.last,
+                f"{applied.index} is applied, the log ends at {self.last}",
+            ),
+            (
+                positions.commit <= self.last,
+                f"{positions.commit} is committed, the log ends at {self.last}",
+            ),
+            (
+                applied.physical_end <= self.physical_end,
+                f"messages are applied up to {applied.physical_end}, those of the log "
+                f"end at {self.physical_end}",
+            ),
+        )
 
     def _entry(self, index: int, head: LogValue) -> None:
-        if index != self.last + 1:
-            self._wrong(f"entry {index} follows entry {self.last}")
-        if head.term < self.term:
-            self._wrong(f"entry {index} has term {head.term} after term {self.term}")
+        self._judge(
+            (index == self.last + 1, f"entry {index} follows entry {self.last}"),
+            (head.term >= self.term, f"entry {index} has term {head.term} after term {self.term}"),
+        )
         self.last = index
         self.term = head.term
         applied = self._positions.applied
-        if index == applied.index and head.term != applied.term:
-            self._wrong(f"entry {index} has term {head.term}, it was applied in {applied.term}")
-        kind = EntryKind(head.kind)
-        if kind is not EntryKind.NORMAL:
-            if zlib.crc32(head.head) != head.checksum:
-                self._wrong(f"entry {index}: the checksum does not fit")
+        self._judge(
+            (
+                index != applied.index or head.term == applied.term,
+                f"entry {index} has term {head.term}, it was applied in {applied.term}",
+            )
+        )
+        if EntryKind(head.kind) is not EntryKind.NORMAL:
+            is_whole = zlib.crc32(head.head) == head.checksum
+            self._judge((is_whole, f"entry {index}: the checksum does not fit"))
             return
         start = split_entry(head.head).physical_start
-        if start != self.physical_end:
-            self._wrong(
+        before, self.physical_end = self.physical_end, start + head.blob_length
+        self._judge(
+            (
+                start == before,
                 f"entry {index} begins at physical offset {start}, the one before it ends "
-                f"at {self.physical_end}"
-            )
-        self.physical_end = start + head.blob_length
-        if index == applied.index and self.physical_end != applied.physical_end:
-            self._wrong(
+                f"at {before}",
+            ),
+            (
+                index != applied.index or self.physical_end == applied.physical_end,
                 f"entry {index} ends at physical offset {self.physical_end}, it was applied to "
-                f"{applied.physical_end}"
-            )
+                f"{applied.physical_end}",
+            ),
+        )
         if start < applied.floor and head.blob_length:
             return  # retention has dropped its bodies
         self._bodies(index, start, head)
@@ -241,16 +263,19 @@ class LogExamination:
             limit=max(1, head.blob_length),
         )
         data = b"".join((head.head, *(value for _, value in pairs)))
-        if zlib.crc32(data) != head.checksum:
-            self._wrong(
+        is_whole = zlib.crc32(data) == head.checksum
+        self._judge(
+            (
+                is_whole,
                 f"entry {index}: the checksum over its records and its messages, physical "
-                f"offsets {start} to {start + head.blob_length}, does not fit"
+                f"offsets {start} to {start + head.blob_length}, does not fit",
             )
-        else:
+        )
+        if is_whole:
             self._on_entry(index, split_entry(data))
 
-    def _wrong(self, problem: str) -> None:
-        self._report.add("raft log", f"entry {self.last}", problem)
+    def _judge(self, *rules: tuple[bool, str]) -> None:
+        self._report.judge("raft log", f"entry {self.last}", *rules)
 
 
 def examine_messages(
@@ -266,20 +291,31 @@ def examine_messages(
         report.count("messages")
         physical = layout.decode_u64(key)
         place = f"physical offset {physical}"
-        if expected is None and physical < positions.applied.floor:
-            report.add("messages", place, f"lies below the floor {positions.applied.floor}")
-        if expected is not None and physical != expected:
-            report.add("messages", place, f"the message before it ends at {expected}")
+        report.judge(
+            "messages",
+            place,
+            (
+                expected is not None or physical >= positions.applied.floor,
+                f"lies below the floor {positions.applied.floor}",
+            ),
+            (expected in (None, physical), f"the message before it ends at {expected}"),
+        )
         expected = physical + len(value)
         message = examine_message(report, physical, value)
         if message is not None:
             on_message(physical, message)
     if expected is None:
-        if end != positions.applied.floor:
-            report.add("messages", f"physical offset {end}", "there are no messages at all")
-    elif expected != end:
-        report.add(
-            "messages", f"physical offset {expected}", f"messages end here, the log ends at {end}"
+        there_should_be_none = end == positions.applied.floor
+        report.judge(
+            "messages",
+            f"physical offset {end}",
+            (there_should_be_none, "there are no messages at all"),
+        )
+    else:
+        report.judge(
+            "messages",
+            f"physical offset {expected}",
+            (expected == end, f"messages end here, the log ends at {end}"),
         )
 
 
@@ -292,12 +328,16 @@ def examine_message(report: Report, physical: int, value: bytes) -> StoredMessag
         report.add("messages", place, error)
         return None
     size = int.from_bytes(value[:4], "big")
-    if size != len(value):
-        report.add("messages", place, f"it states {size} bytes and has {len(value)}")
-    if message.physical_offset != physical:
-        report.add("messages", place, f"it says that it stands at {message.physical_offset}")
-    if body_crc(message.body) != message.body_crc:
-        report.add("messages", place, "the checksum of its body does not fit")
+    report.judge(
+        "messages",
+        place,
+        (size == len(value), f"it states {size} bytes and has {len(value)}"),
+        (
+            message.physical_offset == physical,
+            f"it says that it stands at {message.physical_offset}",
+        ),
+        (body_crc(message.body) == message.body_crc, "the checksum of its body does not fit"),
+    )
 
     return message
 

@@ -35,7 +35,7 @@ from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.processors.groups.parked import ParkedKeyProcessor
 from orderlymq_broker.processors.groups.rebalance import RebalanceNotifier
 from orderlymq_broker.processors.lanes.service import LaneService
-from orderlymq_broker.processors.observe.status import Rates, status
+from orderlymq_broker.processors.observe.status import status
 from orderlymq_broker.processors.observe.watch import Watch
 from orderlymq_broker.processors.schedule.delaylevels import DelayService
 from orderlymq_broker.processors.schedule.recalls import RecallProcessor
@@ -119,7 +119,6 @@ class BrokerCore:
                 self.lanes.overview.first_owed,
             ),
         )
-        self.rates = Rates(self.context)
         self.watch = Watch(self.context, self.locks, self.queries, self.calls)
         followers = Followers(self.context)
         self._handlers = self._handlers_of_a_leader()
@@ -222,11 +221,11 @@ class BrokerCore:
         creations: int = 0,
     ) -> list[Effect]:
         try:
-            if creations == 0 and self.access.enabled:
-                self.access.admit(request, peer)
+            if creations == 0:
+                self.access.admit(request, peer, now.wall_ms)
             return handler(request, peer, now)
         except RequestRefused as refused:
-            return answer(request, peer, refused.code, remark=refused.remark)
+            return answer(request, peer, refused.code, ext=refused.ext, remark=refused.remark)
         except CreateFirst as first:
             if creations == CREATIONS_MAX:
                 remark = "what the request needs was deleted while it was being created; try again"
@@ -281,6 +280,7 @@ class BrokerCore:
 
     def _start_leading(self, now: Now) -> list[Effect]:
         self.context.leading = True
+        self.access.start(now.wall_ms)
         self.locks.start(now)
         self.lanes.start(now)
         self.rebalance.start(now)
@@ -399,7 +399,6 @@ class BrokerCore:
         """Do what is due; called about every 100 ms."""
         if not self.context.leading:
             return []
-        self.rates.tick(now)
         self.administration.figures.tick(now)
 
         return [
@@ -435,7 +434,11 @@ class BrokerCore:
 
     def group_status(self) -> dict[str, Any]:
         """Return what operators want to see, ready for JSON."""
-        found = status(self.context, self.rates, held_pulls=self.pulls.held_count)
+        found = status(
+            self.context,
+            self.administration.figures.per_second,
+            held_pulls=self.pulls.held_count,
+        )
 
         return {**found, "watch": self.watch.report()}
 

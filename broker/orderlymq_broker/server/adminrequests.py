@@ -146,26 +146,30 @@ def membership_change(body: bytes) -> tuple[MembershipChange, Address | None]:
         request = msgspec.json.decode(body, type=MembershipRequest)
     except UNREADABLE as error:
         raise ValueError(f"the body is no membership request: {error}") from error
-    if request.node <= 0:
-        raise ValueError(f"node id {request.node} is not positive")
-    node = NodeId(request.node)
     kinds: dict[str, Callable[[NodeId], MembershipChange]] = {
         "add-learner": AddLearner,
         "promote": PromoteLearner,
         "remove": RemoveNode,
     }
     kind = kinds.get(request.action)
-    if kind is None:
-        raise ValueError(f"action {request.action!r} is unknown; use one of {', '.join(kinds)}")
-    address = None
-    if request.address is not None:
-        host, _, port = request.address.rpartition(":")
-        if not host or not port.isdigit():
-            raise ValueError(f"address {request.address!r} is not host:port")
-        address = Address(host, int(port))
-    if request.action == "add-learner" and address is None:
-        raise ValueError("a replica is added with the address at which its peers reach it")
-    return kind(node), address
+    host, _, port = (request.address or "").rpartition(":")
+    is_address = bool(host) and port.isdigit()
+    for is_wrong, problem in (
+        (request.node <= 0, f"node id {request.node} is not positive"),
+        (kind is None, f"action {request.action!r} is unknown; use one of {', '.join(kinds)}"),
+        (
+            request.address is not None and not is_address,
+            f"address {request.address!r} is not host:port",
+        ),
+        (
+            request.action == "add-learner" and not is_address,
+            "a replica is added with the address at which its peers reach it",
+        ),
+    ):
+        if is_wrong:
+            raise ValueError(problem)
+    assert kind is not None, "an unknown action was refused"
+    return kind(NodeId(request.node)), Address(host, int(port)) if is_address else None
 
 
 def _refuse(line: Line, command: RemotingCommand, error: Exception) -> None:

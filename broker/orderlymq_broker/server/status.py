@@ -44,6 +44,12 @@ _GROUP_GAUGES: Final = {
     ),
 }
 
+# What the core says of transactions, by its name there.
+_TRANSACTION_GAUGES: Final = {
+    "open": ("transactions_open", "Half messages that are neither committed nor rolled back"),
+    "givenUp": ("transactions_given_up", "Half messages whose checks are used up"),
+}
+
 # What the store says of itself, by its name there.
 _STORE_GAUGES: Final = {
     "commits": "Batches written to the store since it was opened",
@@ -230,16 +236,14 @@ class Reporter:
         }
         gauges |= {name: (text, float(group[key])) for key, (name, text) in _GROUP_GAUGES.items()}
         transactions = group.get("transactions") or {}
-        gauges["transactions_open"] = (
-            "Half messages that are neither committed nor rolled back",
-            float(transactions.get("open", 0)),
-        )
-        gauges["transactions_given_up"] = (
-            "Half messages whose checks are used up",
-            float(transactions.get("givenUp", 0)),
-        )
-        for name, value in self._store_figures.items():
-            gauges[f"store_{name}"] = (_STORE_GAUGES[name], value)
+        gauges |= {
+            name: (text, float(transactions.get(key, 0)))
+            for key, (name, text) in _TRANSACTION_GAUGES.items()
+        }
+        gauges |= {
+            f"store_{name}": (_STORE_GAUGES[name], value)
+            for name, value in self._store_figures.items()
+        }
         events = group.get("counters")
         lags = {
             str(node): float(max(0, status.last_index - peer.match))

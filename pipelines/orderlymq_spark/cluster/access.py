@@ -50,7 +50,7 @@ _PULLS_AT_ONCE: Final = 8  # hides the way to the broker; more only fills memory
 _LOOKS_AT_ONCE: Final = 64  # likewise; small answers, some 10,000 a second
 BLOCK_ROWS: Final = 4096
 BLOCK_BYTES: Final = 8 << 20
-_PULL_TIMEOUT_MS: Final = 10_000
+_PULL_TIMEOUT_S: Final = 10.0
 _BACK_OFF_FIRST_S: Final = 0.05
 _BACK_OFF_MAX_S: Final = 2.0
 
@@ -83,13 +83,7 @@ class Fetched:
     moved_to: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: PullStatus
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    body: bytes
+_Answer = tuple[PullStatus, PullMessageResponseHeader, bytes]
 
 
 class ClusterAccess:
@@ -107,11 +101,6 @@ class ClusterAccess:
         await admin.start()
         return admin
 
-    def close(self) -> None:
-        """End the connections and the thread."""
-        self.thread.run(self._admin.close())
-        self.thread.close()
-
     # -- what there is
 
     def topics(self, names: Iterable[str], pattern: str = "") -> tuple[str, ...]:
@@ -128,21 +117,10 @@ class ClusterAccess:
         Raises:
             TopicNotFound: No broker has one of them.
         """
-        found: list[MessageQueue] = []
-        for topic in topics:
-            found += self.route(topic).subscribe
-        return tuple(found)
-
-    def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """Return the queues of a topic in the order that keys are hashed over.
-
-        Raises:
-            TopicNotFound: No broker has it.
-        """
-        return self.route(topic).publish
+        return tuple(queue for topic in topics for queue in self.route(topic).subscribe)
 
     def route(self, topic: str) -> TopicRoute:
-        """Return a topic's queues, fresh.
+        """Return a topic's queues, fresh; `publish` has them in the order that keys are hashed over.
 
         Raises:
             TopicNotFound: No broker has it.
@@ -194,10 +172,10 @@ class ClusterAccess:
         """
 
         async def ask() -> int:
-            answer = await self._pull(queue, offset, 1, "*")
-            if answer.status is not PullStatus.FOUND:
-                raise BrokerError(answer.status.value, f"no message at {offset} of {queue}")
-            return next(iter_records(answer.body)).store_timestamp
+            status, _, body = await self._pull(queue, offset, 1, "*")
+            if status is not PullStatus.FOUND:
+                raise BrokerError(status.value, f"no message at {offset} of {queue}")
+            return next(iter_records(body)).store_timestamp
 
         return self.wait(ask)
 
@@ -231,10 +209,6 @@ class ClusterAccess:
         for at in range(0, len(unique_keys), _LOOKS_AT_ONCE):
             found += await self._patiently(partial(ask, unique_keys[at : at + _LOOKS_AT_ONCE]))
         return found
-
-    def progress(self, group: str) -> dict[MessageQueue, Any]:
-        """Return how far a group is, as the administrator sees it."""
-        return self.wait(lambda: self._admin.progress(group))
 
     # -- messages
 
@@ -278,21 +252,21 @@ class ClusterAccess:
             answers = await asyncio.gather(
                 *(self._pull(queue, each, min(step, last - each), tags) for each in places)
             )
-            for place, answer in zip(places, answers, strict=True):
+            for place, (status, header, body) in zip(places, answers, strict=True):
                 if place != position:
                     break  # the one before brought less than was thought
-                if answer.status is PullStatus.OFFSET_ILLEGAL:
-                    if answer.min_offset <= position:
-                        raise PullError(f"{queue} ends at {answer.max_offset}, before {position}")
-                    return Fetched(chunks, position, answer.min_offset)
-                if answer.status is PullStatus.NO_NEW_MSG or answer.next_offset <= position:
+                if status is PullStatus.OFFSET_ILLEGAL:
+                    if header.min_offset <= position:
+                        raise PullError(f"{queue} ends at {header.max_offset}, before {position}")
+                    return Fetched(chunks, position, header.min_offset)
+                if status is PullStatus.NO_NEW_MSG or header.next_begin_offset <= position:
                     raise PullError(f"{queue} has nothing at {position} yet")
-                if answer.status is PullStatus.FOUND:
-                    chunks.append(answer.body)
-                    size += len(answer.body)
-                position = answer.next_offset
+                if status is PullStatus.FOUND:
+                    chunks.append(body)
+                    size += len(body)
+                position = header.next_begin_offset
             if tags == "*":
-                asks.note(min(step, last - places[0]), answers[0].next_offset - places[0])
+                asks.note(min(step, last - places[0]), answers[0][1].next_begin_offset - places[0])
         return Fetched(chunks, min(position, end))
 
     async def _pull(self, queue: MessageQueue, offset: int, count: int, tags: str) -> _Answer:
@@ -311,19 +285,12 @@ class ClusterAccess:
                 fence=fence(self.instance.client_id),
             )
         )
-        answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_MS)
+        answer = await self.instance.invoke(address, command, _PULL_TIMEOUT_S)
         try:
             status = PullStatus(answer.code)
         except ValueError:
             raise BrokerError(answer.code, answer.remark, address) from None
-        header = PullMessageResponseHeader.from_ext(answer.ext)
-        return _Answer(
-            status,
-            header.next_begin_offset,
-            header.min_offset,
-            header.max_offset,
-            bytes(answer.body),
-        )
+        return status, PullMessageResponseHeader.from_ext(answer.ext), bytes(answer.body)
 
     # -- patience
 

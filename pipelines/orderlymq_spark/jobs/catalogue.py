@@ -50,12 +50,12 @@ CATALOGUE: Final = {
     "dead-letters": Entry(
         "why messages were given up, and which were overtaken",
         "every dead letter counted once and joined to its origin by message id",
-        "deadletters.report",
+        "deadletters",
     ),
     "redrive": Entry(
         "dead letters back to their topic; a dry run by default",
         "per key in origin order; a key stops at its first failure; a plan sends nothing twice",
-        "deadletters.redrive",
+        "redrive",
     ),
     "replay": Entry(
         "a topic into another one",

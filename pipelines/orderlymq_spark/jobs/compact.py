@@ -22,7 +22,7 @@ from orderlymq_spark.offsets import QueueRange
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import hold_checkpoint
 from orderlymq_spark.specs import CompactSpec
-from orderlymq_spark.tables.parquet import REPEATING_COLUMNS, path_of, published, sync_folder
+from orderlymq_spark.tables.parquet import PartFile, path_of, published, sync_folder
 
 JOURNAL: Final = "_compacting.json"
 _GROUP_ROWS: Final = 131_072  # a row group that readers can take in one piece
@@ -93,46 +93,27 @@ def write_draft(root: Path, parts: Sequence[QueueRange]) -> Draft:
         SinkConflict: The new file does not hold what the old ones hold; they stay.
     """
     whole = QueueRange(parts[0].queue, parts[0].start, parts[-1].end)
+    old = tuple(path_of(root, part) for part in parts)
     target = path_of(root, whole)
-    draft = target.with_name(f"_{target.name}.draft")
-    rows, size, last = 0, 0, -1
-    writer: pq.ParquetWriter | None = None
+    path = target.with_name(f"_{target.name}.draft")
+    codec = pq.read_metadata(old[0]).row_group(0).column(0).compression.lower()
+    draft = PartFile(
+        path, whole.queue, pq.read_schema(old[0]), "none" if codec == "uncompressed" else codec
+    )
     try:
-        for part in parts:
-            path = path_of(root, part)
-            size += path.stat().st_size
-            with pq.ParquetFile(path) as file:
-                if writer is None:
-                    codec = file.metadata.row_group(0).column(0).compression.lower()
-                    writer = pq.ParquetWriter(
-                        draft,
-                        file.schema_arrow,
-                        compression="none" if codec == "uncompressed" else codec,
-                        use_dictionary=REPEATING_COLUMNS,
-                    )
+        for each in old:
+            with pq.ParquetFile(each) as file:
                 for batch in file.iter_batches(batch_size=_GROUP_ROWS):
-                    offsets = batch.column("queue_offset").to_numpy()
-                    if offsets[0] <= last or (offsets[1:] <= offsets[:-1]).any():
-                        raise SinkConflict(
-                            f"{path} is not in offset order; it was not written here"
-                        )
-                    last = int(offsets[-1])
-                    rows += len(offsets)
-                    writer.write_batch(batch)
+                    draft.write(batch, f"{each} is not in offset order; it was not written here")
+        written = draft.close()
     except BaseException:
-        draft.unlink(missing_ok=True)
+        draft.discard()
         raise
-    finally:
-        if writer is not None:
-            writer.close()
-    old = [path_of(root, part) for part in parts]
-    expected = sum(pq.read_metadata(path).num_rows for path in old)
-    if pq.read_metadata(draft).num_rows != expected or rows != expected:
-        draft.unlink()
-        raise SinkConflict(f"{draft} has other rows than its {len(old)} parts; nothing was changed")
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    return Draft(draft, target, tuple(old), size)
+    expected = sum(pq.read_metadata(each).num_rows for each in old)
+    if pq.read_metadata(path).num_rows != expected or written.rows != expected:
+        path.unlink()
+        raise SinkConflict(f"{path} has other rows than its {len(old)} parts; nothing was changed")
+    return Draft(path, target, old, sum(each.stat().st_size for each in old))
 
 
 def take_place(root: Path, draft: Draft) -> None:

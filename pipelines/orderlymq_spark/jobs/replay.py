@@ -37,7 +37,7 @@ def run(name: str, spec: ReplaySpec, spark: SparkStarter) -> Outcome:
         raise OptionError(
             f"replay would copy {spec.target} into itself, for ever; give another target"
         )
-    queues = len(access_to(Connect(bootstrap)).publish_queues(spec.target))
+    queues = len(access_to(Connect(bootstrap)).route(spec.target).publish)
     session = spark()
     sink = {
         "bootstrap": bootstrap,

@@ -10,7 +10,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -99,7 +99,7 @@ def run_stream(
         PipelineFailed: The query failed.
     """
     status = Status(name, spec.type, counts_offsets=counts_offsets)
-    gauges = _Gauges(name, spec.metrics_port)
+    gauges = _gauges(spec.metrics_port)
     with hold_checkpoint(spec.checkpoint):
         status.write(spec.checkpoint)
         writer = make().option("checkpointLocation", str(spec.checkpoint / "spark"))
@@ -107,7 +107,7 @@ def run_stream(
         status.phase = "Running"
         try:
             with _stopped_by_signals(query):
-                while not _ended(query):
+                while not query.awaitTermination(_WAIT_S):
                     _note(status, query, spec, gauges)
             status.phase = "Finished"
         except StreamingQueryException as error:
@@ -136,10 +136,6 @@ def cause(error: StreamingQueryException) -> str:
     return text[:_CAUSE_MAX]
 
 
-def _ended(query: StreamingQuery) -> bool:
-    return bool(query.awaitTermination(_WAIT_S))
-
-
 @contextmanager
 def _stopped_by_signals(query: StreamingQuery) -> Iterator[None]:
     """Stop the query at SIGTERM and SIGINT; only the main thread may listen for them."""
@@ -159,7 +155,9 @@ def _stopped_by_signals(query: StreamingQuery) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _note(status: Status, query: StreamingQuery, spec: StreamSpec, gauges: "_Gauges") -> None:
+def _note(
+    status: Status, query: StreamingQuery, spec: StreamSpec, gauges: Mapping[str, Gauge]
+) -> None:
     seen = -1 if status.last_batch is None else status.last_batch
     changed = False
     for progress in query.recentProgress:
@@ -182,7 +180,8 @@ def _note(status: Status, query: StreamingQuery, spec: StreamSpec, gauges: "_Gau
         changed = True
     if changed:
         status.write(spec.checkpoint)
-        gauges.show(status)
+        for name, gauge in gauges.items():
+            gauge.labels(status.name).set(getattr(status, name) or 0)
 
 
 def _messages(start: Any, end: Any) -> int:
@@ -195,22 +194,17 @@ def _offsets(value: object) -> Any:
     return json.loads(value) if isinstance(value, str) else value
 
 
-class _Gauges:
-    """The same for Prometheus, when a port is given."""
-
-    def __init__(self, name: str, port: int | None) -> None:
-        self._name = name
-        self._gauges: dict[str, Gauge] = {}
-        if port is not None:
-            start_http_server(port)
-            for each, about in (
-                ("rows", "rows that this run has moved"),
-                ("rows_per_second", "rate of the last batch"),
-                ("lag", "messages that wait"),
-                ("last_batch", "number of the last finished batch"),
-            ):
-                self._gauges[each] = Gauge(f"orderlymq_pipeline_{each}", about, ["pipeline"])
-
-    def show(self, status: Status) -> None:
-        for name, gauge in self._gauges.items():
-            gauge.labels(self._name).set(getattr(status, name) or 0)
+def _gauges(port: int | None) -> dict[str, Gauge]:
+    """Return what Prometheus is shown of the status, by field; nothing without a port."""
+    if port is None:
+        return {}
+    start_http_server(port)
+    return {
+        name: Gauge(f"orderlymq_pipeline_{name}", about, ["pipeline"])
+        for name, about in (
+            ("rows", "rows that this run has moved"),
+            ("rows_per_second", "rate of the last batch"),
+            ("lag", "messages that wait"),
+            ("last_batch", "number of the last finished batch"),
+        )
+    }

@@ -11,18 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any
 
 from orderlymq.message import Message
 from orderlymq.producer.selectors import hash_index
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
 from orderlymq_spark.errors import OptionError
-
-KNOWN: Final = (
-    *("topic", "sharding_key", "body", "tags", "keys", "properties", "target_queue", "flag"),
-    *("message_id", "broker", "queue_id", "queue_offset"),
-)
 
 
 @dataclass(frozen=True, slots=True)

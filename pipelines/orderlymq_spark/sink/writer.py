@@ -60,7 +60,7 @@ class _Writer:
         topics = {options.topic or row["topic"] for row in rows}
         if None in topics:
             raise OptionError("a row has no topic, and the option topic is not set")
-        queues = {topic: access.publish_queues(topic) for topic in sorted(topics)}
+        queues = {topic: access.route(topic).publish for topic in sorted(topics)}
         found = queue_messages(
             rows,
             queues,
@@ -152,7 +152,8 @@ async def _send(access: ClusterAccess, found: Sequence[QueueMessages], batch_byt
 async def _send_queue(
     producer: Producer, access: ClusterAccess, part: QueueMessages, batch_bytes: int
 ) -> int:
-    options: dict[str, Any] = {"queue": part.queue, "timeout_ms": access.connect.retry_timeout_ms}
+    timeout_s = access.connect.retry_timeout_ms / 1000
+    options: dict[str, Any] = {"queue": part.queue, "timeout": timeout_s}
     count = 0
     ahead: asyncio.Task[list[Message]] | None = None
     pieces = list(_pieces(part.messages, batch_bytes))

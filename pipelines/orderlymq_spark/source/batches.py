@@ -20,8 +20,7 @@ from orderlymq_protocol.message.compression import CompressionError, decompress
 from orderlymq_protocol.message.ids import encode_offset_message_id
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_spark.source.properties import PropertyTable
-from orderlymq_spark.source.records import RecordBlock
-from orderlymq_spark.source.textslices import Numbers
+from orderlymq_spark.source.records import Numbers, RecordBlock
 
 ARROW_TYPES: Final = {
     "string": pa.string(),

@@ -96,15 +96,14 @@ def resolve(
             return highs
         case "group":
             committed = access.committed(options.group, queues)
-            return {queue: _known(committed[queue], lows[queue]) for queue in queues}
+            return {
+                queue: lows[queue] if offset is None else offset
+                for queue, offset in committed.items()
+            }
         case "timestamp":
             return _at_time(access, bound, name, lows, highs)
         case "offsets":
             return _explicit(bound, name, lows, highs)
-
-
-def _known(offset: int | None, low: int) -> int:
-    return low if offset is None else offset
 
 
 def _at_time(

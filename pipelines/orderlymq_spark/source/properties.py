@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from orderlymq_protocol.message import properties as names
-from orderlymq_spark.source.textslices import Numbers, text_slices
+from orderlymq_spark.source.records import Numbers, text_slices
 
 _ENTRY_END: Final = ord(names.PROPERTY_SEPARATOR)
 _NAME_END: Final = ord(names.NAME_VALUE_SEPARATOR)

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from orderlymq_protocol.message import sysflag
 from orderlymq_protocol.message.record import MAGIC_V1, MAGIC_V2, RecordError
-from orderlymq_spark.source.textslices import Numbers, text_slices
+
+Numbers = npt.NDArray[np.int64]
 
 _SIZE: Final = Struct(">i").unpack_from
 _INT16: Final = np.dtype(">i2")
@@ -84,9 +85,6 @@ def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
     stored = b"".join(chunks)
     content = np.frombuffer(stored, np.uint8)
     front = _cut(content, starts, _FRONT)
-    wanted = (front["queue_offset"] >= start) & (front["queue_offset"] < end)
-    if not wanted.all():
-        starts, ends, front = starts[wanted], ends[wanted], front[wanted]
     born_more = np.where(front["sys_flag"] & sysflag.BORN_HOST_IPV6, _IPV6_MORE, 0)
     more = born_more + np.where(front["sys_flag"] & sysflag.STORE_HOST_IPV6, _IPV6_MORE, 0)
     bodies_at = starts + more + _BODY_AT
@@ -98,6 +96,15 @@ def parse_records(chunks: Sequence[bytes], start: int, end: int) -> RecordBlock:
     properties_at = bodies_end + _topic_part(content, front["magic"], bodies_end, starts)
     _check(properties_at <= ends, starts)
     _check(properties_at + _cut(content, properties_at - 2, _INT16) == ends, starts)
+    # What is damaged is an error also outside the range: its offset may be what is damaged.
+    wanted = (front["queue_offset"] >= start) & (front["queue_offset"] < end)
+    if not wanted.all():
+        starts, ends, front, store_ms, tail = (
+            each[wanted] for each in (starts, ends, front, store_ms, tail)
+        )
+        bodies_at, bodies_end, properties_at = (
+            each[wanted] for each in (bodies_at, bodies_end, properties_at)
+        )
     names = ("queue_offset", "physical_offset", "flag", "sys_flag", "born_ms")
     numbers = {name: front[name].astype(np.int64) for name in names}
     numbers["store_ms"] = store_ms.astype(np.int64)
@@ -156,3 +163,25 @@ def _check(good: npt.NDArray[np.bool_], starts: Numbers) -> None:
     if not good.all():
         first = int(starts[int(np.argmin(good))])
         raise RecordError(f"the record at {first} has parts that do not fill it")
+
+
+def text_slices(
+    content: bytes | pa.Buffer, starts: Numbers, ends: Numbers, kind: pa.DataType
+) -> pa.Array:
+    """Return parts of a text as values of *kind*, which is binary or string; its bytes are not checked.
+
+    Args:
+        content: less than 2 GiB.
+        starts: of the parts, which follow each other and do not overlap.
+        ends: of the parts.
+        kind: of the values.
+    """
+    count = len(starts)
+    if not count:
+        return pa.array([], kind)
+    # The parts and what lies between them are one array over the text as it is; every other value is taken.
+    places = np.empty(2 * count, np.int32)
+    places[0::2], places[1::2] = starts, ends
+    buffers = [None, pa.py_buffer(places), pa.py_buffer(content)]
+    both = pa.Array.from_buffers(kind, 2 * count - 1, buffers)
+    return both.take(pa.array(np.arange(0, 2 * count, 2)))

@@ -8,7 +8,6 @@ calls it with good files when a commit failed.
 """
 
 import json
-import os
 import uuid
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
@@ -27,14 +25,12 @@ from pyspark.sql.types import StructType
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.columns import RANGE_COLUMNS
-from orderlymq_spark.errors import OptionError, SinkConflict
+from orderlymq_spark.errors import OptionError
 from orderlymq_spark.localpath import local_path
-from orderlymq_spark.offsets import QueueRange
-from orderlymq_spark.options import parse_source
-from orderlymq_spark.tables.parquet import REPEATING_COLUMNS, Part, parts_folder, publish
+from orderlymq_spark.options import SPARKS_OWN, parse_source
+from orderlymq_spark.tables.parquet import Part, PartFile, parts_folder, publish
 
 _OPTIONS: Final = ("path", "appId", "format", "codec", "source")
-_SPARKS_OWN: Final = ("path", "queryname", "checkpointlocation")
 _PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
 
 
@@ -57,7 +53,7 @@ class ArchiveDataSource(DataSource):
         """
         known = {name.lower() for name in _OPTIONS}
         for name in self.options:
-            if name.lower() not in known and name.lower() not in _SPARKS_OWN:
+            if name.lower() not in known and name.lower() not in SPARKS_OWN:
                 raise OptionError(f"the archive has no option {name}; known: {', '.join(_OPTIONS)}")
         path, app_id = self.options.get("path", ""), self.options.get("appId", "")
         if not path or not app_id:
@@ -128,15 +124,19 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
         batch = int((context and context.getLocalProperty("streaming.sql.batchId")) or 0)
         folder = self._root if self._delta else parts_folder(self._root, self._app_id, batch)
         folder.mkdir(parents=True, exist_ok=True)
-        files: dict[MessageQueue, _PartFile] = {}
+        files: dict[MessageQueue, PartFile] = {}
         try:
             for incoming in self._messages(iterator):
                 for queue, rows in by_queue(incoming):
                     if queue not in files:
                         suffix = "parquet" if self._delta else "part"
                         path = folder / f"{uuid.uuid4()}.{suffix}"
-                        files[queue] = _PartFile(path, queue, rows.schema, self._codec)
-                    files[queue].write(rows)
+                        files[queue] = PartFile(path, queue, rows.schema, self._codec)
+                    files[queue].write(
+                        rows,
+                        f"the rows of {queue} are not in offset order: an archive takes the frame "
+                        "as it is read, without minPartitions, repartition or joins",
+                    )
             # The end of a file may be what does not fit.
             return Written([file.close() for file in files.values()])
         except BaseException:
@@ -175,49 +175,6 @@ class ArchiveWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Leave everything: files of a failed commit may be published, others are removed later."""
-
-
-class _PartFile:
-    """One queue's rows of one task on their way to a file."""
-
-    def __init__(self, path: Path, queue: MessageQueue, schema: pa.Schema, codec: str) -> None:
-        self._path = path
-        self._queue = queue
-        self._writer = pq.ParquetWriter(
-            path, schema, compression=codec, use_dictionary=REPEATING_COLUMNS
-        )
-        self._first: int | None = None
-        self._last = -1
-        self._rows = 0
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        offsets = rows.column("queue_offset").to_numpy()
-        if offsets[0] <= self._last or (offsets[1:] <= offsets[:-1]).any():
-            raise SinkConflict(
-                f"the rows of {self._queue} are not in offset order: an archive takes the frame as it "
-                "is read, without minPartitions, repartition or joins"
-            )
-        if self._first is None:
-            self._first = int(offsets[0])
-        self._last = int(offsets[-1])
-        self._rows += len(offsets)
-        self._writer.write_batch(rows)
-
-    def close(self) -> Part:
-        self._writer.close()
-        with self._path.open("rb") as file:
-            os.fsync(file.fileno())
-        part = QueueRange(self._queue, self._first or 0, self._last + 1)
-        return Part(str(self._path), part, self._rows, self._path.stat().st_size)
-
-    def discard(self) -> None:
-        # A full disk fails the close as well; the batch is repeated, the file is nobody's.
-        try:
-            self._writer.close()
-        except OSError:
-            pass
-        finally:
-            self._path.unlink(missing_ok=True)
 
 
 def by_queue(rows: pa.RecordBatch) -> Iterator[tuple[MessageQueue, pa.RecordBatch]]:

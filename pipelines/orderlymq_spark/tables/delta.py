@@ -106,18 +106,11 @@ def append_files(root: Path, app_id: str, batch: int, parts: Sequence[Part]) -> 
 
 def _action(root: Path, part: Part) -> AddAction:
     path = Path(part.path)
+    queue = {"queue_id": part.part.queue.queue_id, "topic": part.part.queue.topic}
     facts: dict[str, Any] = {
         "numRecords": part.rows,
-        "minValues": {
-            "queue_offset": part.part.start,
-            "queue_id": part.part.queue.queue_id,
-            "topic": part.part.queue.topic,
-        },
-        "maxValues": {
-            "queue_offset": part.part.end - 1,
-            "queue_id": part.part.queue.queue_id,
-            "topic": part.part.queue.topic,
-        },
+        "minValues": {"queue_offset": part.part.start, **queue},
+        "maxValues": {"queue_offset": part.part.end - 1, **queue},
         "nullCount": {},
     }
     return AddAction(

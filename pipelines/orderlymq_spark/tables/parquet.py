@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.errors import SinkConflict
@@ -38,6 +41,53 @@ class Part:
     part: QueueRange
     rows: int
     size_bytes: int
+
+
+class PartFile:
+    """Rows of one queue on their way to a file, in offset order; whoever begins one closes or discards it."""
+
+    def __init__(self, path: Path, queue: MessageQueue, schema: pa.Schema, codec: str) -> None:
+        self._path = path
+        self._queue = queue
+        self._writer = pq.ParquetWriter(
+            path, schema, compression=codec, use_dictionary=REPEATING_COLUMNS
+        )
+        self._first: int | None = None
+        self._last = -1
+        self._rows = 0
+
+    def write(self, rows: pa.RecordBatch, disorder: str) -> None:
+        """Write rows, at least one.
+
+        Raises:
+            SinkConflict: They are not in offset order; the text is *disorder*.
+        """
+        offsets = rows.column("queue_offset").to_numpy()
+        if offsets[0] <= self._last or (offsets[1:] <= offsets[:-1]).any():
+            raise SinkConflict(disorder)
+        if self._first is None:
+            self._first = int(offsets[0])
+        self._last = int(offsets[-1])
+        self._rows += len(offsets)
+        self._writer.write_batch(rows)
+
+    def close(self) -> Part:
+        """Finish the file and sync it."""
+        self._writer.close()
+        with self._path.open("rb") as file:
+            os.fsync(file.fileno())
+        part = QueueRange(self._queue, self._first or 0, self._last + 1)
+        return Part(str(self._path), part, self._rows, self._path.stat().st_size)
+
+    def discard(self) -> None:
+        """Give the file up and remove it."""
+        # A full disk fails the close as well; the batch is repeated, the file is nobody's.
+        try:
+            self._writer.close()
+        except OSError:
+            pass
+        finally:
+            self._path.unlink(missing_ok=True)
 
 
 def folder_of(root: Path, queue: MessageQueue) -> Path:

@@ -3,14 +3,15 @@ Compressed bodies: producers deflate, consumers inflate, brokers store what they
 
 The sysFlag says how: type 0 is zlib by clients older than the type bits, 1 LZ4 frames, 2 Zstandard,
 3 zlib. Rule: inflating is bounded. Whatever a body claims, no more than the caller's limit is produced.
+Zstandard is imported when a body needs it: few producers use it, and its library is large.
 """
 
+import importlib
 import zlib
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import lz4.frame
-import zstandard
 
 from orderlymq_protocol.message import sysflag
 
@@ -43,7 +44,8 @@ def compress(
             packed: bytes = lz4.frame.compress(body, compression_level=level)
             return packed
         case CompressionType.ZSTD:
-            return zstandard.ZstdCompressor(level=level).compress(body)
+            frame: bytes = _zstandard().ZstdCompressor(level=level).compress(body)
+            return frame
         case CompressionType.ZLIB | CompressionType.ZLIB_UNMARKED:
             return zlib.compress(body, level)
 
@@ -52,7 +54,8 @@ def decompress(body: bytes, sys_flag: int, size_max: int) -> bytes:
     """Return the body as its producer had it; one that is not marked as compressed comes back as it is.
 
     Raises:
-        CompressionError: The body is broken, of an unknown type, or longer than *size_max* inflated.
+        CompressionError: The body is broken, of an unknown type, longer than *size_max* inflated, or
+            needs the library of Zstandard, which is not installed.
     """
     if not sys_flag & sysflag.COMPRESSED:
         return body
@@ -98,7 +101,17 @@ def _unlz4(body: bytes, size_max: int) -> bytes:
     return inflated
 
 
+def _zstandard() -> Any:
+    try:
+        return importlib.import_module("zstandard")
+    except ImportError as error:
+        raise CompressionError(
+            "the body needs the library of Zstandard: install orderlymq[zstd]"
+        ) from error
+
+
 def _unzstd(body: bytes, size_max: int) -> bytes:
+    zstandard = _zstandard()
     inflater = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES_MAX)
     size = 0
     try:
@@ -110,7 +123,7 @@ def _unzstd(body: bytes, size_max: int) -> bytes:
         if size > size_max:
             raise CompressionError(f"the body is longer than {size_max} bytes when inflated")
         whole = inflater.decompressobj()
-        inflated = whole.decompress(body)
+        inflated: bytes = whole.decompress(body)
     except zstandard.ZstdError as error:
         raise CompressionError(f"the body is no Zstandard frame: {error}") from error
     if not whole.eof:

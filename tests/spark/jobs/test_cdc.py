@@ -11,7 +11,7 @@ from deltalake import DeltaTable
 from orderlymq.message import Message
 from orderlymq_spark.jobs.cdc import job as cdc
 from orderlymq_spark.jobs.cdc.events import Change, EventError, Format, last_by_key, read_changes
-from orderlymq_spark.jobs.cdc.history import merge_history
+from orderlymq_spark.jobs.cdc.job import merge_history
 from orderlymq_spark.specs import CdcSpec, Source
 from tests.spark.topics import Topics
 

@@ -13,10 +13,9 @@ from orderlymq.consumer.core.events import OrderedResult
 from orderlymq.consumer.settings import ConsumeFrom, ConsumerSettings
 from orderlymq.message import ReceivedMessage
 from orderlymq_protocol.body.messagequeue import MessageQueue
-from orderlymq_spark.jobs.deadletters import redrive
-from orderlymq_spark.jobs.deadletters import report as deadletters
-from orderlymq_spark.jobs.deadletters.letters import DeadLetter
-from orderlymq_spark.jobs.deadletters.plan import Plan, make_plan
+from orderlymq_spark.jobs import deadletters, redrive
+from orderlymq_spark.jobs.deadletters import DeadLetter
+from orderlymq_spark.jobs.redrive import Plan, make_plan
 from orderlymq_spark.specs import DeadLetterSpec, RedriveSpec
 from tests.spark.topics import Topics
 
@@ -96,7 +95,7 @@ def make_dead_letters(topics: Topics, topic: str, group: str, bad: set[str]) -> 
         consume_from=ConsumeFrom.FIRST,
         max_reconsume_times=0,
         consume_message_batch_max_size=1,
-        suspend_current_queue_time_ms=10,
+        suspend_current_queue_time=0.01,
     )
     consumer = Consumer(
         group,

@@ -4,7 +4,7 @@ import zlib
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orderlymq_protocol.body.messagequeue import MessageQueue
@@ -127,6 +127,7 @@ def test_records_are_taken_apart_as_the_protocol_reads_them(
 
 
 @settings(deadline=None, max_examples=300)
+@example([(bytes(3), bytes(8), "t", 16), (b"", b"", "t", 0)], [(135, 1), (154, 16)], 0)
 @given(SHAPES, st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3), CUT)
 def test_damaged_records_are_an_error_or_what_the_protocol_reads(
     shapes: list[tuple[bytes, bytes, str, int]], changes: list[tuple[int, int]], torn: int

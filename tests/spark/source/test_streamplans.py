@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from orderlymq.blocking import AdminClient
 from orderlymq.message import Message
-from orderlymq_spark.datasource import OrderlyMQStreamReader, RangePartition
+from orderlymq_spark.datasource import OrderlyMQStreamReader
 from orderlymq_spark.errors import DataLost, SourceUnavailable
 from orderlymq_spark.offsets import QueueRange, from_json
 from orderlymq_spark.options import parse_source
@@ -35,8 +36,8 @@ def planned(
     """Return queue, first offset and end of each partition."""
     found = []
     for partition in stream.partitions(start, end):
-        assert isinstance(partition, RangePartition)
-        found.append((partition.part.queue.queue_id, partition.part.start, partition.part.end))
+        part = partition.value
+        found.append((part.queue.queue_id, part.start, part.end))
     return found
 
 
@@ -103,7 +104,7 @@ def test_a_name_server_that_is_gone_for_a_while_is_waited_for(tmp_path: Path) ->
         with pytest.raises(SourceUnavailable, match=rf"{group.name_server_address}.*retryTimeout"):
             reader(topics, topic, retryTimeout="300ms").initialOffset()
         (task,) = [
-            RangePartition(QueueRange(queue, 0, 6))
+            InputPartition(QueueRange(queue, 0, 6))
             for queue in from_json(end)
             if queue.queue_id == 0
         ]

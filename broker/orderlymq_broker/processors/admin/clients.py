@@ -14,6 +14,7 @@ from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
 from orderlymq_broker.core.sessions import Session
 from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.processors.observe.listeners import RUNNING_INFO_VERSION
 from orderlymq_broker.state.groups.members import subscription_data
 from orderlymq_broker.state.records import MemberSeen
 from orderlymq_protocol.body import fastjson
@@ -39,8 +40,6 @@ from orderlymq_protocol.message.ids import MessageIdError, decode_offset_message
 
 # As long as RocketMQ waits: a client may have to gather the stacks of all its threads.
 CLIENT_TIMEOUT_MS: Final = 10_000
-# V3_1_8_SNAPSHOT, the first that answers 307.
-RUNNING_INFO_VERSION: Final = 62
 
 
 class ClientAdministration:
@@ -148,7 +147,9 @@ class ClientAdministration:
     def consume_directly(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 309: have a consumer handle one message now."""
         header = ConsumeMessageDirectlyHeader.from_ext(request.ext)
-        client_id = header.client_id or self._anybody(header.consumer_group)
+        members = self._context.state.members.of_group(header.consumer_group)
+        # When the tool leaves the choice to us, it is always the same member.
+        client_id = header.client_id or min(members, default="")
         session = self._find(header.consumer_group, client_id)
         command = RemotingCommand(
             RequestCode.CONSUME_MESSAGE_DIRECTLY,
@@ -203,10 +204,6 @@ class ClientAdministration:
             )
 
         return session
-
-    def _anybody(self, group: str) -> str:
-        """Return a member when the tool leaves the choice to us, always the same one."""
-        return min(self._context.state.members.of_group(group), default="")
 
     def _load(self, message_id: str) -> bytes:
         problem = f"message <{message_id}> not found here; give its offset id, as queries show it"

@@ -14,6 +14,7 @@ import msgspec
 from orderlymq_broker.core.answers import change
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer
+from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.members import missing_retry_topic
 from orderlymq_broker.processors.groups.parked import POLICIES
@@ -234,9 +235,7 @@ class GroupAdministration:
     def time_spans(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 303: oldest, newest and consumed message of every queue, by store time."""
         header = QueryConsumeTimeSpanHeader.from_ext(request.ext)
-        topic = self._context.state.topics.get(header.topic)
-        if topic is None:
-            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
+        topic = find_topic(self._context, header.topic)
         spans = tuple(
             self._time_span(topic, header.group, queue_id, now)
             for queue_id in range(topic.queue_count)

@@ -8,6 +8,7 @@ Broker2Client.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from orderlymq_broker.core.answers import change, raise_unknown_group
@@ -16,6 +17,7 @@ from orderlymq_broker.core.clientcalls import ClientCalls, Silence
 from orderlymq_broker.core.context import Context, RequestRefused, answer
 from orderlymq_broker.core.effects import Effect, Now, Peer, Send
 from orderlymq_broker.core.sessions import Session
+from orderlymq_broker.processors.admin.topics import find_topic
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.groups.offsets import Committer
 from orderlymq_broker.state.records import Commit
@@ -188,7 +190,7 @@ class OffsetAdministration:
                 session.peer.connection,
                 RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext=header.to_ext()),
                 deadline_ms,
-                gathering.listener(client_id),
+                partial(gathering.take, client_id),
             )
             for client_id, session in members
         ]
@@ -217,8 +219,7 @@ class OffsetAdministration:
     def _check_clone(self, header: CloneGroupOffsetHeader, topics: list[str]) -> None:
         state = self._context.state
         for topic in topics:
-            if state.topics.get(topic) is None:
-                raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+            find_topic(self._context, topic)
         if header.offline:
             return
         if state.members.of_group(header.dest_group):
@@ -244,10 +245,6 @@ class _Gathering:
         self._missing = expected
         self._table: dict[str, Mapping[MessageQueue, int]] = {}
 
-    def listener(self, client_id: str) -> "_Listener":
-        """Return what takes the answer of one member."""
-        return _Listener(self, client_id)
-
     def take(self, client_id: str, response: RemotingCommand | Silence) -> list[Effect]:
         """Take in one answer; members that cannot tell are left out."""
         if (
@@ -266,17 +263,6 @@ class _Gathering:
             return []
 
         return answer(self._request, self._peer, body=ConsumerStatus({}, self._table).to_json())
-
-
-class _Listener:
-    """Takes the answer of one member."""
-
-    def __init__(self, gathering: _Gathering, client_id: str) -> None:
-        self._gathering = gathering
-        self._client_id = client_id
-
-    def __call__(self, response: RemotingCommand | Silence) -> list[Effect]:
-        return self._gathering.take(self._client_id, response)
 
 
 def _listed(table: Mapping[MessageQueue, int]) -> bytes:

@@ -120,14 +120,14 @@ class TopicAdministration:
 
     def config(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 351: one topic's configuration, in 5.x's form."""
-        topic = self._find(TopicHeader.from_ext(request.ext).topic)
+        topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
         value = {**config_of(topic).to_json_value(), "attributes": topic.config.attributes}
 
         return answer(request, peer, body=fastjson.dumps(value))
 
     def stats(self, request: RemotingCommand, peer: Peer, now: Now) -> list[Effect]:
         """Serve 202: bounds and last store time of every queue, empty ones too."""
-        topic = self._find(TopicHeader.from_ext(request.ext).topic)
+        topic = find_topic(self._context, TopicHeader.from_ext(request.ext).topic)
         table = {}
         for queue_id in range(topic.queue_count):
             queue = topic.queues.get(queue_id)
@@ -172,13 +172,6 @@ class TopicAdministration:
             self._changing -= names
 
         return change(self._context, records, request, peer, ended=ended)
-
-    def _find(self, name: str) -> Topic:
-        topic = self._context.state.topics.get(name)
-        if topic is None:
-            raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
-
-        return topic
 
     def _judge(self, config: TopicConfig, attributes: str | None) -> TopicSet:
         """Return the record that makes a topic so.
@@ -259,6 +252,19 @@ class TopicAdministration:
         return name in reserved or is_system_topic(name)
 
 
+def find_topic(context: Context, name: str) -> Topic:
+    """Return a topic.
+
+    Raises:
+        RequestRefused: there is none (17).
+    """
+    topic = context.state.topics.get(name)
+    if topic is None:
+        raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+
+    return topic
+
+
 def config_of(topic: Topic) -> TopicConfig:
     """Return a topic's configuration as it is on the wire."""
     config = topic.config
@@ -300,16 +306,23 @@ def merge_attributes(kept: dict[str, str], changes: str | None) -> dict[str, str
 
 
 def _check_numbers(config: TopicConfig) -> None:
-    counts: Sequence[int] = (config.read_queue_nums, config.write_queue_nums)
-    if not all(0 < count <= QUEUES_MAX for count in counts):
-        problem = f"readQueueNums and writeQueueNums must be between 1 and {QUEUES_MAX}"
-    elif config.read_queue_nums < config.write_queue_nums:
-        problem = (
+    counts = (config.read_queue_nums, config.write_queue_nums)
+    for is_allowed, problem in (
+        (
+            all(0 < count <= QUEUES_MAX for count in counts),
+            f"readQueueNums and writeQueueNums must be between 1 and {QUEUES_MAX}",
+        ),
+        (
+            config.read_queue_nums >= config.write_queue_nums,
             f"readQueueNums {config.read_queue_nums} is less than writeQueueNums "
-            f"{config.write_queue_nums}: nobody could read the queues beyond; raise it"
-        )
-    elif config.perm & ~_PERM_ALL:
-        problem = f"perm {config.perm} is unknown; add up 4 (read), 2 (write) and 1 (inherit)"
-    else:
-        return
-    raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"topic[{config.topic_name}]: {problem}")
+            f"{config.write_queue_nums}: nobody could read the queues beyond; raise it",
+        ),
+        (
+            not config.perm & ~_PERM_ALL,
+            f"perm {config.perm} is unknown; add up 4 (read), 2 (write) and 1 (inherit)",
+        ),
+    ):
+        if not is_allowed:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"topic[{config.topic_name}]: {problem}"
+            )

@@ -26,7 +26,7 @@ ASKED_MAX: Final = 16
 TIMEOUT_MS: Final = 4_000
 ERROR_LENGTH_MAX: Final = 300
 # V3_1_8_SNAPSHOT, the first that answers 307.
-_VERSION_MIN: Final = 62
+RUNNING_INFO_VERSION: Final = 62
 # Others may take a request that they do not know for an error of their own.
 _ANSWERING: Final = frozenset(
     {LanguageCode.JAVA, LanguageCode.CPP, LanguageCode.PYTHON, LanguageCode.GO}
@@ -109,7 +109,11 @@ class ListenerWatch:
         sessions = self._context.sessions
         presence = sessions.presence.get(member)
         session = sessions.get(presence.connection) if presence is not None else None
-        if session is None or session.language not in _ANSWERING or session.version < _VERSION_MIN:
+        if (
+            session is None
+            or session.language not in _ANSWERING
+            or session.version < RUNNING_INFO_VERSION
+        ):
             return []
         command = RemotingCommand(
             RequestCode.GET_CONSUMER_RUNNING_INFO,
@@ -158,14 +162,15 @@ def _number(value: object) -> int | None:
 
 def in_words(row: Mapping[str, Any]) -> str:
     """Say what is known of the listener of a blocked queue; empty when nothing is."""
-    words = []
-    if row["listenerTries"]:
-        words.append(f"its listener has failed {row['listenerTries']} times")
-    if row["listenerError"]:
-        words.append(f"last with {row['listenerError']}")
-    if row["listenerTries"] == 0:
-        words.append("its listener has not failed there: it still runs, or was not called")
-    if row["listenerTries"] is None and row["cached"] is not None:
-        words.append(f"its consumer has {row['cached']} messages of it and tells no errors")
+    tries, error, cached = row["listenerTries"], row["listenerError"], row["cached"]
+    words = (
+        (tries, f"its listener has failed {tries} times"),
+        (error, f"last with {error}"),
+        (tries == 0, "its listener has not failed there: it still runs, or was not called"),
+        (
+            tries is None and cached is not None,
+            f"its consumer has {cached} messages of it and tells no errors",
+        ),
+    )
 
-    return ", ".join(words)
+    return ", ".join(text for applies, text in words if applies)

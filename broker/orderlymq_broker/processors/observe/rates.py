@@ -1,5 +1,5 @@
 """
-Counters over time: what a topic got, what a group consumed, per minute, hour and day.
+Counters over time: what a topic got, what a group consumed, per second, minute, hour and day.
 
 The rules: a message costs one integer addition; everything else is read from counters and offsets when
 a second has passed, or ten for the groups. A figure exists once it has moved, as in RocketMQ
@@ -7,6 +7,7 @@ a second has passed, or ten for the groups. A figure exists once it has moved, a
 ``admin/statistics.py``.
 """
 
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from typing import Final
@@ -35,6 +36,13 @@ _HOUR_BUCKETS: Final = (2 * MINUTE_MS, 32)
 _DAY_BUCKETS: Final = (HOUR_MS, 26)
 # One addition counts a message and its bytes: no second brings 2**44 bytes.
 _ONE_MESSAGE: Final = 1 << 44
+# Counters whose rates of the last second are shown; those of messages are series too.
+_RATED: Final = {
+    "messages_in": BROKER_PUT_NUMS,
+    "bytes_in": None,
+    "messages_out": BROKER_GET_NUMS,
+    "bytes_out": None,
+}
 _BYTES_MASK: Final = _ONE_MESSAGE - 1
 
 
@@ -105,11 +113,7 @@ class Series:
         return self.grown(now_ms, span_ms) * SECOND_MS / max(SECOND_MS, min(counted_ms, lived_ms))
 
     def _covering(self, span_ms: int) -> Buckets:
-        minute, hour, day = self._buckets
-        if span_ms <= MINUTE_MS:
-            return minute
-
-        return hour if span_ms <= HOUR_MS else day
+        return self._buckets[bisect_left((MINUTE_MS, HOUR_MS), span_ms)]
 
 
 class Figures:
@@ -119,7 +123,9 @@ class Figures:
         self._context = context
         self._series: dict[tuple[str, str], Series] = {}
         self._sums: defaultdict[int, int] = defaultdict(int)
-        self._counters: dict[str, int] = {}
+        self._before: dict[str, int] = {}
+        self._sampled_ms = 0
+        self.per_second: dict[str, float] = dict.fromkeys(_RATED, 0.0)
         self._committed: dict[tuple[str, str], int] | None = None
         self._next_sample_ms = 0
         self._next_groups_ms = 0
@@ -200,15 +206,15 @@ class Figures:
         self._day = day
 
     def _sample_broker(self, now_ms: int) -> None:
-        for name, counter in (
-            (BROKER_PUT_NUMS, "messages_in"),
-            (BROKER_GET_NUMS, "messages_out"),
-        ):
-            total = self._context.counters[counter]
-            grown = total - self._counters.get(name, 0)
-            if grown:
-                self._counters[name] = total
+        before = self._before
+        self._before = {counter: self._context.counters[counter] for counter in _RATED}
+        for counter, name in _RATED.items():
+            grown = self._before[counter] - before.get(counter, 0)
+            if before:
+                self.per_second[counter] = grown * SECOND_MS / (now_ms - self._sampled_ms)
+            if name is not None and grown:
                 self._add(name, "", now_ms, grown)
+        self._sampled_ms = now_ms
 
     def _sample_topics(self, now_ms: int) -> None:
         for topic_id, packed in self._sums.items():

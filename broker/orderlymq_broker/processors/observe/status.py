@@ -1,45 +1,27 @@
 """
-What operators see of a group: rates, counters, and what needs a look.
+What operators see of a group: its status, metrics with labels, and warnings of what needs a look.
 
-The rule: reading the status changes nothing and costs nothing that grows with the number of messages.
-The shell adds what only it knows (role, replicas, disk) and serves it as /status and as 20500.
+The rules: reading the status changes nothing and costs nothing that grows with the number of messages; the
+shell adds what only it knows (role, replicas, disk) and serves it as /status and as 20500. A warning is said
+once, with a hint what to do, and again only while its reason lasts for long. Who finds what is warned of: ``watch.py``.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from orderlymq_broker.core.context import Context
 from orderlymq_broker.core.effects import Now
 
-RATE_WINDOW_MS: Final = 1_000
 # Producer groups with open transactions that the status names; those with the most come first.
 TRANSACTION_GROUPS_MAX: Final = 100
-_RATED: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out")
+# A warning whose reason lasts is repeated, for logs are cut off at the front.
+REPEAT_MS: Final = 600_000
+SHOWN_MAX: Final = 100
+SERIES_MAX: Final = 1_000  # of each metric: groups times topics may be many
 
 
-class Rates:
-    """Messages and bytes per second, over the last full second."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._since_ms = 0
-        self._before: dict[str, int] = {}
-        self.per_second: dict[str, float] = dict.fromkeys(_RATED, 0.0)
-
-    def tick(self, now: Now) -> None:
-        """Close a second when it is over."""
-        spent_ms = now.monotonic_ms - self._since_ms
-        if spent_ms < RATE_WINDOW_MS:
-            return
-        counters = self._context.counters
-        for name in _RATED:
-            total = counters[name]
-            if self._before:
-                self.per_second[name] = (total - self._before.get(name, 0)) * 1000 / spent_ms
-        self._before = {name: counters[name] for name in _RATED}
-        self._since_ms = now.monotonic_ms
-
-
-def status(context: Context, rates: Rates, *, held_pulls: int) -> dict[str, Any]:
+def status(context: Context, rates: Mapping[str, float], *, held_pulls: int) -> dict[str, Any]:
     """Return the status as a mapping ready for JSON."""
     state = context.state
 
@@ -59,7 +41,7 @@ def status(context: Context, rates: Rates, *, held_pulls: int) -> dict[str, Any]
         "floor": state.floor,
         "transactions": _transactions(context),
         "diskFull": context.disk_full,
-        "rates": {name: round(rate, 1) for name, rate in rates.per_second.items()},
+        "rates": {name: round(rate, 1) for name, rate in rates.items()},
         "counters": dict(sorted(context.counters.items())),
         "duplicateClients": {
             client: list(connections)
@@ -84,3 +66,108 @@ def _transactions(context: Context) -> dict[str, Any]:
             for name in sorted(set(names))
         },
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric with labels."""
+
+    text: str
+    labels: tuple[str, ...]
+    rows: list[tuple[tuple[str, ...], float]]
+
+
+def series(
+    labels: tuple[str, ...],
+    metrics: Mapping[str, tuple[str, list[tuple[tuple[str, ...], float]]]],
+) -> dict[str, Series]:
+    """Return metrics that have the same labels, by name; each is (text, rows), and is cut off at its limit."""
+    return {name: Series(text, labels, rows[:SERIES_MAX]) for name, (text, rows) in metrics.items()}
+
+
+class Warnings:
+    """What was said and is to be said in the log about what a leader has found."""
+
+    def __init__(self) -> None:
+        self._due: dict[tuple[str, ...], int] = {}
+        self._waiting: list[str] = []
+
+    def take(self) -> list[str]:
+        """Return what is to be said since the last time."""
+        waiting, self._waiting = self._waiting, []
+
+        return waiting
+
+    def forget(self) -> None:
+        """Begin anew: another replica leads and warns."""
+        self._due.clear()
+
+    def say(self, found: Mapping[str, Sequence[Mapping[str, Any]]], now: Now) -> None:
+        """Turn what was found into warnings: once, and again while it lasts for long."""
+        present: set[tuple[str, ...]] = set()
+        for kind, rows in found.items():
+            subject, text = _WARNINGS[kind]
+            for row in rows[:SHOWN_MAX]:
+                about = (kind, *(str(row[name]) for name in subject))
+                present.add(about)
+                due = self._due.get(about)
+                if due is None or now.monotonic_ms >= due:
+                    self._due[about] = now.monotonic_ms + REPEAT_MS
+                    self._waiting.append(text.format(**row))
+        self._due = {about: due for about, due in self._due.items() if about in present}
+        # Nobody takes them on a replica without a shell; the newest say the most.
+        del self._waiting[:-SHOWN_MAX]
+
+
+# What makes a warning the same one, and what it says.
+_WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "blocked": (
+        ("group", "topic", "queue", "offset"),
+        "group {group} makes no progress in queue {queue} of {topic} since {since} (ms): message "
+        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; look at its "
+        "listener's log, then let it pass or move the offset with resetOffsetByTime or orderlymq group "
+        "reset",
+    ),
+    "failing": (
+        ("group", "messageId", "dead"),
+        "message {messageId} of {topic} with key {key} failed {tries} times in group {group} "
+        "(dead letter: {dead}); orderlymq message show {messageId} tells what it is, a dead letter is "
+        "sent again with orderlymq message resend",
+    ),
+    "expiring": (
+        ("group", "topic", "queue", "holder"),
+        "the lock of queue {queue} of {topic} in group {group} runs out in {leftMillis} ms: {holder} "
+        "(connected: {connected}) has missed renewals; another member takes the queue over then",
+    ),
+    "disagreeing": (
+        ("group", "members"),
+        "members of group {group} disagree: {members} differ in {difference}; give all members the "
+        "same subscriptions and settings, or groups of their own, or messages are passed over",
+    ),
+    "duplicates": (
+        ("clientId",),
+        "client id {clientId} of groups {groups} is used on two connections at once, {addresses}: two "
+        "processes with one id consume the same queues; give each an instance name of its own",
+    ),
+    "notHolding": (
+        ("group",),
+        "group {group} says onDeadLetter: HoldKey, and a member handed a dead letter over without holding "
+        "its key: clients of RocketMQ cannot, the later messages of the key go on; consume with the "
+        "Python SDK, or choose StopQueue, which all clients obey",
+    ),
+    "holdsFull": (
+        ("group",),
+        "group {group} holds {keys} keys, the most there may be: its next dead letter stops a queue; "
+        "repair what fails and let keys go (orderlymq group parked {group}, orderlymq group release)",
+    ),
+    "hotQueues": (
+        ("topic", "queue_id"),
+        "queue {queue_id} of {topic} got {share:.0%} of the topic's messages in a minute, with {queues} "
+        "queues: look for a key that is too coarse (orderlymq pipeline run skew-report)",
+    ),
+    "hotKeys": (
+        ("topic", "key"),
+        "key {key} has about {share:.0%} of the messages of {topic}: they are consumed one after the "
+        "other whatever the number of queues; choose a finer key if their order allows it",
+    ),
+}

@@ -7,7 +7,8 @@ the worst come first; what begins is said once as a warning with a hint what to 
 lasts for long. All of it is one leader's memory. Shown by ``status.py``, as metrics, and in the log.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -18,15 +19,14 @@ from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
 from orderlymq_broker.processors.lanes.overview import NAMES
-from orderlymq_broker.processors.observe.failures import Failures
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
-from orderlymq_broker.processors.observe.loads import Loads
+from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
+from orderlymq_broker.processors.observe.status import SHOWN_MAX, Series, Warnings, series
 from orderlymq_broker.state.groups.parked import PARKED_KEYS_MAX
 from orderlymq_broker.state.records import Append, MemberSeen
 from orderlymq_broker.state.topics.queues import Queue
 from orderlymq_broker.store.kv import Family
 from orderlymq_broker.store.layout import decode_queue_entry, queue_key
-from orderlymq_protocol.message.properties import KEYS, SHARDING_KEY, UNIQ_KEY, decode_properties
 from orderlymq_protocol.message.record import decode_record
 from orderlymq_protocol.names import is_retry_topic, is_system_group
 
@@ -37,15 +37,18 @@ BLOCKED_MS: Final = 30_000
 ASKED_MS: Final = BLOCKED_MS - 2 * LOOK_MS
 # Renewals come at a third of the lease: with less than that left two of them were missed.
 EXPIRING_PART: Final = 3
-# A warning whose reason lasts is repeated, for logs are cut off at the front.
-REPEAT_MS: Final = 600_000
-SHOWN_MAX: Final = 100
-SERIES_MAX: Final = 1_000  # of each metric: groups times topics may be many
 # Store times read in one look; the others are read in the next ones.
 READS_MAX: Final = 512
 
-Row = dict[str, Any]
 _Place = tuple[str, str, int]
+# Metrics that count what was found: name, what is counted, text.
+_COUNTED: Final = (
+    ("locks_expiring", "expiring", "Queue locks whose renewals were missed"),
+    ("duplicate_clients", "duplicates", "Client ids on two live connections"),
+    ("disagreeing_groups", "disagreeing", "Groups whose members want different things"),
+    ("hot_queues", "hotQueues", "Queues with far more than their share of messages"),
+    ("hot_keys", "hotKeys", "Keys with a fifth or more of their topic's messages"),
+)
 
 
 @dataclass(slots=True)
@@ -68,15 +71,6 @@ class Lag:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One metric with labels."""
-
-    text: str
-    labels: tuple[str, ...]
-    rows: list[tuple[tuple[str, ...], float]]
-
-
 class Watch:
     """Looks at the groups of one leader; a hook."""
 
@@ -90,8 +84,7 @@ class Watch:
         self._next_look_ms = 0
         self._lags: list[Lag] = []
         self._found: dict[str, list[Row]] = {}
-        self._said: dict[tuple[str, ...], int] = {}
-        self._warnings: list[str] = []
+        self._warnings = Warnings()
         self.loads = Loads(context)
         self.failures = Failures(context)
         self._listeners = ListenerWatch(context, calls)
@@ -108,88 +101,78 @@ class Watch:
 
     def take_warnings(self) -> list[str]:
         """Return what is to be said in the log since the last time."""
-        warnings, self._warnings = self._warnings, []
-
-        return warnings
+        return self._warnings.take()
 
     def series(self) -> dict[str, Series]:
         """Return the metrics with labels."""
-        blocked: dict[str, int] = {}
-        for row in self._found.get("blocked", []):
-            blocked[row["group"]] = blocked.get(row["group"], 0) + 1
-        lags = self._lags[:SERIES_MAX]
-        two = ("group", "topic")
+        blocked = Counter(row["group"] for row in self._found.get("blocked", []))
+        shares = sorted(self.loads.shares.items(), key=lambda each: -each[1][0])
 
         return {
-            "group_lag_messages": Series(
-                "Messages that a group has not consumed of a topic",
-                two,
-                [((each.group, each.topic), each.messages) for each in lags],
-            ),
-            "group_lag_seconds": Series(
-                "Age of the oldest message that a group has not consumed of a topic",
-                two,
-                [((each.group, each.topic), each.seconds) for each in lags],
-            ),
-            "blocked_queues": Series(
-                "Queues of a group without progress though there are messages and members",
-                ("group",),
-                [((group,), count) for group, count in list(blocked.items())[:SERIES_MAX]],
-            ),
-            "held_keys": Series(
-                "Keys of a group that are held behind a dead letter",
-                ("group",),
-                self._held_keys(),
-            ),
-            "lanes": Series(
-                "Key lanes of a group that are not idle, by state",
-                ("group", "state"),
-                self._lanes(),
-            ),
-            "failing_messages": Series(
-                "Messages of a group that failed several times in the last hour",
-                ("group",),
-                [((group,), count) for group, count in self.failures.counts()[:SERIES_MAX]],
-            ),
-            **{
-                name: Series(text, (), [((), float(len(self._found.get(kind, []))))])
-                for name, kind, text in (
-                    ("locks_expiring", "expiring", "Queue locks whose renewals were missed"),
-                    ("duplicate_clients", "duplicates", "Client ids on two live connections"),
-                    (
-                        "disagreeing_groups",
-                        "disagreeing",
-                        "Groups whose members want different things",
+            **series(
+                ("group", "topic"),
+                {
+                    "group_lag_messages": (
+                        "Messages that a group has not consumed of a topic",
+                        [((each.group, each.topic), each.messages) for each in self._lags],
                     ),
-                    (
-                        "hot_queues",
-                        "hotQueues",
-                        "Queues with far more than their share of messages",
+                    "group_lag_seconds": (
+                        "Age of the oldest message that a group has not consumed of a topic",
+                        [((each.group, each.topic), each.seconds) for each in self._lags],
                     ),
-                    ("hot_keys", "hotKeys", "Keys with a fifth or more of their topic's messages"),
-                )
-            },
-            "topic_greatest_queue_share": Series(
-                "Share of the busiest queue in a topic's messages of the last minute",
-                ("topic",),
-                [((topic,), shares[0]) for topic, shares in self._shares()],
+                },
             ),
-            "topic_greatest_key_share": Series(
-                "Share of the most frequent key in a topic's messages of the last minute",
+            **series(
+                ("group",),
+                {
+                    "blocked_queues": (
+                        "Queues of a group without progress though there are messages and members",
+                        [((group,), count) for group, count in blocked.items()],
+                    ),
+                    "held_keys": (
+                        "Keys of a group that are held behind a dead letter",
+                        [
+                            ((group,), count)
+                            for group, count in self._context.state.parked.counts().items()
+                        ],
+                    ),
+                    "failing_messages": (
+                        "Messages of a group that failed several times in the last hour",
+                        [((group,), count) for group, count in self.failures.counts()],
+                    ),
+                },
+            ),
+            **self._lanes(),
+            **series(
+                (),
+                {
+                    name: (text, [((), float(len(self._found.get(kind, []))))])
+                    for name, kind, text in _COUNTED
+                },
+            ),
+            **series(
                 ("topic",),
-                [((topic,), shares[1]) for topic, shares in self._shares()],
+                {
+                    "topic_greatest_queue_share": (
+                        "Share of the busiest queue in a topic's messages of the last minute",
+                        [((topic,), share) for topic, (share, _) in shares],
+                    ),
+                    "topic_greatest_key_share": (
+                        "Share of the most frequent key in a topic's messages of the last minute",
+                        [((topic,), share) for topic, (_, share) in shares],
+                    ),
+                },
             ),
         }
 
-    def _held_keys(self) -> list[tuple[tuple[str, ...], float]]:
-        counts = list(self._context.state.parked.counts().items())
+    def _lanes(self) -> dict[str, Series]:
+        counts = self._context.state.lanes.counts().items()
+        rows: list[tuple[tuple[str, ...], float]] = [
+            ((group, NAMES[state]), float(count)) for (group, state), count in counts
+        ]
+        text = "Key lanes of a group that are not idle, by state"
 
-        return [((group,), count) for group, count in counts[:SERIES_MAX]]
-
-    def _lanes(self) -> list[tuple[tuple[str, ...], float]]:
-        counts = list(self._context.state.lanes.counts().items())
-
-        return [((group, NAMES[state]), count) for (group, state), count in counts[:SERIES_MAX]]
+        return series(("group", "state"), {"lanes": (text, rows)})
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -218,7 +201,7 @@ class Watch:
     def ended(self) -> None:
         """Forget everything: another replica leads and looks."""
         self._progress.clear()
-        self._said.clear()
+        self._warnings.forget()
         self._lags, self._found, self._next_look_ms = [], {}, 0
         self.loads.ended()
         self.failures.ended()
@@ -241,10 +224,10 @@ class Watch:
                 for group, count in self._context.state.parked.counts().items()
                 if count >= PARKED_KEYS_MAX
             ],
-            "hotQueues": [asdict(each) for each in self.loads.hot_queues],
-            "hotKeys": [asdict(each) for each in self.loads.hot_keys],
+            "hotQueues": self.loads.hot_queues,
+            "hotKeys": self.loads.hot_keys,
         }
-        self._say(now)
+        self._warnings.say(self._found, now)
 
     def _look_at_progress(self, now: Now) -> list[Row]:
         """Compute the lags and return the queues that stand still, the longest first."""
@@ -316,22 +299,15 @@ class Watch:
         }
 
     def _message(self, queue: Queue, offset: int) -> Row:
-        """Return the ids and the key of a message, as a tool is given them."""
+        """Return the ids and the key of a message, as far as it is still there."""
         key = queue_key(queue.topic_id, queue.queue_id, offset)
         value = self._context.reader.get(Family.CONSUME_QUEUE, key)
-        physical = None if value is None else decode_queue_entry(value).physical
-        stored = None if physical is None else read_message(self._context.reader, physical)
-        if stored is None or physical is None:
-            return {"messageId": None, "offsetId": None, "key": None, "tries": None}
-        message = decode_record(stored)
-        said = decode_properties(message.properties)
+        if value is not None:
+            stored = read_message(self._context.reader, decode_queue_entry(value).physical)
+            if stored is not None:
+                return ids_of(self._context, decode_record(stored))
 
-        return {
-            "messageId": said.get(UNIQ_KEY),
-            "offsetId": self._context.message_id(physical),
-            "key": said.get(SHARDING_KEY) or said.get(KEYS),
-            "tries": message.reconsume_times,
-        }
+        return {"messageId": None, "offsetId": None, "key": None, "tries": None}
 
     def _expiring(self, now: Now) -> list[Row]:
         return [
@@ -369,81 +345,6 @@ class Watch:
             if len(addresses) == len(pair):
                 groups = sessions.groups_of(client_id)
                 yield {"clientId": client_id, "addresses": addresses, "groups": groups}
-
-    def _shares(self) -> list[tuple[str, tuple[float, float]]]:
-        return sorted(self.loads.shares.items(), key=lambda each: -each[1][0])[:SERIES_MAX]
-
-    # -- saying ------------------------------------------------------------------------------------
-
-    def _say(self, now: Now) -> None:
-        """Turn what was found into warnings: once, and again while it lasts for long."""
-        present: set[tuple[str, ...]] = set()
-        for kind, rows in self._found.items():
-            subject, text = _WARNINGS[kind]
-            for row in rows[:SHOWN_MAX]:
-                about = (kind, *(str(row[name]) for name in subject))
-                present.add(about)
-                due = self._said.get(about)
-                if due is None or now.monotonic_ms >= due:
-                    self._said[about] = now.monotonic_ms + REPEAT_MS
-                    self._warnings.append(text.format(**row))
-        self._said = {about: due for about, due in self._said.items() if about in present}
-        # Nobody takes them on a replica without a shell; the newest say the most.
-        del self._warnings[:-SHOWN_MAX]
-
-
-# What makes a warning the same one, and what it says.
-_WARNINGS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "blocked": (
-        ("group", "topic", "queue", "offset"),
-        "group {group} makes no progress in queue {queue} of {topic} since {since} (ms): message "
-        "{messageId} with key {key} at offset {offset}, held by {holder}; {listener}; look at its "
-        "listener's log, then let it pass or move the offset with resetOffsetByTime or orderlymq group "
-        "reset",
-    ),
-    "failing": (
-        ("group", "messageId", "dead"),
-        "message {messageId} of {topic} with key {key} failed {tries} times in group {group} "
-        "(dead letter: {dead}); orderlymq message show {messageId} tells what it is, a dead letter is "
-        "sent again with orderlymq message resend",
-    ),
-    "expiring": (
-        ("group", "topic", "queue", "holder"),
-        "the lock of queue {queue} of {topic} in group {group} runs out in {leftMillis} ms: {holder} "
-        "(connected: {connected}) has missed renewals; another member takes the queue over then",
-    ),
-    "disagreeing": (
-        ("group", "members"),
-        "members of group {group} disagree: {members} differ in {difference}; give all members the "
-        "same subscriptions and settings, or groups of their own, or messages are passed over",
-    ),
-    "duplicates": (
-        ("clientId",),
-        "client id {clientId} of groups {groups} is used on two connections at once, {addresses}: two "
-        "processes with one id consume the same queues; give each an instance name of its own",
-    ),
-    "notHolding": (
-        ("group",),
-        "group {group} says onDeadLetter: HoldKey, and a member handed a dead letter over without holding "
-        "its key: clients of RocketMQ cannot, the later messages of the key go on; consume with the "
-        "Python SDK, or choose StopQueue, which all clients obey",
-    ),
-    "holdsFull": (
-        ("group",),
-        "group {group} holds {keys} keys, the most there may be: its next dead letter stops a queue; "
-        "repair what fails and let keys go (orderlymq group parked {group}, orderlymq group release)",
-    ),
-    "hotQueues": (
-        ("topic", "queue_id"),
-        "queue {queue_id} of {topic} got {share:.0%} of the topic's messages in a minute, with {queues} "
-        "queues: look for a key that is too coarse (orderlymq pipeline run skew-report)",
-    ),
-    "hotKeys": (
-        ("topic", "key"),
-        "key {key} has about {share:.0%} of the messages of {topic}: they are consumed one after the "
-        "other whatever the number of queues; choose a finer key if their order allows it",
-    ),
-}
 
 
 def _difference(first: MemberSeen, other: MemberSeen) -> str:

@@ -51,24 +51,17 @@ def run(name: str, spec: OrderAuditSpec, spark: SparkStarter) -> Outcome:
         return report(spec, *audit_archive(spark(), spec))
     if spec.stream:
         return report(spec, *audit_stream(name, spec, spark()))
-    return report(spec, *audit_topic(spark(), spec))
+    ranges = read_batch(spark(), **_options(spec), rangesOnly=True)
+    return report(spec, *_collect(ranges.mapInArrow(_folding(spec, None, 0), _RESULT)))
 
 
-# -- three ways to the same check
-
-
-def audit_topic(
-    spark: SparkSession, spec: OrderAuditSpec
-) -> tuple[list[Break], list[dict[str, Any]]]:
-    """Check what is in the topic now; return findings and a summary per queue."""
-    frame = read_batch(spark, **_options(spec), rangesOnly=True)
-    return _collect(frame.mapInArrow(_folding(spec, None, 0), _RESULT))
+# -- two more ways to the same check
 
 
 def audit_archive(
     spark: SparkSession, spec: OrderAuditSpec
 ) -> tuple[list[Break], list[dict[str, Any]]]:
-    """Check the files of an archive, one task per queue."""
+    """Check the files of an archive, one task per queue; return findings and a summary per queue."""
     assert spec.archive is not None
     root = spec.archive
     queues = sorted({each.queue for each in published(root, spec.topics)})

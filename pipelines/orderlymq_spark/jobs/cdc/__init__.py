@@ -1,5 +1,5 @@
 """
 Pipeline cdc-apply: change events of a database into a Delta table.
 
-Begin with `job`; `events` reads events and is pure, `rows` and `history` make tables of them.
+Begin with `job`; `events` reads events and is pure.
 """

@@ -2,10 +2,13 @@
 Pipeline cdc-apply: change events of a database into a Delta table that is the source table, or its history.
 
 Rules: a batch is one merge; a change with no higher position than the table's changes nothing, and so does a repeated
-batch; a deleted key leaves its position behind, or late events would bring it back. A history (`scd: 2`, in
-`history`) keeps every change and is a function of the set of them. Events that cannot be read go to `errors`, whole,
-with the reason; without `errors` they end the pipeline.
-What events mean stands in `events`, what rows look like in `rows`.
+batch; a deleted key leaves its position behind, or late events would bring it back. A history (SCD2, `scd: 2`) has a row
+for every change, from its position to that of the key's next one, and is a function of the set of changes, so no cut,
+repeat or delay of batches shows in it; a row that was deleted is a version of its own, marked, because it must be known
+where it ends when the key comes back. Columns of the source are text: a value stays what the event said, text as it
+is, everything else as JSON, because binlog readers differ in types and texts of JSON do not; our own columns begin with
+an underscore. Events that cannot be read go to `errors`, whole, with the reason; without `errors` they end the pipeline.
+What events mean stands in `events`.
 """
 
 import json
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -23,9 +27,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from orderlymq_spark.atomicfile import write_atomically
 from orderlymq_spark.errors import OptionError
 from orderlymq_spark.frames import read_stream
-from orderlymq_spark.jobs.cdc.events import Change, EventError, last_by_key, read_changes
-from orderlymq_spark.jobs.cdc.history import CURRENT, merge_history
-from orderlymq_spark.jobs.cdc.rows import DELETED, KEY, POSITION, current_rows
+from orderlymq_spark.jobs.cdc.events import (
+    Change,
+    EventError,
+    Version,
+    last_by_key,
+    new_versions,
+    read_changes,
+)
 from orderlymq_spark.run.outcome import Outcome, SparkStarter
 from orderlymq_spark.run.stream import run_stream
 from orderlymq_spark.specs import CdcSpec
@@ -33,6 +42,13 @@ from orderlymq_spark.tables.delta import begin_merge, open_table
 
 #: Where an event came from; an offset alone names one event in each queue.
 PLACE: Final = ("topic", "broker", "queue_id", "queue_offset")
+# Our columns; those of a history are the last three.
+KEY: Final = "_key"
+POSITION: Final = "_position"
+DELETED: Final = "_deleted"
+FROM: Final = "_valid_from"
+TO: Final = "_valid_to"
+CURRENT: Final = "_is_current"
 
 
 def run(name: str, spec: CdcSpec, spark: SparkStarter) -> Outcome:
@@ -114,5 +130,96 @@ def merge(spec: CdcSpec, app_id: str, batch: int, changes: list[Change]) -> None
 def live_rows(spec: CdcSpec) -> pa.Table:
     """Return the rows that are not deleted, as a reader of the table should take them."""
     rows = DeltaTable(str(spec.path)).to_pyarrow_table()
-    rows = rows.filter(pa.compute.invert(rows.column(DELETED)))
+    rows = rows.filter(pc.invert(rows.column(DELETED)))
     return rows.filter(rows.column(CURRENT)) if spec.scd == 2 else rows
+
+
+# -- the history
+
+
+def merge_history(spec: CdcSpec, app_id: str, batch: int, changes: Sequence[Change]) -> None:
+    """Merge the changes of a batch into the history."""
+    if not changes:
+        return
+    table = open_table(spec.path, lambda: _version_rows(spec, new_versions({}, changes)))
+    versions = new_versions(_known_starts(table, changes), changes)
+    if not versions:
+        return
+    same = f"t.{KEY} = s.{KEY} AND t.{FROM} = s.{FROM}"
+    (
+        begin_merge(table, _version_rows(spec, versions), same, app_id, batch)
+        # What a version says never changes: only its end does.
+        .when_matched_update(updates={TO: f"s.{TO}", CURRENT: f"s.{CURRENT}"})
+        .when_not_matched_insert_all()
+        .execute()
+    )
+
+
+def _known_starts(
+    table: DeltaTable, changes: Sequence[Change]
+) -> dict[tuple[object, ...], list[int]]:
+    """Return where the versions of the changed keys begin; columns of the source are not read."""
+    keys = key_column(list(dict.fromkeys(change.key for change in changes)))
+    found: dict[tuple[object, ...], list[int]] = {}
+    # Batch by batch: a history may be larger than the memory. Arrow cannot compare its views of texts with texts.
+    for batch in table.to_pyarrow_dataset().to_batches(columns=[KEY, FROM]):
+        names = batch.column(KEY).cast(pa.string())
+        chosen = pc.is_in(names, value_set=keys)
+        starts = batch.column(FROM).filter(chosen).to_pylist()
+        for key, start in zip(names.filter(chosen).to_pylist(), starts, strict=True):
+            found.setdefault(tuple(json.loads(key)), []).append(start)
+    return found
+
+
+def _version_rows(spec: CdcSpec, versions: Sequence[Version]) -> pa.Table:
+    changes = [version.change for version in versions]
+    ends = [version.valid_to for version in versions]
+    return pa.table(
+        {
+            KEY: key_column([version.key for version in versions]),
+            FROM: pa.array([version.valid_from for version in versions], pa.int64()),
+            TO: pa.array(ends, pa.int64()),
+            CURRENT: pa.array([end is None for end in ends], pa.bool_()),
+            DELETED: pa.array([change and change.row is None for change in changes], pa.bool_()),
+            **source_columns(spec, changes),
+        }
+    )
+
+
+# -- changes as rows
+
+
+def current_rows(spec: CdcSpec, changes: Sequence[Change]) -> pa.Table:
+    """Return a row per change, for a table that holds the last one of each key."""
+    return pa.table(
+        {
+            KEY: key_column([change.key for change in changes]),
+            POSITION: pa.array([change.position for change in changes], pa.int64()),
+            DELETED: pa.array([change.row is None for change in changes], pa.bool_()),
+            **source_columns(spec, changes),
+        }
+    )
+
+
+def key_column(keys: Sequence[tuple[Any, ...]]) -> pa.Array:
+    """Return keys as the JSON by which rows are found."""
+    return pa.array([json.dumps(key) for key in keys], pa.string())
+
+
+def source_columns(spec: CdcSpec, changes: Sequence[Change | None]) -> dict[str, pa.Array]:
+    """Return the columns of the source table; without a change there is nothing in any of them."""
+    names = dict.fromkeys(
+        [*spec.keys, *(name for change in changes if change for name in (change.row or {}))]
+    )
+    return {
+        name: pa.array([change and _text(spec, change, name) for change in changes], pa.string())
+        for name in names
+    }
+
+
+def _text(spec: CdcSpec, change: Change, name: str) -> str | None:
+    row = change.row
+    if row is None:
+        row = dict(zip(spec.keys, change.key, strict=True))
+    value = row.get(name)
+    return value if value is None or isinstance(value, str) else json.dumps(value)

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderlymq_broker.processors.observe.loads import (
+from orderlymq_broker.processors.observe.messages import (
     KEYS_COUNTED,
     MESSAGES_MIN,
     SAMPLE_EVERY,
     Frequent,
 )
-from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS, REPEAT_MS
+from orderlymq_broker.processors.observe.status import REPEAT_MS
+from orderlymq_broker.processors.observe.watch import BLOCKED_MS, LOOK_MS
 from orderlymq_broker.state.records import Commit, GroupSet, OffsetsCommitted
 from tests.broker.processors.administering import AdminShell, create_topic
 from tests.broker.processors.driver import ALICE, BOB, START_MS

@@ -1,0 +1,254 @@
+"""
+What applied messages show: queues and keys that get far more than their share, and messages that fail again and again.
+
+The rules of loads: a message costs one addition, every sixteenth a look at its sharding key (or its first
+index key); a minute is closed at a time and judged as a whole; of the keys only as many are counted as a
+frequent one needs to be found for certain (Misra and Gries). The rules of failures: a failure is known by the
+message coming to the group's retry topic, or to its dead letters, so it does not matter which client failed
+and how; the message itself is read later and not on the path of a send; only the last hour and a bounded
+number are remembered. Who shows it: ``watch.py``.
+"""
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Hashable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from orderlymq_broker.core.context import Context
+from orderlymq_broker.core.effects import Now
+from orderlymq_broker.processors.fetch.read import read_message
+from orderlymq_broker.state.records import Append
+from orderlymq_protocol.message.properties import (
+    KEYS,
+    RETRY_TOPIC,
+    SHARDING_KEY,
+    UNIQ_KEY,
+    decode_properties,
+    find_property,
+)
+from orderlymq_protocol.message.record import StoredMessage, decode_record, record_properties
+from orderlymq_protocol.names import DLQ_PREFIX, RETRY_PREFIX, is_dlq_topic, is_system_topic
+
+WINDOW_MS: Final = 60_000
+# Fewer messages a minute fill no queue, however they are spread.
+MESSAGES_MIN: Final = 600
+# A queue is hot when it gets three times its share, and with few queues when it gets most of all.
+HOT_FACTOR: Final = 3.0
+HOT_SHARE_MAX: Final = 0.7
+# One key with this share of a topic decides how fast the topic can be consumed in order.
+HOT_KEY_SHARE: Final = 0.2
+SAMPLE_EVERY: Final = 16
+# Any key with more than one part in so many of the samples is surely among those that are counted.
+KEYS_COUNTED: Final = 32
+KEY_LENGTH_SHOWN: Final = 128
+SHOWN_MAX: Final = 100
+
+# The first tries of a message often fail for reasons that pass by themselves.
+TRIES_MIN: Final = 3
+REMEMBERED_MAX: Final = 1_000
+REMEMBERED_MS: Final = 3_600_000
+# Messages that wait to be read; more come only when everything fails, and then these tell enough.
+WAITING_MAX: Final = 2_000
+READ_PER_TICK: Final = 50
+
+Row = dict[str, Any]
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+class Frequent(Generic[Item]):
+    """The most frequent of many items in little room.
+
+    The count of an item is never too high, and too low by at most the number of all items divided by the
+    room: each key with a greater share than that is here.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self.counts: dict[Item, int] = {}
+
+    def add(self, item: Item) -> None:
+        """Count an item."""
+        counts = self.counts
+        if item in counts:
+            counts[item] += 1
+        elif len(counts) < self._room:
+            counts[item] = 1
+        else:
+            self.counts = {each: count - 1 for each, count in counts.items() if count > 1}
+
+
+class Loads:
+    """Counts what is applied, a minute at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._queues: Counter[tuple[int, int]] = Counter()
+        self._keys: dict[int, Frequent[str]] = {}
+        self._seen = 0
+        self._ends_ms = 0
+        self.hot_queues: list[Row] = []
+        self.hot_keys: list[Row] = []
+        self.shares: dict[str, tuple[float, float]] = {}
+
+    def appended(self, records: Sequence[Append]) -> None:
+        """Count applied messages."""
+        queues = self._queues
+        for record in records:
+            queues[record.topic_id, record.queue_id] += 1
+        for record in records[-self._seen % SAMPLE_EVERY :: SAMPLE_EVERY]:
+            self._sample(record)
+        self._seen += len(records)
+
+    def tick(self, now: Now) -> None:
+        """Close the minute when it is over."""
+        if now.monotonic_ms < self._ends_ms:
+            return
+        if self._ends_ms:
+            self._judge()
+        self._queues.clear()
+        self._keys.clear()
+        self._ends_ms = now.monotonic_ms + WINDOW_MS
+
+    def ended(self) -> None:
+        """Forget everything: the sends of another leader are not seen."""
+        self._queues.clear()
+        self._keys.clear()
+        self._ends_ms = 0
+        self.hot_queues, self.hot_keys, self.shares = [], [], {}
+
+    # -- parts -------------------------------------------------------------------------------------
+
+    def _sample(self, record: Append) -> None:
+        key = record.keys.partition(" ")[0]
+        topic = self._context.state.topics.by_id.get(record.topic_id)
+        queue = None if topic is None else topic.queues.get(record.queue_id)
+        if queue is not None and record.queue_offset >= queue.tail_start:
+            entry = queue.tail[record.queue_offset - queue.tail_start]
+            key = find_property(record_properties(entry.message), SHARDING_KEY) or key
+        if key:
+            counted = self._keys.setdefault(record.topic_id, Frequent(KEYS_COUNTED))
+            counted.add(key[:KEY_LENGTH_SHOWN])
+
+    def _judge(self) -> None:
+        topics: dict[int, dict[int, int]] = {}
+        for (topic_id, queue_id), count in self._queues.items():
+            topics.setdefault(topic_id, {})[queue_id] = count
+        self.hot_queues, self.hot_keys, self.shares = [], [], {}
+        for topic_id, queues in topics.items():
+            topic = self._context.state.topics.by_id.get(topic_id)
+            total = sum(queues.values())
+            if topic is None or total < MESSAGES_MIN or not _is_of_users(topic.name):
+                continue
+            number, most = max(queues.items(), key=lambda each: (each[1], -each[0]))
+            share, count = most / total, topic.config.write_queues
+            if count > 1 and share >= min(HOT_SHARE_MAX, HOT_FACTOR / count):
+                self.hot_queues.append(
+                    {
+                        "topic": topic.name,
+                        "queue_id": number,
+                        "messages": most,
+                        "share": round(share, 3),
+                        "queues": count,
+                    }
+                )
+            self.shares[topic.name] = (share, self._judge_keys(topic_id, topic.name, total))
+        self.hot_queues = sorted(self.hot_queues, key=lambda each: -each["messages"])[:SHOWN_MAX]
+        self.hot_keys = sorted(self.hot_keys, key=lambda each: -each["share"])[:SHOWN_MAX]
+
+    def _judge_keys(self, topic_id: int, topic: str, total: int) -> float:
+        """Note the hot keys of a topic and return the greatest share."""
+        counted = self._keys.get(topic_id)
+        samples = total / SAMPLE_EVERY
+        greatest = 0.0
+        for key, count in (counted.counts if counted is not None else {}).items():
+            share = min(1.0, count / samples)
+            greatest = max(greatest, share)
+            if share >= HOT_KEY_SHARE:
+                self.hot_keys.append({"topic": topic, "key": key, "share": round(share, 3)})
+
+        return greatest
+
+
+def _is_of_users(topic: str) -> bool:
+    return not is_system_topic(topic) and not is_dlq_topic(topic) and not topic.startswith("%")
+
+
+class Failures:
+    """Remembers failing messages, the last to fail at the end."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: deque[tuple[str, bool, int]] = deque(maxlen=WAITING_MAX)
+        # By group and message: when it failed last (monotonic ms), and the row that is shown.
+        self._rows: OrderedDict[tuple[str, str], tuple[int, Row]] = OrderedDict()
+
+    def appended(self, records: Sequence[Append]) -> None:
+        """Note messages that come to a retry topic or to dead letters."""
+        topics = self._context.state.topics.by_id
+        for topic_id in {record.topic_id for record in records}:
+            topic = topics.get(topic_id)
+            if topic is None or not topic.name.startswith("%"):
+                continue
+            dead = is_dlq_topic(topic.name)
+            group = topic.name.removeprefix(DLQ_PREFIX if dead else RETRY_PREFIX)
+            self._waiting.extend(
+                (group, dead, record.physical) for record in records if record.topic_id == topic_id
+            )
+
+    def tick(self, now: Now) -> None:
+        """Read some of the noted messages and forget what is long ago."""
+        for _ in range(min(READ_PER_TICK, len(self._waiting))):
+            self._read(*self._waiting.popleft(), now)
+        while self._rows:
+            failed_ms, _ = next(iter(self._rows.values()))
+            if failed_ms + REMEMBERED_MS > now.monotonic_ms and len(self._rows) <= REMEMBERED_MAX:
+                break
+            self._rows.popitem(last=False)
+
+    def ended(self) -> None:
+        """Forget everything."""
+        self._waiting.clear()
+        self._rows.clear()
+
+    def rows(self) -> list[Row]:
+        """Return the failing messages, the most tried first."""
+        found = [row for _, row in self._rows.values()]
+
+        return sorted(found, key=lambda row: (not row["dead"], -row["tries"], row["group"]))
+
+    def counts(self) -> list[tuple[str, int]]:
+        """Return how many messages fail in each group, the most first."""
+        return Counter(group for group, _ in self._rows).most_common()
+
+    def _read(self, group: str, dead: bool, physical: int, now: Now) -> None:
+        stored = read_message(self._context.reader, physical)
+        if stored is None:
+            return
+        message = decode_record(stored)
+        if not dead and message.reconsume_times < TRIES_MIN:
+            return
+        ids = ids_of(self._context, message)
+        ids["messageId"] = ids["messageId"] or ids["offsetId"]
+        self._rows.pop((group, ids["messageId"]), None)
+        self._rows[group, ids["messageId"]] = (
+            now.monotonic_ms,
+            {
+                "group": group,
+                "topic": find_property(message.properties, RETRY_TOPIC) or message.topic,
+                **ids,
+                "dead": dead,
+                "lastFailed": now.wall_ms,
+            },
+        )
+
+
+def ids_of(context: Context, message: StoredMessage) -> Row:
+    """Return the ids, the key and the tries of a message, as a tool is given them."""
+    said = decode_properties(message.properties)
+
+    return {
+        "messageId": said.get(UNIQ_KEY),
+        "offsetId": context.message_id(message.physical_offset),
+        "key": said.get(SHARDING_KEY) or said.get(KEYS),
+        "tries": message.reconsume_times,
+    }

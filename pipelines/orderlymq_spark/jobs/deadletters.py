@@ -1,0 +1,223 @@
+"""
+Pipeline dead-letters: why messages of a group were given up, by key, and which of them were overtaken.
+
+The redrive finds its letters here, too. Rule: a dead letter's origin is found by its message id in the brokers' index, never guessed. An origin that
+has aged out is older than all that are found, so such letters stand first in their key.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from orderlymq.blocking import AdminClient
+from orderlymq.cli.session import iso
+from orderlymq.connection.wire import read_record
+from orderlymq.errors import TopicNotFound
+from orderlymq.message import ReceivedMessage
+from orderlymq_protocol.body.messagequeue import MessageQueue
+from orderlymq_protocol.message import properties as names
+from orderlymq_protocol.message.record import iter_records
+from orderlymq_protocol.names import dlq_topic
+from orderlymq_spark.cluster.access import ClusterAccess, access_to
+from orderlymq_spark.frames import read_batch
+from orderlymq_spark.offsets import ranges, to_json
+from orderlymq_spark.options import Connect
+from orderlymq_spark.run.outcome import Outcome, SparkStarter
+from orderlymq_spark.specs import DeadLetterSpec
+
+REDRIVES: Final = "OMQ_REDRIVES"
+"""The property that counts how often a message was redriven."""
+_TOP: Final = 10
+
+
+def run(_name: str, spec: DeadLetterSpec, spark: SparkStarter) -> Outcome:
+    """Make the report."""
+    letters = marked_letters(access_to(Connect(spec.bootstrap)), spec.group, spark)
+    topics = Counter(letter.topic for letter in letters)
+    tries = Counter(letter.message.reconsume_times for letter in letters)
+    keys = Counter(letter.message.key for letter in letters)
+    times = [letter.message.store_timestamp for letter in letters]
+    data: dict[str, Any] = {
+        "group": spec.group,
+        "deadLetters": len(letters),
+        "byTopic": dict(topics),
+        "byTries": {str(number): count for number, count in sorted(tries.items())},
+        "byKey": [{"key": key, "count": count} for key, count in keys.most_common(_TOP)],
+        "overtaken": sum(letter.overtaken is True for letter in letters),
+        "originGone": sum(letter.origin is None for letter in letters),
+        "firstAt": iso(min(times)) if times else None,
+        "lastAt": iso(max(times)) if times else None,
+        "letters": [
+            {
+                "place": f"{m.queue.broker_name}:{m.queue.queue_id}@{m.queue_offset}",
+                "topic": letter.topic,
+                "key": m.key,
+                "messageId": m.message_id,
+                "origin": None if letter.origin is None else [*letter.origin[0], letter.origin[1]],
+                "overtaken": letter.overtaken,
+                "tries": m.reconsume_times,
+            }
+            for letter in letters
+            for m in (letter.message,)
+        ],
+    }
+    lines = [f"{len(letters)} dead letters of {spec.group}"]
+    lines += [f"  from {topic}: {count}" for topic, count in topics.most_common()]
+    lines += [f"  after {number} tries: {count}" for number, count in sorted(tries.items())]
+    lines += [f"  key {key}: {count}" for key, count in keys.most_common(_TOP)]
+    lines.append(f"  overtaken by a later message of their key: {data['overtaken']}")
+    if data["originGone"]:
+        lines.append(f"  whose origin has aged out: {data['originGone']}")
+    return Outcome("\n".join(lines), data)
+
+
+@dataclass(slots=True)
+class DeadLetter:
+    """A dead letter with its origin.
+
+    Attributes:
+        origin: queue and offset of the message that was given up; None when it has aged out.
+        overtaken: a later message of the key has been consumed; None when that cannot be known.
+    """
+
+    message: ReceivedMessage
+    topic: str
+    origin: tuple[MessageQueue, int] | None = None
+    overtaken: bool | None = None
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Return what sorts the letters of one key by their origin."""
+        place = self.message.queue, self.message.queue_offset
+        if self.origin is None:
+            return 0, self.message.born_timestamp, place
+        return 1, *self.origin, place
+
+
+def dead_letters(access: ClusterAccess, group: str) -> list[DeadLetter]:
+    """Return the dead letters of a group, each with its origin; none when it never had one."""
+    found: list[DeadLetter] = []
+    try:
+        access.queues([dlq_topic(group)])
+    except TopicNotFound:
+        return found
+    with AdminClient(access.connect.bootstrap, client_settings=access.connect.settings()) as admin:
+        for message in messages(access, dlq_topic(group)):
+            said = message.properties
+            topic = said.get(names.DLQ_ORIGIN_TOPIC) or said.get(names.RETRY_TOPIC) or ""
+            letter = DeadLetter(message, topic)
+            letter.origin = _origin(admin, topic, message)
+            found.append(letter)
+    return found
+
+
+def redrives_of(message: ReceivedMessage) -> int:
+    """Return how often a message was redriven."""
+    text = message.properties.get(REDRIVES, "0")
+    return int(text) if text.isdecimal() else 0
+
+
+def marked_letters(
+    access: ClusterAccess, group: str, spark: SparkStarter, keys: Sequence[str] | None = None
+) -> list[DeadLetter]:
+    """Return the dead letters of a group, or those of some keys, and which were overtaken."""
+    found = dead_letters(access, group)
+    if keys is not None:
+        found = [letter for letter in found if letter.message.key in keys]
+    if found:
+        mark_overtaken(spark(), access, group, found)
+    return found
+
+
+def messages(access: ClusterAccess, topic: str) -> Iterator[ReceivedMessage]:
+    """Yield all messages of a topic, queue by queue."""
+    lows, highs = access.bounds(access.queues([topic]))
+    for part in ranges(lows, highs):
+        for fetched in access.read(part):
+            for chunk in fetched.chunks:
+                for record in iter_records(chunk):
+                    yield read_record(record, part.queue)
+
+
+def _origin(
+    admin: AdminClient, topic: str, message: ReceivedMessage
+) -> tuple[MessageQueue, int] | None:
+    said = message.properties
+    ids = (said.get(names.UNIQ_KEY), said.get(names.ORIGIN_MESSAGE_ID))
+    for each in filter(None, (*ids, said.get(names.DLQ_ORIGIN_MESSAGE_ID))):
+        try:
+            found = admin.find_messages(topic, each, unique=True) if topic else []
+        except TopicNotFound:
+            return None
+        if found:
+            first = min(found, key=lambda one: (one.queue, one.queue_offset))
+            return first.queue, first.queue_offset
+    return None
+
+
+def mark_overtaken(
+    spark: SparkSession, access: ClusterAccess, group: str, letters: Sequence[DeadLetter]
+) -> None:
+    """Find out which letters were overtaken: a later message of the key is consumed, and is no letter."""
+    by_topic: dict[str, list[DeadLetter]] = {}
+    for letter in letters:
+        if letter.origin is not None and letter.message.key is not None:
+            by_topic.setdefault(letter.topic, []).append(letter)
+    for topic, mine in by_topic.items():
+        origins = {letter.origin for letter in mine if letter.origin is not None}
+        queues = sorted({queue for queue, _ in origins})
+        starts = {q: min(offset for queue, offset in origins if queue == q) for q in queues}
+        committed = access.committed(group, queues)
+        ends = {queue: max(committed[queue] or 0, starts[queue]) for queue in queues}
+        newest = _newest(spark, access, topic, starts, ends, mine)
+        for letter in mine:
+            assert letter.origin is not None
+            queue, offset = letter.origin
+            letter.overtaken = newest.get((queue, letter.message.key), -1) > offset
+
+
+def _newest(
+    spark: SparkSession,
+    access: ClusterAccess,
+    topic: str,
+    starts: dict[MessageQueue, int],
+    ends: dict[MessageQueue, int],
+    letters: Sequence[DeadLetter],
+) -> dict[tuple[MessageQueue, str | None], int]:
+    """Return the newest consumed offset of each letter's key, letters themselves left out."""
+    own = {
+        (letter.origin[0].broker_name, letter.origin[0].queue_id, letter.origin[1])
+        for letter in letters
+        if letter.origin is not None
+    }
+    rows = read_batch(
+        spark,
+        bootstrap=access.connect.bootstrap,
+        queues=json.dumps(_by_broker(starts)),
+        startingOffsets=json.dumps(to_json(starts)),
+        endingOffsets=json.dumps(to_json(ends)),
+        columns="broker,queue_id,queue_offset,sharding_key",
+    ).where(F.col("sharding_key").isin(sorted({str(letter.message.key) for letter in letters})))
+    known = spark.createDataFrame(sorted(own), "broker string, queue_id int, queue_offset bigint")
+    found = (
+        rows.join(F.broadcast(known), ["broker", "queue_id", "queue_offset"], "left_anti")
+        .groupBy("broker", "queue_id", "sharding_key")
+        .agg(F.max("queue_offset").alias("newest"))
+        .collect()
+    )
+    return {
+        (MessageQueue(topic, row.broker, row.queue_id), row.sharding_key): row.newest
+        for row in found
+    }
+
+
+def _by_broker(queues: dict[MessageQueue, int]) -> dict[str, dict[str, list[int]]]:
+    found: dict[str, dict[str, list[int]]] = {}
+    for queue in queues:
+        found.setdefault(queue.topic, {}).setdefault(queue.broker_name, []).append(queue.queue_id)
+    return found

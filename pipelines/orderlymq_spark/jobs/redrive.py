@@ -1,0 +1,282 @@
+"""
+Pipeline redrive: dead letters back to their topic, per key in origin order.
+
+Rules of the plan: per key in the order of the origins; a letter that was overtaken is sent, skipped, or holds its whole
+key, as the spec says; a letter that came back too often stays. A plan is made once and then only carried out; each
+item has an identity of its own, so carrying it out again sends nothing twice. Rules of the runs: the first run makes the plan and writes it down; without `send: true` that is all. A run that sends
+carries out the written plan, item by item: what the journal or the brokers' index knows is not sent again; a
+key stops at its first failure, and the rest of it is held for the next run.
+"""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from orderlymq.blocking import Producer
+from orderlymq.errors import SendError
+from orderlymq.message import Message, ReceivedMessage
+from orderlymq_protocol.message.properties import RESERVED_NAMES, SHARDING_KEY
+from orderlymq_protocol.names import dlq_topic
+from orderlymq_spark.atomicfile import write_atomically
+from orderlymq_spark.cluster.access import ClusterAccess, access_to
+from orderlymq_spark.errors import OptionError
+from orderlymq_spark.jobs.deadletters import (
+    REDRIVES,
+    DeadLetter,
+    marked_letters,
+    messages,
+    redrives_of,
+)
+from orderlymq_spark.options import Connect
+from orderlymq_spark.run.outcome import Outcome, SparkStarter
+from orderlymq_spark.run.stream import hold_checkpoint
+from orderlymq_spark.specs import RedriveSpec
+
+_SHOWN: Final = 20
+
+Decision = Literal["send", "skip", "hold"]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One dead letter in a plan.
+
+    Attributes:
+        identity: the unique key that its new message gets.
+        reason: why it is not sent.
+    """
+
+    broker: str
+    queue_id: int
+    offset: int
+    topic: str
+    key: str | None
+    identity: str
+    decision: Decision
+    reason: str = ""
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Return where the dead letter lies."""
+        return self.broker, self.queue_id, self.offset
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a redrive will do."""
+
+    plan_id: str
+    group: str
+    items: tuple[Item, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Plan":
+        """Read `to_json`."""
+        items = tuple(Item(**each) for each in value["items"])
+        return cls(value["plan_id"], value["group"], items)
+
+
+def run(name: str, spec: RedriveSpec, spark: SparkStarter) -> Outcome:
+    """Make the plan, or carry it out.
+
+    Raises:
+        OptionError: The plan in the file is another group's.
+    """
+    access = access_to(Connect(spec.bootstrap))
+    with hold_checkpoint(spec.plan.with_name(f"{spec.plan.name}.lock.d")):
+        plan = _plan(name, spec, access, spark)
+        if not spec.send:
+            return _dry(spec, plan)
+        return _carry_out(spec, plan, access)
+
+
+def _plan(name: str, spec: RedriveSpec, access: ClusterAccess, spark: SparkStarter) -> Plan:
+    if spec.plan.exists():
+        plan = Plan.from_json(json.loads(spec.plan.read_text()))
+        if plan.group != spec.group:
+            raise OptionError(f"{spec.plan} is a plan of the group {plan.group}; name another file")
+        return plan
+    letters = marked_letters(access, spec.group, spark, spec.keys)
+    plan = make_plan(
+        f"{name}-{time.time_ns()}",
+        spec.group,
+        letters,
+        target=spec.target,
+        on_overtaken=spec.on_overtaken,
+        redrives_max=spec.max_redrives,
+    )
+    write_atomically(spec.plan, json.dumps(plan.to_json(), indent=1))
+    return plan
+
+
+def _dry(spec: RedriveSpec, plan: Plan) -> Outcome:
+    counts: Counter[str] = Counter(item.decision for item in plan.items)
+    lines = [
+        f"The plan {spec.plan}: {_say(counts) or 'no dead letters'}. Nothing was sent; set send: true to send."
+    ]
+    lines += [
+        f"  {item.decision:5} {item.topic} key {item.key} from {item.broker}:{item.queue_id}@{item.offset}"
+        f"{': ' + item.reason if item.reason else ''}"
+        for item in plan.items[:_SHOWN]
+    ]
+    return Outcome("\n".join(lines), {"plan": str(spec.plan), **counts, "sent": 0})
+
+
+def _carry_out(spec: RedriveSpec, plan: Plan, access: ClusterAccess) -> Outcome:
+    journal = Journal(spec.plan.with_name(f"{spec.plan.name}.done"))
+    wanted = [item for item in plan.items if item.decision == "send"]
+    bodies = {
+        (m.queue.broker_name, m.queue.queue_id, m.queue_offset): m
+        for m in (messages(access, dlq_topic(spec.group)) if wanted else ())
+    }
+    outcomes: list[str] = []
+    failures: list[str] = []
+    stopped: set[tuple[str, str]] = set()
+    with Producer(
+        "orderlymq-redrive", spec.bootstrap, client_settings=access.connect.settings()
+    ) as producer:
+        for item in wanted:
+            if item.key is not None and (item.topic, item.key) in stopped:
+                outcomes.append("held")
+                continue
+            try:
+                outcomes.append(_send(item, bodies.get(item.place), journal, access, producer))
+            except SendError as error:
+                outcomes.append("failed")
+                failures.append(f"{item.topic} key {item.key}: {error}")
+                if item.key is not None:
+                    stopped.add((item.topic, item.key))
+            if spec.rate is not None and outcomes[-1] == "sent":
+                time.sleep(1 / spec.rate)
+    counts = Counter(outcomes)
+    lines = [f"The plan {spec.plan}: {_say(counts) or 'nothing to send'}."]
+    lines += failures[:_SHOWN]
+    data = {"plan": str(spec.plan), **counts, "failures": failures}
+    return Outcome("\n".join(lines), data, passed=not failures)
+
+
+def _send(
+    item: Item,
+    letter: ReceivedMessage | None,
+    journal: "Journal",
+    access: ClusterAccess,
+    producer: Producer,
+) -> str:
+    """Send one letter unless it is there already; return what became of it."""
+    if item.identity in journal.done:
+        return "done"
+    # A run that died after its send and before its journal has left this one in the log.
+    if access.is_stored(item.topic, item.identity):
+        journal.note(item.identity)
+        return "done"
+    if letter is None:
+        return "gone"
+    producer.send(_message(item, letter))
+    journal.note(item.identity)
+    return "sent"
+
+
+def _message(item: Item, letter: ReceivedMessage) -> Message:
+    own = {
+        name: value
+        for name, value in letter.properties.items()
+        if name not in RESERVED_NAMES and name != SHARDING_KEY and not name.startswith("DLQ_")
+    }
+    own[REDRIVES] = str(redrives_of(letter) + 1)
+    return Message(
+        topic=item.topic,
+        body=letter.body,
+        tags=letter.tags or "",
+        keys=letter.keys,
+        key=letter.key,
+        properties=own,
+        flag=letter.flag,
+        unique_key=item.identity,
+    )
+
+
+class Journal:
+    """What of a plan is done: identities, one per line, each written before the next send."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.done = set(path.read_text().split()) if path.exists() else set()
+
+    def note(self, identity: str) -> None:
+        """Write one down."""
+        with self._path.open("a") as file:
+            file.write(f"{identity}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self.done.add(identity)
+
+
+def _say(counts: Mapping[Any, int]) -> str:
+    return ", ".join(f"{number} {word}" for word, number in counts.items())
+
+
+# -- the plan
+
+
+def make_plan(
+    plan_id: str,
+    group: str,
+    letters: Sequence[DeadLetter],
+    *,
+    target: str | None,
+    on_overtaken: Literal["skip", "send", "hold-key"],
+    redrives_max: int,
+) -> Plan:
+    """Decide about every letter; *target* None means each one's own topic."""
+    items: list[Item] = []
+    held: set[tuple[str, str]] = set()
+    for letter in sorted(letters, key=lambda each: each.order):
+        topic = target or letter.topic
+        key = letter.message.key
+        decision, reason = _decide(letter, topic, on_overtaken, redrives_max)
+        if decision == "send" and key is not None and (topic, key) in held:
+            decision, reason = "hold", "an earlier message of its key is held"
+        if decision == "hold" and key is not None:
+            held.add((topic, key))
+        queue = letter.message.queue
+        place = (
+            f"{plan_id}\x00{queue.broker_name}\x00{queue.queue_id}\x00{letter.message.queue_offset}"
+        )
+        identity = blake2b(place.encode(), digest_size=16).hexdigest().upper()
+        items.append(
+            Item(
+                queue.broker_name,
+                queue.queue_id,
+                letter.message.queue_offset,
+                topic,
+                key,
+                identity,
+                decision,
+                reason,
+            )
+        )
+    return Plan(plan_id, group, tuple(items))
+
+
+def _decide(
+    letter: DeadLetter, topic: str, on_overtaken: str, redrives_max: int
+) -> tuple[Decision, str]:
+    if not topic:
+        return "skip", "it does not tell its topic; set spec.target"
+    redrives = redrives_of(letter.message)
+    if redrives >= redrives_max:
+        return "hold", f"it was redriven {redrives} times already (maxRedrives)"
+    if letter.overtaken and on_overtaken != "send":
+        decision: Decision = "skip" if on_overtaken == "skip" else "hold"
+        return decision, "a later message of its key was consumed"
+    return "send", ""

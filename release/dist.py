@@ -1,0 +1,88 @@
+"""
+Make all that is delivered in one folder: ``python -m release.dist FOLDER``.
+
+Four wheels, the chart's package, a bill of materials (CycloneDX) for each image, and SHA256SUMS over all of them.
+"""
+
+import argparse
+import gzip
+import hashlib
+import io
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Final
+
+from release.distributions import ROOT, distributions, project
+from release.wheels import build
+
+# What an image installs, beside our own wheels.
+BILLS: Final = {"orderlymq": "kubernetes.lock", "orderlymq-spark": "spark.lock"}
+
+
+def package_chart(into: Path) -> Path:
+    """Pack the chart as ``helm package`` does; equal sources make equal bytes."""
+    chart = ROOT / "charts" / "orderlymq"
+    packed = into / f"orderlymq-{project()['version']}.tgz"
+    with (
+        packed.open("wb") as raw,
+        gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as zipped,
+        tarfile.open(fileobj=zipped, mode="w") as archive,
+    ):
+        for path in sorted(each for each in chart.rglob("*") if each.is_file()):
+            entry = tarfile.TarInfo(str(path.relative_to(chart.parent)))
+            content = path.read_bytes()
+            entry.size, entry.mode = len(content), 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    return packed
+
+
+def write_bill(image: str, lock: str, into: Path) -> None:
+    """Write which third-party distributions *image* holds, from the lock file that it is built with."""
+    subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "cyclonedx_py",
+                "requirements",
+                str(ROOT / "requirements" / lock),
+            ),
+            *("--pyproject", str(ROOT / "pyproject.toml"), "--output-reproducible"),
+            *("--output-file", str(into / f"{image}.cdx.json")),
+        ],
+        check=True,
+    )
+
+
+def write_checksums(into: Path) -> None:
+    """Write SHA256SUMS as ``sha256sum --check`` reads it."""
+    lines = [
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n"
+        for path in sorted(into.iterdir())
+        if path.name != "SHA256SUMS"
+    ]
+    (into / "SHA256SUMS").write_text("".join(lines), encoding="ascii")
+
+
+def main() -> None:
+    """Make everything anew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    into = parser.parse_args().folder
+    shutil.rmtree(into, ignore_errors=True)
+    into.mkdir(parents=True)
+    for distribution in distributions():
+        build(distribution, into)
+        print(f"{distribution.name}: built", flush=True)
+    package_chart(into)
+    for image, lock in BILLS.items():
+        write_bill(image, lock, into)
+    write_checksums(into)
+    print((into / "SHA256SUMS").read_text(), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""
+Install each wheel in an empty environment and use it: ``python -m release.trial FOLDER``.
+
+Each environment gets one wheel and what it asks for, nothing else. The exit code is 1 when one does not work
+or the SDK is larger than it may be.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from release.distributions import distributions, project
+
+SDK_MIB_MAX: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What must work after a distribution is installed: programs, and a command with its subcommands."""
+
+    program: str
+    commands: tuple[str, ...] = ()
+
+
+TRIALS: Final = {
+    "orderlymq": Trial(
+        "import orderlymq, orderlymq.blocking, orderlymq.admin, orderlymq.oracle",
+        ("send", "consume"),
+    ),
+    "orderlymq-server": Trial(
+        "import orderlymq_broker.app, orderlymq_nameserver.app, orderlymq_operator.local.supervisor",
+        ("up", "apply", "doctor"),
+    ),
+    "orderlymq-operator": Trial("import orderlymq_operator.kube.app"),
+    "orderlymq-spark": Trial("import orderlymq_spark.datasource", ("pipeline",)),
+}
+
+
+def run(*arguments: str) -> str:
+    """Run a program and return what it printed; raises CalledProcessError."""
+    return subprocess.run(arguments, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def size_mib(environment: Path) -> float:
+    """Return what an environment's packages take on the disk."""
+    (packages,) = environment.glob("lib/python*/site-packages")
+    size = sum(path.stat().st_size for path in packages.rglob("*") if path.is_file())
+    return size / (1 << 20)
+
+
+def attempt(name: str, wheels: Path, folder: Path) -> float:
+    """Install *name* in an empty environment below *folder* and use it; return its size in MiB."""
+    environment = folder / name
+    run(sys.executable, "-m", "venv", "--without-pip", str(environment))
+    python = str(environment / "bin" / "python")
+    run(
+        *(sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--python", python),
+        *("install", "--find-links", str(wheels), f"{name}=={project()['version']}"),
+    )
+    run(python, "-c", TRIALS[name].program)
+    for command in TRIALS[name].commands:
+        run(str(environment / "bin" / "orderlymq"), command, "--help")
+    return size_mib(environment)
+
+
+def main() -> None:
+    """Try all wheels of a folder."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    wheels = parser.parse_args().folder.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        for distribution in distributions():
+            size = attempt(distribution.name, wheels, Path(folder))
+            print(f"{distribution.name}: works, {size:.0f} MiB installed", flush=True)
+            if distribution.name == "orderlymq" and size > SDK_MIB_MAX:
+                sys.exit(f"the SDK takes {size:.0f} MiB, more than {SDK_MIB_MAX}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The distributions hold every package once and ask for what they import."""

@@ -1,0 +1,116 @@
+"""Four distributions: nothing is missing, nothing is delivered twice, each asks for what it imports."""
+
+import ast
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from release.distributions import ROOT, Distribution, distributions, metadata, project, requirements
+from release.wheels import toml
+
+from orderlymq import __version__
+
+ALL = {each.name: each for each in distributions()}
+
+# What a module is called where its distribution has another name.
+MODULES = {"prometheus_client": "prometheus-client", "yaml": "pyyaml"}
+# Found beside what brings them: pydantic's core, and the dialect of pandas' own types.
+BROUGHT = {"pydantic_core": "pydantic"}
+# Modules of a package that only another distribution runs, which has what they need.
+FOR_SERVERS = {
+    "orderlymq_runtime/http.py",
+    "orderlymq_runtime/looplag.py",
+    "orderlymq_runtime/loop.py",
+    "orderlymq_runtime/trafficmetrics.py",
+}
+OPTIONAL = {
+    "orderlymq": {"opentelemetry", "pydantic", "zstandard"},
+    "orderlymq-server": {"pytest"},  # who uses the plugin has it
+}
+# What a distribution asks for because a package of its sibling, or pyspark, imports it then.
+INDIRECT = {
+    "orderlymq-server": {"aiohttp", "prometheus-client", "uvloop", "zstandard"},
+    "orderlymq-spark": {"pandas"},
+}
+
+
+def modules(distribution: Distribution) -> Iterator[Path]:
+    for package in distribution.packages:
+        for path in (ROOT / package).rglob("*.py"):
+            place = path.relative_to(ROOT / Path(package).parts[0])
+            if any(str(place).startswith(f"{folder}/") for folder in distribution.exclude):
+                continue
+            yield path
+
+
+def imported(path: Path) -> set[str]:
+    tops = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            tops |= {name.name.split(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            tops.add(node.module.split(".")[0])
+    return tops - sys.stdlib_module_names
+
+
+def reach(distribution: Distribution) -> set[str]:
+    """Return the top packages that a distribution may import: its own and its siblings'."""
+    known = {Path(package).parts[1] for package in distribution.packages}
+    for sibling in distribution.siblings:
+        known |= reach(ALL[sibling])
+    return known
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_distribution_asks_for_what_it_imports_and_for_no_more(name: str) -> None:
+    distribution = ALL[name]
+    found: set[str] = set()
+    for path in modules(distribution):
+        if not any(str(path).endswith(each) for each in FOR_SERVERS):
+            found |= imported(path)
+    third_party = {
+        BROUGHT.get(top, MODULES.get(top, top)) for top in found - reach(distribution)
+    } - OPTIONAL.get(name, set())
+    assert third_party - set(distribution.dependencies) == set()
+    assert set(distribution.dependencies) - third_party - INDIRECT.get(name, set()) == set()
+
+
+def test_each_module_is_delivered_once() -> None:
+    delivered = Counter(path for distribution in ALL.values() for path in modules(distribution))
+    root = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = root["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    everything = {path for package in packages for path in (ROOT / package).rglob("*.py")}
+    assert set(delivered) == everything
+    assert set(delivered.values()) == {1}
+
+
+def test_each_command_and_each_dependency_is_delivered() -> None:
+    table = project()
+    commands = [command for distribution in ALL.values() for command in distribution.commands]
+    assert sorted(commands) == sorted(table["entry-points"]["orderlymq.commands"])
+    used = {name for each in ALL.values() for name in each.dependencies}
+    used |= {name for each in ALL.values() for names in each.extras.values() for name in names}
+    run = {line.split(">")[0].split(";")[0] for line in table["dependencies"]}
+    assert run <= used <= set(requirements())
+
+
+def test_the_sdk_asks_for_at_most_five_libraries() -> None:
+    assert len(ALL["orderlymq"].dependencies) <= 5
+    assert not ALL["orderlymq"].siblings
+
+
+def test_all_that_is_delivered_has_one_version() -> None:
+    chart = (ROOT / "charts" / "orderlymq" / "Chart.yaml").read_text()
+    version = project()["version"]
+    assert __version__ == version
+    assert f"version: {version}\n" in chart
+    assert f"appVersion: {version}\n" in chart
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_metadata_survives_the_way_through_toml(name: str) -> None:
+    table = {"project": metadata(ALL[name])}
+    assert tomllib.loads(toml(table)) == table
