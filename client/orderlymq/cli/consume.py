@@ -10,7 +10,7 @@ from datetime import datetime
 import click
 
 from orderlymq.admin.client import AdminClient
-from orderlymq.cli.session import connected, console, iso, parse_moment, print_json_line
+from orderlymq.cli.session import SPAN, connected, console, iso, parse_moment, print_json_line
 from orderlymq.consumer.contexts import ConcurrentContext, OrderedContext
 from orderlymq.consumer.core.events import ConcurrentResult, OrderedResult
 from orderlymq.consumer.push import Consumer
@@ -97,7 +97,7 @@ class Printer:
 @click.option("--filter", "tags", default="*", show_default=True, help="Tags: 'A || B'.")
 @click.option("--sql", metavar="CONDITION", help='SQL92 on properties: "amount > 5".')
 @click.option("--max", "limit", type=click.IntRange(1), help="End after so many messages.")
-@click.option("--for", "seconds", type=click.FloatRange(min=0), help="End after so many seconds.")
+@click.option("--for", "seconds", type=SPAN, help="End after this time, such as 30s.")
 @connected
 async def consume(  # noqa: PLR0913, PLR0917 - click passes every option as an argument
     topic: str,
@@ -149,7 +149,7 @@ async def _check_topic(name_server: str, topic: str) -> None:
 
 def _settings(start: str) -> ConsumerSettings:
     # Closing must not wait for listeners that are parked on purpose.
-    settings = ConsumerSettings(shutdown_timeout_ms=500)
+    settings = ConsumerSettings(shutdown_timeout=0.5)
     match parse_moment(start):
         case "earliest":
             return replace(settings, consume_from=ConsumeFrom.FIRST)

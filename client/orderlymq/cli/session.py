@@ -6,11 +6,12 @@ Rule: a command computes plain data first; text and JSON are two views of the sa
 
 import asyncio
 import functools
+import re
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import datetime
 from enum import IntEnum
-from typing import Any, Final, ParamSpec
+from typing import Any, ClassVar, Final, ParamSpec
 
 import click
 import orjson
@@ -64,6 +65,25 @@ _NOT_FOUND: Final = frozenset(
 )
 # Wide enough for every table when the output is a file or a pipe.
 _PIPE_WIDTH: Final = 160
+
+
+class _Span(click.ParamType):  # type: ignore[type-arg]  # generic only in new releases
+    """A time span: `5s`, `250ms`, `2m`, `1h`, or a number of seconds; a command gets seconds."""
+
+    name = "TIME"
+    _UNITS: ClassVar = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read a span; a default that is a number stands for seconds."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|)", str(value))
+        if found is None:
+            self.fail(f"{value!r} is no time; write 5s, 250ms, 2m, 1h or seconds", param, ctx)
+        return float(found[1]) * self._UNITS[found[2]]
+
+
+SPAN: Final = _Span()
 
 
 def exit_code(error: Exception) -> ExitCode:

@@ -19,6 +19,7 @@ from orderlymq.connection.namespaces import with_namespace, without_namespace
 from orderlymq.connection.routes import Routes, TopicRoute, template_route
 from orderlymq.connection.signatures import signed
 from orderlymq.connection.wire import PROCESS
+from orderlymq.durations import seconds
 from orderlymq.errors import (
     BrokerError,
     BrokerUnreachable,
@@ -197,7 +198,7 @@ class ClientInstance:
     # -- calls
 
     async def invoke(
-        self, address: str, command: RemotingCommand, timeout_ms: int | None = None
+        self, address: str, command: RemotingCommand, timeout_s: float | None = None
     ) -> RemotingCommand:
         """Call *address* and return the answer, whatever its code.
 
@@ -205,8 +206,8 @@ class ClientInstance:
             RemotingError: There is no answer; `maybe_sent` tells whether it may have been executed.
         """
         self._prepare(address, command)
-        timeout_ms = self.settings.request_timeout_ms if timeout_ms is None else timeout_ms
-        answer = await self._remoting.invoke(address, command, timeout_ms / 1000)
+        timeout_s = seconds(self.settings.request_timeout) if timeout_s is None else timeout_s
+        answer = await self._remoting.invoke(address, command, timeout_s)
         if self._after_response is not None:
             self._after_response(address, command, answer)
         return answer
@@ -218,7 +219,7 @@ class ClientInstance:
         ext: Mapping[str, str] | None = None,
         body: bytes = b"",
         *,
-        timeout_ms: int | None = None,
+        timeout_s: float | None = None,
     ) -> RemotingCommand:
         """Call *address* for an administrative request; only SUCCESS comes back.
 
@@ -227,7 +228,7 @@ class ClientInstance:
             BrokerUnreachable: No answer.
         """
         try:
-            answer = await self.invoke(address, request(code, ext, body), timeout_ms)
+            answer = await self.invoke(address, request(code, ext, body), timeout_s)
         except RemotingError as error:
             raise BrokerUnreachable(
                 f"{error}; is the cluster up? try `orderlymq status`"
@@ -369,7 +370,7 @@ class ClientInstance:
 
     async def _poll_routes(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.poll_name_server_interval_ms / 1000)
+            await asyncio.sleep(seconds(self.settings.poll_name_server_interval))
             for topic in list(self._watched):
                 await self.try_refresh(topic, logging.WARNING)
 
@@ -383,7 +384,7 @@ class ClientInstance:
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(self.settings.heartbeat_broker_interval_ms / 1000)
+            await asyncio.sleep(seconds(self.settings.heartbeat_broker_interval))
             await self.beat_all()
 
     async def _beat_one(self, address: str) -> bool:
@@ -436,7 +437,7 @@ class ClientInstance:
         """Tell all brokers that a group is left; a broker that is away notices by itself."""
         ext = {"clientID": self.client_id, **what}
         calls = (
-            self.invoke(address, request(RequestCode.UNREGISTER_CLIENT, ext), 1_000)
+            self.invoke(address, request(RequestCode.UNREGISTER_CLIENT, ext), 1.0)
             for address in self.routes.addresses()
         )
         for outcome in await asyncio.gather(*calls, return_exceptions=True):

@@ -100,10 +100,10 @@ OURS: Final[dict[str, Rules]] = {
         ),
         (
             "getSendMsgMaxTimeoutPerRequest",
-            "ClientSettings.request_timeout_ms",
+            "ClientSettings.request_timeout",
             "the limit of one request",
         ),
-        ("setSendMsgMaxTimeoutPerRequest", "ClientSettings.request_timeout_ms", "likewise"),
+        ("setSendMsgMaxTimeoutPerRequest", "ClientSettings.request_timeout", "likewise"),
         ("getTopics setTopics", "", "the route of a topic is asked for at its first send"),
         ("recallMessage", "Producer.recall", "the name that Python uses"),
     ),
@@ -224,7 +224,7 @@ OURS: Final[dict[str, Rules]] = {
             "registerTopicMessageQueueChangeListener getMessageQueueListener setMessageQueueListener "
             "getTopicMetadataCheckIntervalMillis setTopicMetadataCheckIntervalMillis",
             "LitePullConsumer.fetch_queues",
-            "ask when it matters; `ClientSettings.poll_name_server_interval_ms` keeps routes fresh",
+            "ask when it matters; `ClientSettings.poll_name_server_interval` keeps routes fresh",
         ),
         (
             "getMessageModel setMessageModel",
