@@ -13,6 +13,7 @@ from typing import Final, TypeAlias, assert_never
 import msgspec
 
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.broker import OPERATOR_ROW, BrokerState
 from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.lanes.lanerecords import (
@@ -57,7 +58,6 @@ from orderlymq_broker.state.records import (
     Record,
     Refused,
     RetentionAdvanced,
-    SettingsSet,
     TopicChanged,
     TopicDeleted,
     TopicSet,
@@ -268,22 +268,13 @@ class Machine:
                 return self._delete_topic(record, wall_ms, batch)
             case GroupDeleted():
                 return self._delete_group(record, wall_ms)
-            case AccountSet():
-                return state.access.set(record, wall_ms, writes)
-            case AccountDeleted():
-                return state.access.delete(record.access_key, wall_ms, writes)
-            case WhiteAddressesSet():
-                return state.access.set_white_addresses(record.addresses, wall_ms, writes)
+            case AccountSet() | AccountDeleted() | WhiteAddressesSet():
+                return self._apply_access(record, wall_ms)
             case KeyParked() | KeyFollowed() | KeyReleased():
                 return state.parked.apply(record, state.locks, state.offsets, wall_ms, writes)
-            case (
-                LanesFetched()
-                | LanesReported()
-                | LanesExpired()
-                | LanesReturned()
-                | LaneFreed()
-                | LaneLettered()
-            ):
+            case LanesFetched() | LanesReported() | LanesExpired():
+                return self._apply_lanes(record, wall_ms)
+            case LanesReturned() | LaneFreed() | LaneLettered():
                 return self._apply_lanes(record, wall_ms)
             case SettingsSet():
                 return state.overrides.set(record.values, wall_ms, writes)
@@ -319,6 +310,18 @@ class Machine:
         state.parked.reset(record.commits, self._writes)
         state.lanes.reset(record.commits, self._writes)
         return state.offsets.reset(record.commits, state.topics.by_name, self._writes)
+
+    def _apply_access(
+        self, record: AccountSet | AccountDeleted | WhiteAddressesSet, wall_ms: int
+    ) -> Outcome:
+        access, writes = self.state.access, self._writes
+        match record:
+            case AccountSet():
+                return access.set(record, wall_ms, writes)
+            case AccountDeleted():
+                return access.delete(record.access_key, wall_ms, writes)
+            case _:
+                return access.set_white_addresses(record.addresses, wall_ms, writes)
 
     def _set_group(self, record: GroupSet, wall_ms: int) -> Outcome:
         """Set a group, unless it would change how it consumes while that is in use."""

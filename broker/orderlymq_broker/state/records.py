@@ -20,6 +20,7 @@ from orderlymq_broker.state.admin.accessrecords import (
     AccountSet,
     WhiteAddressesSet,
 )
+from orderlymq_broker.state.admin.settingsrecords import SettingsChanged, SettingsSet
 from orderlymq_broker.state.groups.parkedrecords import ParkedOutcome, ParkedRecord
 from orderlymq_broker.state.lanes.lanerecords import LaneOutcome, LaneRecord, LanesMoved
 from orderlymq_broker.state.numbers import Lease, Long, Natural, Position, QueueCount, QueueTotal
@@ -407,20 +408,6 @@ class ExpansionOpened(Struct, frozen=True, array_like=True, tag=84):
     topic: str
 
 
-# -- settings --------------------------------------------------------------------------------------
-
-
-class SettingsSet(Struct, frozen=True, array_like=True, tag=95):
-    """An administrator changed settings of the running group.
-
-    Attributes:
-        values: by RocketMQ's name: the new value, and the manifest's value that it replaces. A replica
-            whose manifest has another value by then obeys its manifest, which is newer.
-    """
-
-    values: dict[str, tuple[str, str]]
-
-
 Record: TypeAlias = (
     Append
     | DelayProgress
@@ -569,12 +556,6 @@ class ExpansionMoved(Struct, frozen=True):
     topic: str
     phase: ExpansionPhase
     changed: bool = False
-
-
-class SettingsChanged(Struct, frozen=True):
-    """The settings of the running group changed, or were so already."""
-
-    changed: bool
 
 
 class Trimmed(Struct, frozen=True):

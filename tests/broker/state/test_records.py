@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from orderlymq_broker.state.admin.accessrecords import AccountDeleted, AccountSet, WhiteAddressesSet
+from orderlymq_broker.state.admin.settingsrecords import SettingsSet
 from orderlymq_broker.state.groups.parkedrecords import KeyFollowed, KeyParked, KeyReleased
 from orderlymq_broker.state.lanes.lanerecords import (
     Found,
@@ -51,7 +52,6 @@ from orderlymq_broker.state.records import (
     QueueFloor,
     Record,
     RetentionAdvanced,
-    SettingsSet,
     Subscription,
     TopicDeleted,
     TopicSet,

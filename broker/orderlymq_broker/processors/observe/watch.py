@@ -18,6 +18,7 @@ from orderlymq_broker.core.effects import Effect, Now
 from orderlymq_broker.processors.fetch.query import QueryProcessor
 from orderlymq_broker.processors.fetch.read import read_message
 from orderlymq_broker.processors.groups.locks import LockProcessor
+from orderlymq_broker.processors.lanes.overview import NAMES
 from orderlymq_broker.processors.observe.listeners import ListenerWatch, Suspect, in_words
 from orderlymq_broker.processors.observe.messages import Failures, Loads, Row, ids_of
 from orderlymq_broker.processors.observe.status import SHOWN_MAX, Series, Warnings, series
@@ -108,6 +109,18 @@ class Watch:
         shares = sorted(self.loads.shares.items(), key=lambda each: -each[1][0])
 
         return {
+            **series(
+                ("group", "state"),
+                {
+                    "lanes": (
+                        "Key lanes of a group that are not idle, by state",
+                        [
+                            ((group, NAMES[state]), count)
+                            for (group, state), count in self._context.state.lanes.counts().items()
+                        ],
+                    ),
+                },
+            ),
             **series(
                 ("group", "topic"),
                 {

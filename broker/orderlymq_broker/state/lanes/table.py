@@ -112,6 +112,17 @@ class LaneTable:
         """Return how many lanes of a group are not idle."""
         return sum(len(queue.lanes) for queue in self.of_group(group))
 
+    def counts(self) -> dict[tuple[str, LaneState], int]:
+        """Return how many lanes of each group are in each state, zeros left out."""
+        counts: dict[tuple[str, LaneState], int] = {}
+        for queue in self.all():
+            for state, lanes in queue.by_state.items():
+                if lanes:
+                    key = (queue.place[0], state)
+                    counts[key] = counts.get(key, 0) + len(lanes)
+
+        return counts
+
     def in_hand_of(self, client_id: str, group: str, topic: str) -> list[tuple[LaneQueue, Lane]]:
         """Return what a member has in hand of a topic, by queue and number."""
         held = self._holders.get(client_id, {}).get(group, {}).get(topic, {})
