@@ -13,6 +13,7 @@ FOLDERS = (
     "broker/orderlymq_broker",
     "broker/orderlymq_nameserver",
     "client/orderlymq",
+    "client/orderlymq_testing",
     "operator/orderlymq_operator",
     "pipelines/orderlymq_spark",
     "pipelines/pyspark_orderlymq",

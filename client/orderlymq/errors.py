@@ -48,7 +48,15 @@ class BrokerUnreachable(OrderlyMQError, ConnectionError):  # noqa: N818 - says w
 
 
 class TopicNotFound(OrderlyMQError, LookupError):  # noqa: N818 - says what happened
-    """No broker has the topic; create it (`orderlymq topic create`) or correct its name."""
+    """No broker has the topic; create it (`orderlymq topic create`) or correct its name.
+
+    Attributes:
+        topic: its name, where it is known.
+    """
+
+    def __init__(self, message: str, *, topic: str = "") -> None:
+        self.topic = topic
+        super().__init__(message)
 
 
 class BrokerError(OrderlyMQError):

@@ -18,6 +18,7 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
+from orderlymq.cli.table import nearest
 from orderlymq.errors import (
     TROUBLESHOOTING,
     BrokerError,
@@ -30,6 +31,7 @@ from orderlymq.errors import (
 )
 from orderlymq.settings import DEFAULT_NAME_SERVER
 from orderlymq_protocol.codes import ResponseCode
+from orderlymq_protocol.names import is_system_topic
 
 P = ParamSpec("P")
 
@@ -119,9 +121,30 @@ def connected(command: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, No
     @reporting
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        asyncio.run(command(*args, **kwargs))
+        try:
+            asyncio.run(command(*args, **kwargs))
+        except TopicNotFound as error:
+            if not error.topic:
+                raise
+            near = asyncio.run(_nearest_topic(str(kwargs["name_server"]), error.topic))
+            raise TopicNotFound(
+                f"topic {error.topic} does not exist{near or '; `orderlymq topic list` shows what exists'}",
+                topic=error.topic,
+            ) from error
 
     return run
+
+
+async def _nearest_topic(name_server: str, topic: str) -> str:
+    """Return the question after the topic that is meant, if one is near."""
+    from orderlymq.admin.client import AdminClient  # noqa: PLC0415 - only after a failure
+
+    try:
+        async with AdminClient(name_server) as admin:
+            names = [name for name in await admin.topics() if not is_system_topic(name)]
+    except OrderlyMQError:
+        return ""
+    return nearest(topic, names)
 
 
 def reporting(command: Callable[P, None]) -> Callable[P, None]:
@@ -134,8 +157,11 @@ def reporting(command: Callable[P, None]) -> Callable[P, None]:
         show_default=True,
         help="How the result is shown.",
     )
+    @click.option("--json", "as_json", is_flag=True, help="Short for --output json.")
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        if kwargs.pop("as_json", False):
+            kwargs["output"] = "json"
         try:
             command(*args, **kwargs)
         except KeyboardInterrupt:

@@ -347,7 +347,8 @@ class ClientInstance:
             self.routes.forget(topic)
             raise TopicNotFound(
                 f"no broker has the topic {topic}; create it with `orderlymq topic create {topic}` "
-                "or correct the name"
+                "or correct the name",
+                topic=self.bare(topic),
             )
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark, self.name_servers[self._name_server])

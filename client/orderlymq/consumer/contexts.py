@@ -73,6 +73,7 @@ class ConsumeContext:
     success: bool = False
     status: str = ""
     returned: ConsumeReturn | None = None
+    ordered: bool = False
     properties: dict[str, str] = field(default_factory=dict)
 
 

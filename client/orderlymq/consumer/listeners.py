@@ -29,6 +29,7 @@ from orderlymq.consumer.core.events import ConcurrentResult, Deliver, ListenerDo
 from orderlymq.durations import milliseconds
 from orderlymq.errors import SettingError
 from orderlymq.message import ReceivedMessage
+from orderlymq.observers import installed, told
 from orderlymq_protocol.body.messagequeue import MessageQueue
 from orderlymq_protocol.message.properties import CONSUME_START_TIME
 
@@ -174,7 +175,9 @@ class ListenerPool:
         stamp = str(time.time_ns() // 1_000_000)
         for message in messages:
             message.properties[CONSUME_START_TIME] = stamp
-        seen = ConsumeContext(self._group, context.queue, messages)
+        seen = ConsumeContext(
+            self._group, context.queue, messages, ordered=self._result_type is OrderedResult
+        )
         self._run_hooks("before", seen)
         result: OrderedResult | ConcurrentResult | None = None
         raised: str | None = None
@@ -232,6 +235,8 @@ class ListenerPool:
                 getattr(hook, moment)(context)
             except Exception:
                 _log.exception("the %s hook %r failed", moment, hook)
+        for observer in installed:
+            told(getattr(observer, moment), context)
 
 
 def _outcome(

@@ -25,6 +25,7 @@ from orderlymq.errors import (
     StateError,
 )
 from orderlymq.message import Message, ReceivedMessage, SendResult
+from orderlymq.observers import observed, observed_future
 from orderlymq.producer.commands import SendOptions, batch_request, read_send_result, send_request
 from orderlymq.producer.delivery import Delivery
 from orderlymq.producer.expansion import chosen_from
@@ -195,18 +196,18 @@ class Producer:
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
+        self._prepare(message)
         waits = self._linger_s or self._send_queue_key(message, queue) in self._send_queues
         if waits and selector is None and argument is None:
             # Calls of `send_nowait` came first; this one stays behind them.
-            check_message(message, self.settings.max_message_size_bytes)
-            return await self._enqueue(message, queue, timeout)
-        return await self._send(
-            message,
-            queue,
-            selector,
-            argument,
-            timeout,
-            self.settings.retry_times_when_send_failed,
+            return await observed(
+                self.group, [message], lambda: self._enqueue(message, queue, timeout)
+            )
+        retries = self.settings.retry_times_when_send_failed
+        return await observed(
+            self.group,
+            [message],
+            lambda: self._send(message, queue, selector, argument, timeout, retries),
         )
 
     def send_nowait(  # noqa: PLR0913 - the same
@@ -233,15 +234,17 @@ class Producer:
         """
         message = as_message(topic, body, tags, keys, properties, delay_level, key)
         self._check_running()
-        check_message(message, self.settings.max_message_size_bytes)
+        self._prepare(message)
         self._check_room(len(message.body))
-        if message.key is None and queue is None and not self._linger_s:
+
+        def enter() -> "asyncio.Future[SendResult]":
+            if message.key is not None or queue is not None or self._linger_s:
+                return self._enqueue(message, queue, timeout)
             retries = self.settings.retry_times_when_send_async_failed
-            task = asyncio.create_task(
-                self._send(message, None, None, None, timeout, retries), name="send_nowait"
-            )
-            return self._track(task, len(message.body))
-        return self._track(self._enqueue(message, queue, timeout), len(message.body))
+            work = self._send(message, None, None, None, timeout, retries)
+            return asyncio.create_task(work, name="send_nowait")
+
+        return self._track(observed_future(self.group, message, enter), len(message.body))
 
     async def send_oneway(  # noqa: PLR0913 - the same
         self,
@@ -310,7 +313,10 @@ class Producer:
                 messages, route, chosen, timeout, retries, as_batch=True
             )
 
-        return await self._delivery.through_changes(messages[0].topic, once, timeout)
+        topic = messages[0].topic
+        return await observed(
+            self.group, messages, lambda: self._delivery.through_changes(topic, once, timeout)
+        )
 
     async def recall(self, topic: str, handle: str, *, timeout: Duration | None = None) -> str:
         """Take a message with a time of its own back, by the handle of its `SendResult`.
@@ -463,8 +469,6 @@ class Producer:
                 route: TopicRoute,
                 timeout: Duration | None,
             ) -> SendResult:
-                for message in messages:
-                    self._prepare(message)
                 retries = 0 if chosen else self.settings.retry_times_when_send_async_failed
                 return await self._send_together(messages, route, chosen, timeout, retries)
 

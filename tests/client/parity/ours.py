@@ -85,8 +85,8 @@ OURS: Final[dict[str, Rules]] = {
         (
             "getAutoBatch setAutoBatch batchMaxBytes getBatchMaxBytes batchMaxDelayMs getBatchMaxDelayMs "
             "totalBatchMaxBytes getTotalBatchMaxBytes initProduceAccumulator sendByAccumulator sendDirect",
-            "",
-            "waiting for a batch costs time; what waits for one connection is written together anyway",
+            "Producer",
+            "`linger=` when it is made: sends to a topic wait for others and leave as one batch per queue",
         ),
         (
             "isEnableBackpressureForAsyncMode setEnableBackpressureForAsyncMode "
@@ -95,8 +95,8 @@ OURS: Final[dict[str, Rules]] = {
             "setBackPressureForAsyncSendNumInsideAdjust setBackPressureForAsyncSendSizeInsideAdjust "
             "acquireBackPressureForAsyncSendNumLock acquireBackPressureForAsyncSendSizeLock "
             "releaseBackPressureForAsyncSendNumLock releaseBackPressureForAsyncSendSizeLock",
-            "",
-            "await the sends, or bound them with a semaphore of your own",
+            "ProducerSettings.send_buffer_bytes",
+            "what passes it is refused at once: await some futures first",
         ),
         (
             "getSendMsgMaxTimeoutPerRequest",

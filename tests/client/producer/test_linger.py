@@ -107,7 +107,7 @@ async def test_what_waits_behind_a_failed_send_of_its_key_is_refused_unsent() ->
 
         cluster.faults[SEND] = [fail]
         failed = producer.send_nowait("T", "one", key=bad)
-        outcomes = await asyncio.gather(failed, return_exceptions=True)
+        outcomes = [*await asyncio.gather(failed, return_exceptions=True)]
         outcomes += await asyncio.gather(*behind, return_exceptions=True)
 
     assert [type(each) for each in outcomes[:3]] == [SendRefused] * 3
