@@ -4,6 +4,7 @@ from orderlymq.consumer.core.concurrent import ConcurrentConsumer, ConcurrentRul
 from orderlymq.consumer.core.flowcontrol import FlowLimits
 from orderlymq.consumer.core.ordered import OrderedConsumer
 from orderlymq.consumer.core.queuestate import OrderedRules
+from orderlymq.consumer.lanes.core import LaneCore, LaneRules
 from orderlymq.consumer.settings import ConsumerSettings, MessageModel
 from orderlymq.durations import milliseconds
 
@@ -45,4 +46,20 @@ def make_core(
             broadcasting=not clustering,
             limits=limits,
         ),
+    )
+
+
+def make_lane_core(settings: ConsumerSettings, workers: int, first_sequence: int) -> LaneCore:
+    """Return the core of a consumer by key."""
+    maximum = settings.max_reconsume_times
+
+    return LaneCore(
+        LaneRules(
+            workers=workers,
+            ahead_max=settings.lane_ahead_max,
+            batch_max=settings.lane_batch(),
+            renew_ms=milliseconds(settings.lock_renew),
+            tries_max=None if maximum < 0 else maximum,
+            first_sequence=first_sequence,
+        )
     )
