@@ -462,7 +462,7 @@ class LaneCore:
         hand.check_ms = max(hand.until_ms, now_ms) + self._rules.renew_ms
         self._check_ms = min(self._check_ms, hand.check_ms)
         # Nobody else will have something to say soon when nobody works.
-        gather_ms = GATHER_MS if self._working else 0
+        gather_ms = GATHER_MS if self._working or self._ready else 0
         self._sources[hand.id.place].put(report, now_ms + gather_ms)
 
     def _send(self, now_ms: int) -> None:
