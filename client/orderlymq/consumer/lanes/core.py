@@ -248,6 +248,7 @@ class LaneCore:
                 self._out.append(StopFetch(source.place))
                 source.is_fetching = False
         self._release_waiting(now_ms)
+        self._ready.clear()
 
     def _cut_off(self, now_ms: int) -> None:
         for hand in list(self._hands.values()):
