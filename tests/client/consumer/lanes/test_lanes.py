@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -146,7 +146,7 @@ async def test_a_poison_message_stops_its_own_key_and_nothing_else(
 
     async with by_key(work, concurrency=8):
         await until(lambda: work.count == 100)
-        shown: dict[str, object] = {}
+        shown: dict[str, Any] = {}
         while not shown.get("held"):
             answer = await command("group", "show", "billing", "--output", "json")
             shown = json.loads(answer.stdout)["lanes"]
@@ -156,7 +156,7 @@ async def test_a_poison_message_stops_its_own_key_and_nothing_else(
         assert released.exit_code == 0, released.output
         await until(lambda: work.count == 102)
 
-    (lane,) = shown["lanes"]  # type: ignore[misc]  # JSON
+    (lane,) = shown["lanes"]
     assert (lane["key"], lane["state"], lane["waiting"]) == ("bad", "held", 2)
     assert lane["reason"] == "ValueError: no such account"
     assert "bad (offset" in text
@@ -178,12 +178,12 @@ async def test_skipping_makes_the_message_a_dead_letter(orderlymq_cluster: Clust
         return await work(messages, context)
 
     async with by_key(work, listener=listener):
-        parked: list[dict[str, object]] = []
+        parked: list[dict[str, Any]] = []
         while not parked:
             answer = await command("group", "show", "billing", "--output", "json")
             lanes = (json.loads(answer.stdout)["lanes"] or {}).get("lanes", ())
             parked = [each for each in lanes if each["state"] == "parked"]
-        assert int(str(parked[0]["dueSeconds"]).partition(".")[0]) > 3_000
+        assert parked[0]["dueSeconds"] > 3_000
         orderlymq_cluster.recording.note(
             Kind.DEAD, topic="orders", key="bad", queue="broker-a:0", offset=0, group="billing"
         )
@@ -274,11 +274,11 @@ async def test_a_batch_has_messages_of_one_lane(orderlymq_cluster: Cluster) -> N
 
 
 async def test_a_slow_listener_keeps_its_lane(orderlymq_cluster: Cluster) -> None:
-    """Its lease is renewed while it runs, four times its length here."""
+    """Its lease is renewed while it runs, three times its length here."""
     orderlymq_cluster.create_topic("orders", queues=1)
     await produce(("a", "slow"), ("b", "quick"))
     settings = ConsumerSettings(lock_lease=1, lock_renew=0.2)
-    work = Work(takes=4)
+    work = Work(takes=3)
 
     async with by_key(work, settings=settings):
         await until(lambda: work.count == 2)
@@ -361,10 +361,10 @@ async def test_a_dead_member_costs_its_own_lanes(orderlymq_cluster: Cluster) -> 
     ) as victim:
         await until(lambda: len(dead.running) == 2)
         async with by_key(alive, client_settings=ClientSettings(instance_name="alive")):
+            orderlymq_cluster.recording.note(Kind.GONE, client="billing")
             async with AdminClient() as admin:
                 for address in (await admin.brokers()).values():
                     await admin.client_dead(address, victim.client_id, "killed by the test")
-            orderlymq_cluster.recording.note(Kind.GONE, client="billing")
             await until(lambda: alive.count == 2)
 
 
@@ -485,7 +485,7 @@ async def test_names_are_wrapped_in_the_namespace(orderlymq_cluster: Cluster) ->
     orderlymq_cluster.recording.events.clear()  # the history has bare and whole names
 
 
-def test_the_command_consumes_by_key(orderlymq_cluster: Cluster, tmp_path: Path) -> None:
+def test_the_command_consumes_by_key(orderlymq_cluster: Cluster) -> None:
     """What was printed is complete; the rest stays for the next one."""
     orderlymq_cluster.create_topic("orders", queues=1)
     with blocking.Producer() as producer:
